@@ -1,0 +1,62 @@
+# `make demo` and `make test` do all their own set-up; `make` alone lists everything.
+# PYTHON=... chooses the Python that .venv is made with; ARGS=... is passed on to pytest, the demo
+# or the bench.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench soak lock clean run-env dev-env
+
+BIN := .venv/bin
+CODE := $(wildcard src tests bench examples)
+ROUNDS ?= 10
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' Makefile
+
+demo: run-env ## watch an agent get killed and carry on
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: lint ## check everything: style, types, and every test
+	@echo '· Running the tests'
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: dev-env ## check style and types
+	@echo '· Checking style'
+	@$(BIN)/ruff check --quiet $(CODE)
+	@$(BIN)/ruff format --quiet --check $(CODE)
+	@echo '· Checking types'
+	@$(BIN)/mypy $(CODE)
+
+format: dev-env ## put the code into shape
+	@$(BIN)/ruff check --quiet --fix-only $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+bench: dev-env ## measure against the raw insert
+	@$(BIN)/python -m bench $(ARGS)
+
+soak: dev-env ## repeat the crash and power-loss tests, ROUNDS=10 times as long
+	@HOLDFAST_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+# Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.
+# uv itself is not pinned: what it writes is.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	$(if $(UPGRADE),--upgrade)
+
+lock: ## pin versions and hashes again after a change of dependencies
+	@tools/setup
+	@$(BIN)/python -m pip --disable-pip-version-check -qq install uv
+	@echo '· Writing requirements/*.txt'
+	@$(COMPILE) pyproject.toml --output-file requirements/run.txt
+	@$(COMPILE) --group build --output-file requirements/build.txt
+	@$(COMPILE) pyproject.toml --all-extras --group dev --constraints requirements/run.txt \
+		--constraints requirements/build.txt --output-file requirements/dev.txt
+
+clean: ## remove everything that was made here
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+run-env:
+	@tools/setup run
+
+dev-env:
+	@tools/setup dev

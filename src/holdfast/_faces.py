@@ -1,0 +1,161 @@
+"""One body of code, two faces.
+
+Nouns are written once, as coroutines over a `Port`. The async face runs them on the caller's event
+loop, with a port that hops to a thread. The sync face runs the same coroutines with a port that
+does everything in place, so they never suspend, and no event loop is needed to run them::
+
+    class Conversation(Face[AsyncConversation]):
+        append = blocking(AsyncConversation.append)  # same parameters, same result, no await
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from holdfast.backends.base import Append, Appended, Backend
+
+__all__ = ["Face", "HopPort", "InlinePort", "Port", "blocking", "blocking_iter", "drive", "faced"]
+
+C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Port(Protocol):
+    """How a noun reaches its backend, its user's functions, and the clock."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    async def append(self, request: Append) -> Appended:
+        """`Backend.append`."""
+
+    async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Any other method of the backend."""
+
+    async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A function of the user's."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class InlinePort:
+    """Everything in the calling thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def append(self, request: Append) -> Appended:
+        return self.backend.append(request)
+
+    async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(*args, **kwargs)
+
+    async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if hasattr(result, "__await__"):
+            getattr(result, "close", lambda: None)()
+            name = getattr(function, "__qualname__", repr(function))
+            msg = (
+                f"{name} is async, and this store is not. Open the store with "
+                "holdfast.open_async(), or pass a plain function."
+            )
+            raise TypeError(msg)
+        return result
+
+    async def sleep(self, seconds: float) -> None:
+        import time  # noqa: PLC0415 - rarely needed
+
+        time.sleep(seconds)  # noqa: ASYNC251 - this face has no loop to block
+
+
+class HopPort:
+    """Backend calls on a thread each; the user's functions on the event loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def append(self, request: Append) -> Appended:
+        return await self.backend.append_async(request)
+
+    async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.backend.hop(method, *args, **kwargs)
+
+    async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return await result if hasattr(result, "__await__") else result
+
+    async def sleep(self, seconds: float) -> None:
+        import asyncio  # noqa: PLC0415 - sync programs never pay for it
+
+        await asyncio.sleep(seconds)
+
+
+class Face(Generic[C]):
+    """The sync side of an async noun, which it holds as ``_core``."""
+
+    def __init__(self, core: C) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("Async", "", 1)
+
+
+def drive(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    msg = "A sync store met code that awaits an event loop; open the store with open_async()."
+    raise RuntimeError(msg)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The sync twin of an async method."""
+
+    @functools.wraps(method)
+    def twin(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return drive(method(self._core, *args, **kwargs))
+
+    return twin
+
+
+def blocking_iter(
+    method: Callable[Concatenate[Any, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]:
+    """The sync twin of an async generator method."""
+
+    @functools.wraps(method)
+    def twin(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        items = method(self._core, *args, **kwargs)
+        while True:
+            try:
+                yield drive(_next(items))
+            except StopAsyncIteration:
+                return
+
+    return twin
+
+
+def faced(
+    method: Callable[Concatenate[Any, P], C], face: Callable[[C], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """The sync twin of a plain method that returns an async noun: it returns that noun's *face*."""
+
+    @functools.wraps(method)
+    def twin(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face(method(self._core, *args, **kwargs))
+
+    return twin
+
+
+async def _next(items: AsyncIterator[R]) -> R:
+    return await anext(items)

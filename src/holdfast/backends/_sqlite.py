@@ -1,0 +1,394 @@
+"""Connections to a SQLite file: opening, settings, schema, pooling, fork, our own errors."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import (
+    NotAStore,
+    SchemaTooNew,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreNotFound,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Database", "migrations", "schema_version"]
+
+MIGRATIONS = os.path.join(os.path.dirname(__file__), "sql", "sqlite")
+
+#: Connections kept open for the next reader; more are opened under load and closed after it.
+IDLE_READERS = 8
+
+
+class Database:
+    """One SQLite file: a connection to write, any number to read, and what both are opened with.
+
+    The writer is used by one thread at a time, under `writing`. Readers never wait for it: in WAL
+    mode each sees the last commit. Before a fork everything is closed, because a connection, and
+    SQLite's own table of the locks a process holds, must not be in two processes.
+    """
+
+    def __init__(
+        self, path: str, *, timeout: float, durability: str, readonly: bool, vfs: str | None
+    ) -> None:
+        self.path = path
+        self.readonly = readonly
+        self._timeout = timeout
+        self._durability = durability
+        self._vfs = vfs
+        self._writer: apsw.Connection | None = None
+        self._closed = False
+        self._reset_locks()
+
+    def _reset_locks(self) -> None:
+        self.writing = threading.Lock()
+        self._pool = threading.Condition(threading.Lock())
+        self._idle: list[apsw.Connection] = []
+        self._busy = 0
+
+    # -- connections -------------------------------------------------------------------------
+
+    def writer(self) -> apsw.Connection:
+        """The connection for writing. Hold `writing` while you use it."""
+        if self._writer is None:
+            if self._closed:
+                raise _closed(self.path)
+            self._writer = self._connect()
+        return self._writer
+
+    @contextmanager
+    def reader(self) -> Iterator[apsw.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        with self._pool:
+            if self._closed:
+                raise _closed(self.path)
+            self._busy += 1
+            connection = self._idle.pop() if self._idle else None
+        try:
+            with self.translated():
+                if connection is None:
+                    connection = self._connect()
+                yield connection
+        finally:
+            self._give_back(connection)
+
+    def _give_back(self, connection: apsw.Connection | None) -> None:
+        with self._pool:
+            self._busy -= 1
+            if connection is not None and len(self._idle) < IDLE_READERS:
+                self._idle.append(connection)
+                connection = None
+            self._pool.notify_all()
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READONLY if self.readonly else apsw.SQLITE_OPEN_READWRITE
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        connection.set_busy_handler(_patience(self._timeout))
+        # FULL syncs the log at every commit: an acknowledged write survives power loss.
+        synchronous = "FULL" if self._durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute("PRAGMA cache_size = -8000")  # KB: a long conversation, read again
+        return connection
+
+    def open(self, *, create: bool) -> None:
+        """Make sure that the file is there, is ours, and has the newest schema."""
+        if create and not self.readonly:
+            _create(self.path)
+        _check_path(self.path)
+        with self.translated(), self.writing:
+            connection = self.writer()
+            if self.readonly:
+                _check_schema(self.path, connection)
+            else:
+                _use_wal(connection, self._timeout)
+                _migrate(self.path, connection)
+
+    def close(self) -> None:
+        """Close all connections, waiting for those in use."""
+        with self._pool:
+            self._closed = True
+        with self.writing, self.translated():
+            self._close_all(patience=60)
+
+    def _close_all(self, patience: float) -> None:
+        with self._pool:
+            self._pool.wait_for(lambda: not self._busy, timeout=patience)
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    # -- fork --------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Let nobody begin a write, and close every connection."""
+        self.writing.acquire()
+        self._close_all(patience=10)
+
+    def after_fork_in_parent(self) -> None:
+        self.writing.release()
+
+    def after_fork_in_child(self) -> None:
+        self._reset_locks()
+
+    # -- errors ------------------------------------------------------------------------------
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn apsw's errors into ours."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+
+
+def _patience(timeout: float) -> Callable[[int], bool]:
+    """A busy handler that waits in short, uneven naps.
+
+    SQLite's own naps grow to 100 ms, and with several processes the unlucky sleep while the lucky
+    write: here everybody asks again within two milliseconds.
+    """
+    began = 0.0
+
+    def wait(tries: int) -> bool:
+        nonlocal began
+        now = time.monotonic()
+        if tries == 0:
+            began = now
+        if now - began > timeout:
+            return False
+        time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 - jitter, not a secret
+        return True
+
+    return wait
+
+
+# -- opening -----------------------------------------------------------------------------------
+
+
+def _create(path: str) -> None:
+    """Create an empty file that only its owner can read, unless there is one."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        return
+    except OSError:
+        return  # _check_path says why
+    os.close(handle)
+    _sync_directory(os.path.dirname(path) or ".")
+
+
+def _sync_directory(path: str) -> None:
+    """Make a new file's name durable: syncing the file alone does not."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_path(path: str) -> None:
+    directory = os.path.dirname(path) or "."
+    if not os.path.isdir(directory):
+        msg = (
+            f"The directory {directory} does not exist, so {path} cannot be opened. "
+            f"Create it first (mkdir -p {directory}), or name another file."
+        )
+        raise StoreNotFound(msg)
+    if os.path.isdir(path):
+        msg = f"{path} is a directory. Name a file in it, for example {path.rstrip('/')}/agents.db."
+        raise NotAStore(msg)
+    if not os.path.exists(path):
+        if os.access(directory, os.W_OK):
+            msg = f"There is no store at {path}. Check the name, or open it with create=True."
+            raise StoreNotFound(msg)
+        msg = (
+            f"{path} cannot be created: the directory is not writable for this user. "
+            "Change its owner or mode, or name a file elsewhere."
+        )
+        raise StoreReadOnly(msg)
+
+
+def _use_wal(connection: apsw.Connection, timeout: float) -> None:
+    """Switch to the write-ahead log; the busy handler is not asked for this, so ask again here."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+# -- schema ------------------------------------------------------------------------------------
+
+
+def migrations() -> list[tuple[int, str]]:
+    """The numbered steps, oldest first, as (number, SQL)."""
+    steps = []
+    for name in _files():
+        with open(os.path.join(MIGRATIONS, name), encoding="utf-8") as file:
+            steps.append((int(name[:4]), file.read()))
+    return steps
+
+
+def _files() -> list[str]:
+    return sorted(name for name in os.listdir(MIGRATIONS) if name.endswith(".sql"))
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    """The last migration that this file has had; 0 for a file that has none of our tables.
+
+    In a table of our own, not in ``user_version``: the file may hold the user's tables as well.
+    """
+    found = connection.execute(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_schema'"
+    ).fetchall()
+    if not found:
+        return 0
+    version: int = connection.execute("SELECT version FROM holdfast_schema").get
+    return version
+
+
+def _check_schema(path: str, connection: apsw.Connection) -> bool:
+    """True if the schema is the newest; raises if it is newer than this release knows."""
+    version, newest = schema_version(connection), int(_files()[-1][:4])
+    if version > newest:
+        msg = (
+            f"{path} has schema {version}, but this version reads up to {newest}.\n"
+            "A newer release wrote to this file. "
+            "Upgrade holdfast, or open a copy made before the upgrade."
+        )
+        raise SchemaTooNew(msg)
+    return version == newest
+
+
+def _migrate(path: str, connection: apsw.Connection) -> None:
+    if _check_schema(path, connection):
+        return
+    # BEGIN IMMEDIATE: of several processes that start at once, one migrates and the others find it
+    # done when they get the lock.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = schema_version(connection)
+        if version == 0:
+            connection.execute("CREATE TABLE holdfast_schema (version INTEGER NOT NULL) STRICT")
+            connection.execute("INSERT INTO holdfast_schema VALUES (0)")
+        for number, sql in migrations():
+            if number > version:
+                connection.execute(sql)
+                connection.execute("UPDATE holdfast_schema SET version = ?", (number,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def _closed(path: str) -> StoreClosed:
+    return StoreClosed(f"The store {path} is closed. Open it again, or close it later.")
+
+
+def translate(error: apsw.Error, path: str) -> StoreError:
+    """*error* as one of ours, with what to do about it."""
+    for kind, make, text in _MEANINGS:
+        if isinstance(error, kind):
+            return make(text.format(path=path, error=error))
+    return StoreUnavailable(f"SQLite could not do its work on {path}: {error}.")
+
+
+_MEANINGS: list[tuple[type[apsw.Error], type[StoreError], str]] = [
+    (
+        apsw.NotADBError,
+        NotAStore,
+        (
+            "{path} is not a SQLite database (or it is encrypted). Nothing was changed. "
+            "Name another file; to import JSON, start with a new store."
+        ),
+    ),
+    (
+        apsw.CorruptError,
+        StoreCorrupt,
+        (
+            "{path} is damaged: {error}. Nothing was changed. Before anything else, copy the file "
+            "with its -wal file to a safe place; then see `holdfast doctor`, restore a backup, or "
+            "recover what can be read with SQLite's `.recover`."
+        ),
+    ),
+    (
+        apsw.ReadOnlyError,
+        StoreReadOnly,
+        (
+            "{path} cannot be written: the file, its directory or the file system is read-only for "
+            "this user. Change owner or mode, or open it with readonly=True."
+        ),
+    ),
+    (
+        apsw.FullError,
+        StoreFull,
+        (
+            "There is no room left for {path}, and the write was not kept. Everything acknowledged "
+            "before is safe. Free some space and try again."
+        ),
+    ),
+    (
+        apsw.BusyError,
+        StoreBusy,
+        (
+            "Another process held the write lock on {path} for longer than the timeout. "
+            "Look for a long transaction there, or open the store with a larger timeout=."
+        ),
+    ),
+    (
+        apsw.CantOpenError,
+        StoreReadOnly,
+        (
+            "{path} or its -wal file cannot be opened by this user. "
+            "Change owner or mode of the file and its directory."
+        ),
+    ),
+    (
+        apsw.TooBigError,
+        StoreError,
+        "SQLite refused a value as too large for {path}.",
+    ),
+    (
+        apsw.IOError,
+        StoreUnavailable,
+        (
+            "The disk under {path} failed: {error}. The write may not be there; "
+            "check the disk before trying again."
+        ),
+    ),
+    (
+        apsw.ConnectionClosedError,
+        StoreClosed,
+        "The store {path} is closed. Open it again, or close it later.",
+    ),
+]

@@ -1,0 +1,396 @@
+"""The contract of a backend: all that a store asks of the place where it keeps its journals.
+
+A backend stores **records** in **journals** and knows nothing of what they mean.
+
+*Journal.* An append-only run of entries under a `Key`. Entries are numbered 1, 2, 3 …; one call of
+`append` adds one record of one or more entries, all or none. Bodies are opaque bytes. A journal
+is there from its first record until it is deleted or expires.
+
+*Durable.* When `append` returns, the record survives power loss, as far as the place allows; a
+backend that can promise less says so in `facts`.
+
+*Order.* All appends to one journal have one order, the same for every reader. Whoever has been
+told of an append sees it in every later read, from any process.
+
+*Time* is the backend's own clock: the server's where there is one. Two clients' clocks are never
+compared. Times are whole microseconds since 1970 (UTC).
+
+*Expiry.* A journal with a ``ttl`` expires that many seconds after its last append. From that moment
+it is not there: reads are empty, an append starts a new journal at 1. `sweep` frees the room.
+
+*Leases.* At most one lease per journal is valid. Its epoch is a number that only grows, even over
+`delete` and re-creation, so a late holder can never pass for a new one. Writes that name an epoch
+are refused with `Fenced` unless it is the newest; writes that name none are not bound by leases.
+
+*Errors* are those of `holdfast.errors`, with the driver's error as cause. A call that raises has
+changed nothing, except for `StoreUnavailable`, after which an append may or may not be there:
+repeat it with the same id, and it is there once.
+
+A backend is written blocking and must be safe to call from many threads. Async callers reach it
+through one thread hop a call (`hop`); a backend that can do better for appends overrides
+`append_async`. The suite in `holdfast.testing` holds every backend to this page.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from holdfast.errors import Conflict, Fenced, InvalidURL, LeaseHeld, StoreClosed
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+__all__ = [
+    "UNSET",
+    "Append",
+    "Appended",
+    "Backend",
+    "Fact",
+    "Head",
+    "Key",
+    "Lease",
+    "Page",
+    "Record",
+    "UnsetType",
+    "conflict",
+    "fenced",
+    "from_micros",
+    "held",
+    "next_epoch",
+    "settle",
+    "url_parameters",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def from_micros(at: int) -> datetime:
+    """*at* as an aware datetime, exactly (a float would round)."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+class Key(NamedTuple):
+    """A journal's name. The parts are valid ids: the core has checked them."""
+
+    tenant: str
+    kind: str
+    id: str
+
+
+class Record(Struct, frozen=True, gc=False):
+    """What one append stored: *count* entries, the last of which has number *seq*."""
+
+    seq: int
+    count: int
+    at: int
+    body: bytes
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """The right to write one journal until *until*, by the backend's clock."""
+
+    holder: str
+    epoch: int
+    until: int
+
+
+class Head(Struct, frozen=True):
+    """A journal's present, without its records."""
+
+    key: Key
+    seq: int  # number of the newest entry
+    floor: int  # entries up to this number were compacted away
+    size: int  # stored bytes of the records that are there
+    created: int
+    updated: int
+    expires: int | None
+    status: str | None
+    labels: dict[str, str]
+    lease: Lease | None  # the newest one while it is valid
+
+
+class Append(Struct, frozen=True, kw_only=True):
+    """One write: a record to add, conditions, and what else changes with it.
+
+    With ``count=0`` and no body it adds no record and only changes status, labels and ttl; on a
+    journal that is not there it then does nothing and reports number 0.
+    """
+
+    key: Key
+    body: bytes = b""
+    count: int = 0
+    id: str | None = None  # unique in the journal; a second append under it adds nothing
+    expect: int | None = None  # the head's number, or Conflict
+    epoch: int | None = None  # the newest lease's epoch, or Fenced
+    status: str | UnsetType | None = UNSET
+    labels: Mapping[str, str | None] | UnsetType = UNSET  # merged; None removes
+    ttl: float | UnsetType | None = UNSET  # None: never expires
+
+
+class Appended(Struct, frozen=True, gc=False):
+    """What an append did. *repeated*: its id was known, and *seq* is what it was given then."""
+
+    seq: int
+    at: int
+    repeated: bool = False
+
+
+class Page(Struct, frozen=True):
+    """Heads in the order of their ids; *cursor* continues after the last, None at the end."""
+
+    heads: list[Head]
+    cursor: str | None
+
+
+class Fact(Struct, frozen=True):
+    """One line of `holdfast doctor`: what is so, whether that is well, and if not, what to do."""
+
+    name: str
+    value: str
+    ok: bool = True
+    advice: str = ""
+
+
+class Backend(ABC):
+    """One place where journals live."""
+
+    #: False where calls return at once (memory): async callers then need no thread.
+    blocks: ClassVar[bool] = True
+
+    #: How many async calls may be waiting on this backend at the same time.
+    hops: ClassVar[int] = 8
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._closed = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_lock = threading.Lock()
+
+    @classmethod
+    @abstractmethod
+    def from_url(cls, rest: str, **options: Any) -> Self:
+        """Open what a URL names; *rest* is what follows ``scheme:``. See `url_parameters`."""
+
+    # -- records ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def append(self, request: Append) -> Appended:
+        """Add one record, all of it or nothing; durable on return.
+
+        In this order: a known id → the first outcome, ``repeated``; a stale epoch → `Fenced`;
+        a head other than ``expect`` → `Conflict`. A journal that is not there has head 0.
+        """
+
+    @abstractmethod
+    def read(
+        self,
+        key: Key,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        reverse: bool = False,
+    ) -> list[Record]:
+        """The records that hold entries numbered over *after*, up to and with *upto*.
+
+        At most *limit* records, oldest first, or newest first with *reverse*. A record that lies
+        across an edge comes whole.
+        """
+
+    @abstractmethod
+    def head(self, key: Key) -> Head | None:
+        """The journal's head, or None where no record was ever added."""
+
+    @abstractmethod
+    def scan(
+        self,
+        tenant: str,
+        kind: str,
+        *,
+        prefix: str = "",
+        status: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Journals of one tenant and kind, ordered by id as UTF-8 bytes order it.
+
+        All filters must hold. A journal that is there all through a run of pages appears in it
+        exactly once; one that comes or goes meanwhile, at most once.
+        """
+
+    @abstractmethod
+    def delete(self, key: Key) -> bool:
+        """Remove the journal, its records, labels and lease. False if it was not there."""
+
+    @abstractmethod
+    def compact(self, key: Key, before: int) -> int:
+        """Drop the records all of whose entries are numbered under *before*; how many entries.
+
+        Numbers are never given out again. Ids of dropped records are forgotten.
+        """
+
+    @abstractmethod
+    def sweep(self, limit: int = 1000) -> int:
+        """Free the room of up to *limit* expired journals; how many. Call again until 0."""
+
+    # -- leases ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
+        """Take the lease for *ttl* seconds, with a new epoch.
+
+        While another is valid: `LeaseHeld`, unless its epoch is *over*, by which the caller says
+        that it knows that holder to be dead.
+        """
+
+    @abstractmethod
+    def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
+        """The same lease, valid for *ttl* seconds from now; `Fenced` if it is not the newest."""
+
+    @abstractmethod
+    def release(self, key: Key, lease: Lease) -> None:
+        """End the lease now. Does nothing if it is not the newest."""
+
+    # -- the place itself ------------------------------------------------------------------
+
+    @abstractmethod
+    def facts(self, *, deep: bool = False) -> list[Fact]:
+        """What `holdfast doctor` reports; *deep* also reads everything and checks it."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go of connections and files. Called once."""
+
+    def close(self) -> None:
+        """Finish what is under way and let go of everything. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = f"The store {self.url} is closed. Open it again, or close it later."
+            raise StoreClosed(msg)
+
+    # -- async callers ---------------------------------------------------------------------
+
+    async def append_async(self, request: Append) -> Appended:
+        """`append` for async callers. If the caller is cancelled, the write is settled first."""
+        if not self.blocks:
+            return self.append(request)
+        return await settle(self._start(self.append, request))
+
+    async def hop(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *call* on a thread of this backend, and settle it even if the caller is cancelled."""
+        if not self.blocks:
+            return call(*args, **kwargs)
+        return await settle(self._start(lambda: call(*args, **kwargs)))
+
+    def _start(self, call: Callable[..., R], *args: object) -> Future[R]:
+        import asyncio  # noqa: PLC0415 - sync programs never pay for it
+
+        return asyncio.get_running_loop().run_in_executor(self._threads(), call, *args)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        self._check_open()
+        with self._pool_lock:
+            if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
+
+                self._pool = ThreadPoolExecutor(self.hops, thread_name_prefix="holdfast")
+            return self._pool
+
+    def _forget_threads(self) -> None:
+        """In a forked child the parent's threads are not there; start anew."""
+        self._pool = None
+        self._pool_lock = threading.Lock()
+
+
+def url_parameters(
+    url: str, kinds: Mapping[str, Callable[[str], object]]
+) -> tuple[str, dict[str, Any]]:
+    """Split a URL into what is before the ``?``, unquoted, and its parameters by their *kinds*."""
+    from urllib.parse import parse_qsl, unquote  # noqa: PLC0415 - slow to import
+
+    place, _, query = url.partition("?")
+    parameters: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in kinds:
+            msg = f"{url} has a parameter {name!r}; known here are {', '.join(kinds)}."
+            raise InvalidURL(msg)
+        try:
+            parameters[name] = kinds[name](value)
+        except ValueError as error:
+            raise InvalidURL(f"{url}: {name} cannot be {value!r} ({error}).") from error
+    return unquote(place), parameters
+
+
+def conflict(request: Append, actual: int) -> Conflict:
+    """The error for a head that is not where the writer expected it."""
+    expected = request.expect or 0
+    return Conflict(
+        f"{request.key.kind} {request.key.id!r} is at {actual}, not at {expected}: another writer "
+        "got there first. Read what is new, decide again, and retry with the new position.",
+        expected,
+        actual,
+    )
+
+
+def fenced(key: Key) -> Fenced:
+    """The error for a write under a lease that is not the newest."""
+    return Fenced(
+        f"The lease on {key.kind} {key.id!r} has been taken over, and nothing was written. "
+        "Another worker goes on with it; stop this one."
+    )
+
+
+def held(key: Key, lease: Lease) -> LeaseHeld:
+    """The error for a lease that somebody else has."""
+    until = from_micros(lease.until)
+    return LeaseHeld(
+        f"{key.kind} {key.id!r} is held by {lease.holder} until {until:%Y-%m-%d %H:%M:%S} UTC. "
+        "It can be taken over when that lease ends.",
+        lease.holder,
+        until,
+        lease.epoch,
+    )
+
+
+def next_epoch(last: int, now: int) -> int:
+    """A number over *last*, and over all given out before a deletion: time does not go back."""
+    return max(last + 1, now)
+
+
+async def settle(future: Future[R]) -> R:
+    """Await *future*; if cancelled meanwhile, wait for its end, then let the cancellation go on.
+
+    So a cancelled write never lands after its caller was told that it is over.
+    """
+    import asyncio  # noqa: PLC0415 - sync programs never pay for it
+
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError:
+                continue
+        if not future.cancelled():
+            future.exception()  # seen, so that the loop does not report it as lost
+        raise

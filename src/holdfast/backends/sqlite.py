@@ -1,0 +1,505 @@
+"""SQLite, the default: one file, write-ahead log, every commit synced, many callers to a commit."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import apsw
+
+from holdfast.backends._group import GroupCommit, Ticket
+from holdfast.backends._sqlite import Database, schema_version
+from holdfast.backends._sqlite_append import append_all, create, find, now, remove
+from holdfast.backends.base import (
+    Append,
+    Appended,
+    Backend,
+    Fact,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+    fenced,
+    held,
+    next_epoch,
+    url_parameters,
+)
+from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["SqliteBackend"]
+
+T = TypeVar("T")
+
+
+def _durability(text: str) -> str:
+    if text not in ("full", "normal"):
+        msg = "it is full or normal"
+        raise ValueError(msg)
+    return text
+
+
+_PARAMETERS: dict[str, Callable[[str], Any]] = {
+    "timeout": float,
+    "durability": _durability,
+    "readonly": lambda text: text in ("1", "true"),
+    "create": lambda text: text in ("1", "true"),
+    "vfs": str,
+}
+
+_HEAD = """
+SELECT id, seq, floor, size, created, updated, expires, status, holder, epoch, until,
+       (SELECT json_group_object(name, value) FROM holdfast_labels l WHERE l.journal = j.journal)
+FROM holdfast_journals j
+"""
+
+_READ = """
+SELECT seq, count, at, body FROM holdfast_records
+WHERE journal = (SELECT journal FROM holdfast_journals
+                 WHERE tenant = ? AND kind = ? AND id = ? AND coalesce(expires > ?, 1))
+  AND seq > ?
+"""
+
+
+class SqliteBackend(Backend):
+    """Journals in a SQLite file.
+
+    Several processes may have it open. *timeout*: how long a write waits for another process's.
+    *durability*: ``full`` (survives power loss) or ``normal`` (survives the process only; faster).
+    *vfs*: the name of a registered SQLite VFS.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        create: bool = True,
+        readonly: bool = False,
+        timeout: float = 30.0,
+        durability: str = "full",
+        vfs: str | None = None,
+    ) -> None:
+        super().__init__(f"sqlite:{path}")
+        self.path = os.path.abspath(path)
+        self._durability = durability
+        self._database = Database(
+            self.path, timeout=timeout, durability=durability, readonly=readonly, vfs=vfs
+        )
+        self._database.open(create=create)
+        self._group = self._new_group()
+        _live.add(self)
+
+    @classmethod
+    def from_url(cls, rest: str, **options: Any) -> Self:
+        path, parameters = url_parameters(rest, _PARAMETERS)
+        if path.startswith("//"):
+            msg = (
+                f"sqlite:{path} is ambiguous. Write sqlite:agents.db for a file in this directory, "
+                "or sqlite:/var/lib/agents.db for one anywhere."
+            )
+            raise InvalidURL(msg)
+        if path in ("", ":memory:"):
+            msg = f"sqlite:{path} names no file. A store that ends with the process is memory:"
+            raise InvalidURL(msg)
+        return cls(path, **(parameters | options))
+
+    def _new_group(self) -> GroupCommit:
+        return GroupCommit(self._commit, lambda lead: self._threads().submit(lead))
+
+    # -- records -----------------------------------------------------------------------------
+
+    def append(self, request: Append) -> Appended:
+        self._check_open()
+        done: Appended = self._group.run(request)
+        return done
+
+    async def append_async(self, request: Append) -> Appended:
+        """Joins the group commit without a thread of its own."""
+        self._check_open()
+        done: Appended = await self._group.run_async(request)
+        return done
+
+    def read(
+        self,
+        key: Key,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        reverse: bool = False,
+    ) -> list[Record]:
+        sql, values = _READ, [*key, now(), after]
+        if upto is not None:
+            # The first record that ends at or behind *upto* is the last that can hold it.
+            sql += (
+                " AND seq - count < ? AND seq <= coalesce((SELECT min(seq) FROM holdfast_records r"
+                " WHERE r.journal = holdfast_records.journal AND r.seq >= ?), ?)"
+            )
+            values += [upto, upto, upto]
+        sql += " ORDER BY seq DESC LIMIT ?" if reverse else " ORDER BY seq LIMIT ?"
+        with self._database.reader() as connection:
+            return [Record(*row) for row in connection.execute(sql, (*values, limit))]
+
+    def head(self, key: Key) -> Head | None:
+        with self._database.reader() as connection:
+            at = now()
+            rows = connection.execute(
+                _HEAD + "WHERE tenant = ? AND kind = ? AND id = ? AND seq > 0"
+                " AND coalesce(expires > ?, 1)",
+                (*key, at),
+            ).fetchall()
+        return _head(key.tenant, key.kind, rows[0], at) if rows else None
+
+    def scan(
+        self,
+        tenant: str,
+        kind: str,
+        *,
+        prefix: str = "",
+        status: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        at = now()
+        sql = _HEAD + "WHERE tenant = ? AND kind = ? AND seq > 0 AND coalesce(expires > ?, 1)"
+        values: list[object] = [tenant, kind, at]
+        if prefix:
+            # U+10FFFF is the last code point, and no id contains it.
+            sql += " AND id >= ? AND id < ?"
+            values += [prefix, prefix + "\U0010ffff"]
+        if cursor is not None:
+            sql += " AND id > ?"
+            values.append(cursor)
+        if status is not None:
+            sql += " AND status = ?"
+            values.append(status)
+        for pair in (labels or {}).items():
+            sql += " AND journal IN (SELECT journal FROM holdfast_labels WHERE name=? AND value=?)"
+            values += pair
+        with self._database.reader() as connection:
+            rows = connection.execute(sql + " ORDER BY id LIMIT ?", (*values, limit + 1)).fetchall()
+        heads = [_head(tenant, kind, row, at) for row in rows[:limit]]
+        return Page(heads, heads[-1].key.id if len(rows) > limit else None)
+
+    def delete(self, key: Key) -> bool:
+        return self._write(partial(self._delete, key))
+
+    def _delete(self, key: Key) -> bool:
+        found = self._find(key, now())
+        if found is None:
+            return False
+        remove(self._database.writer(), found[0])
+        return found[1] > 0
+
+    def compact(self, key: Key, before: int) -> int:
+        return self._write(partial(self._compact, key, before))
+
+    def _compact(self, key: Key, before: int) -> int:
+        found = self._find(key, now())
+        if found is None:
+            return 0
+        floor, count, size = self._run(
+            "SELECT max(seq), sum(count), sum(length(body)) FROM holdfast_records"
+            " WHERE journal = ? AND seq < ?",
+            (found[0], before),
+        )[0]
+        if floor is None:
+            return 0
+        self._run("DELETE FROM holdfast_records WHERE journal = ? AND seq < ?", (found[0], before))
+        self._run(
+            "UPDATE holdfast_journals SET floor = ?, size = size - ? WHERE journal = ?",
+            (floor, size, found[0]),
+        )
+        return int(count)
+
+    def sweep(self, limit: int = 1000) -> int:
+        return self._write(partial(self._sweep, limit))
+
+    def _sweep(self, limit: int) -> int:
+        """Expired journals, and the empty ones left behind by a lease that came to nothing."""
+        rows = self._run(
+            "SELECT journal FROM holdfast_journals WHERE expires <= ?1"
+            " UNION SELECT journal FROM holdfast_journals WHERE seq = 0 AND until <= ?1"
+            " LIMIT ?2",
+            (now(), limit),
+        )
+        for (journal,) in rows:
+            remove(self._database.writer(), journal)
+        return len(rows)
+
+    # -- leases --------------------------------------------------------------------------------
+
+    def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
+        return self._write(partial(self._acquire, key, holder, ttl, over))
+
+    def _acquire(self, key: Key, holder: str, ttl: float, over: int | None) -> Lease:
+        at = now()
+        found = self._find(key, at)
+        journal = found[0] if found else create(self._database.writer(), key, at)
+        last = self._lease(journal)
+        if last and last.until > at and last.epoch != over:
+            raise held(key, last)
+        lease = Lease(holder, next_epoch(last.epoch if last else 0, at), at + int(ttl * 1e6))
+        self._set_lease(journal, lease)
+        return lease
+
+    def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
+        return self._write(partial(self._renew, key, lease, ttl))
+
+    def _renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
+        at = now()
+        found = self._find(key, at)
+        if found is None or found[2] != lease.epoch:
+            raise fenced(key)
+        renewed = Lease(lease.holder, lease.epoch, at + int(ttl * 1e6))
+        self._set_lease(found[0], renewed)
+        return renewed
+
+    def release(self, key: Key, lease: Lease) -> None:
+        self._write(partial(self._release, key, lease))
+
+    def _release(self, key: Key, lease: Lease) -> None:
+        at = now()
+        found = self._find(key, at)
+        if found is not None and found[2] == lease.epoch:
+            self._set_lease(found[0], Lease(lease.holder, lease.epoch, at))
+
+    def _lease(self, journal: int) -> Lease | None:
+        holder, epoch, until = self._run(
+            "SELECT holder, epoch, until FROM holdfast_journals WHERE journal = ?", (journal,)
+        )[0]
+        return None if epoch is None else Lease(holder, epoch, until)
+
+    def _set_lease(self, journal: int, lease: Lease) -> None:
+        self._run(
+            "UPDATE holdfast_journals SET holder = ?, epoch = ?, until = ? WHERE journal = ?",
+            (lease.holder, lease.epoch, lease.until, journal),
+        )
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def _run(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """One statement on the writer, within a work's transaction."""
+        return self._database.writer().execute(sql, values).fetchall()
+
+    def _find(self, key: Key, at: int) -> tuple[int, int, int | None] | None:
+        """journal, seq and epoch of a journal that is there."""
+        return find(self._database.writer(), key, at)
+
+    def _write(self, work: Callable[[], T]) -> T:
+        """Run *work* in a transaction, perhaps together with others' work.
+
+        A work raises only before it has written anything: what it refuses leaves no trace.
+        """
+        self._check_open()
+        done: T = self._group.run(work)
+        return done
+
+    def _commit(self, batch: list[Ticket]) -> None:
+        """Commit *batch* as `GroupCommit` asks."""
+        with self._database.writing:
+            try:
+                self._transact(batch)
+            except StoreBusy:
+                raise
+            except Exception:
+                if len(batch) == 1:
+                    raise
+                for ticket in batch:  # whoever spoilt it for all is found by itself
+                    self._alone(ticket)
+
+    def _alone(self, ticket: Ticket) -> None:
+        try:
+            self._transact([ticket])
+        except Exception as error:  # noqa: BLE001 - the caller's to see
+            ticket.error = error
+
+    def _transact(self, batch: list[Ticket]) -> None:
+        done = False
+        with self._database.translated():
+            connection = self._database.writer()
+            try:
+                # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
+                connection.execute("BEGIN IMMEDIATE")
+                _perform(connection, batch)
+                done = True
+                connection.execute("COMMIT")
+            except BaseException as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                elif done and not isinstance(error, apsw.Error):
+                    # An interrupt that came in after COMMIT had done its work.
+                    for ticket in batch:
+                        ticket.settled = True
+                raise
+
+    # -- the place itself ------------------------------------------------------------------------
+
+    def facts(self, *, deep: bool = False) -> list[Fact]:
+        self._check_open()
+        with self._database.reader() as connection:
+            facts = [*_engine(), *self._settings(connection), *self._sizes(connection)]
+            if deep:
+                facts.append(_integrity(connection))
+        return facts
+
+    def _settings(self, connection: apsw.Connection) -> list[Fact]:
+        mode = str(connection.pragma("journal_mode"))
+        full = self._durability == "full"
+        open_to_others = os.stat(self.path).st_mode & 0o077
+        return [
+            Fact("file", self.path),
+            Fact(
+                "file mode",
+                f"{os.stat(self.path).st_mode & 0o777:o}",
+                ok=not open_to_others,
+                advice=f"Other users of this machine can open it: chmod 600 {self.path}",
+            ),
+            Fact("schema", str(schema_version(connection))),
+            Fact("journal mode", mode, ok=mode == "wal", advice="Open it once for writing."),
+            Fact(
+                "durability",
+                "every acknowledged write survives power loss (synchronous=FULL)"
+                if full
+                else "a power loss may undo the last writes (synchronous=NORMAL)",
+                ok=full,
+                advice="Leave out durability=normal.",
+            ),
+        ]
+
+    def _sizes(self, connection: apsw.Connection) -> list[Fact]:
+        log = self.path + "-wal"
+        free = int(connection.pragma("freelist_count")) * int(connection.pragma("page_size"))
+        facts = [
+            Fact("size", _bytes(os.path.getsize(self.path))),
+            Fact("log", _bytes(os.path.getsize(log) if os.path.exists(log) else 0)),
+            Fact("free inside", _bytes(free)),
+        ]
+        for kind, journals, entries, size in connection.execute(
+            "SELECT kind, count(*), sum(seq - floor), sum(size) FROM holdfast_journals"
+            " WHERE seq > 0 GROUP BY kind ORDER BY kind"
+        ):
+            facts.append(Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {_bytes(size)}"))
+        return facts
+
+    def _close(self) -> None:
+        _live.discard(self)
+        self._database.close()
+
+    # -- fork ------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        self._database.before_fork()
+
+    def _after_fork_in_parent(self) -> None:
+        self._database.after_fork_in_parent()
+
+    def _after_fork_in_child(self) -> None:
+        self._database.after_fork_in_child()
+        self._forget_threads()
+        self._group = self._new_group()
+
+
+def _perform(connection: apsw.Connection, batch: list[Ticket]) -> None:
+    """Do what the tickets ask for, in their order; neighbouring appends together."""
+    for are_appends, tickets in groupby(batch, lambda ticket: isinstance(ticket.work, Append)):
+        if are_appends:
+            same = list(tickets)
+            outcomes = append_all(connection, [ticket.work for ticket in same])
+            for ticket, outcome in zip(same, outcomes, strict=True):
+                ticket.result, ticket.error = _split(outcome)
+        else:
+            for ticket in tickets:
+                try:
+                    ticket.result, ticket.error = ticket.work(), None
+                except HoldfastError as refusal:
+                    ticket.error = refusal
+
+
+def _split(outcome: Appended | HoldfastError) -> tuple[Appended | None, HoldfastError | None]:
+    return (None, outcome) if isinstance(outcome, HoldfastError) else (outcome, None)
+
+
+def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
+    import json  # noqa: PLC0415 - not needed to write or read records
+
+    id_, seq, floor, size, created, updated, expires, status, holder, epoch, until, labels = row
+    return Head(
+        key=Key(tenant, kind, id_),
+        seq=seq,
+        floor=floor,
+        size=size,
+        created=created,
+        updated=updated,
+        expires=expires,
+        status=status,
+        labels=json.loads(labels),
+        lease=Lease(holder, epoch, until) if epoch is not None and until > at else None,
+    )
+
+
+def _engine() -> list[Fact]:
+    version = apsw.sqlite_lib_version()
+    fixed = tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
+    return [
+        Fact(
+            "engine",
+            f"SQLite {version} (apsw {apsw.apsw_version()})",
+            ok=fixed,
+            advice="SQLite 3.7.0 to 3.51.2 can corrupt a log that is reset: pip install -U apsw",
+        )
+    ]
+
+
+def _integrity(connection: apsw.Connection) -> Fact:
+    found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+    return Fact(
+        "integrity",
+        "ok" if found == ["ok"] else "; ".join(found),
+        ok=found == ["ok"],
+        advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
+    )
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:  # noqa: PLR2004 - as the SI has it
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+_live: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+_forking: list[SqliteBackend] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _live
+    for backend in _forking:
+        backend._before_fork()  # noqa: SLF001 - this module's own
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop()._after_fork_in_parent()  # noqa: SLF001
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop()._after_fork_in_child()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

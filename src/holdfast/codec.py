@@ -1,0 +1,344 @@
+"""Entries to bytes and back: data only, never code, never a class found by a name in the data.
+
+A body is a header of four bytes, a payload, and a checksum of four::
+
+    byte 0          format      1: UTF-8 JSON, a run [type, value, value, …], or a list of runs
+    byte 1          flags       bit 0: compressed with zlib; bit 1: encrypted (reserved)
+    bytes 2-3       key id      which key encrypted it, big-endian; 0: none
+    bytes 4 to -5   payload
+    last 4 bytes    check       CRC-32 of all before it, little-endian
+
+Values are what JSON has. What Python has beyond that goes in by its usual text form (a datetime
+as ISO 8601, bytes as base64, a set as a list) and comes back typed when the caller names the type.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from holdfast.errors import NotStorable, TooLarge, Unreadable, WrongType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Codec", "convert", "plain"]
+
+T = TypeVar("T")
+
+#: Values of one type that follow each other: [type, value, value, …].
+Run = list[Any]
+
+FORMAT = 1
+COMPRESSED = 0b01
+ENCRYPTED = 0b10
+HEADER = 4
+CHECK = 4
+
+#: Deeper than any message or plan, and far from where a decoder runs out of stack.
+MAX_DEPTH = 128
+#: One append; a whole conversation is many.
+MAX_BYTES = 16 * 1024 * 1024
+#: Under this, compressing costs more time than the saved bytes are worth.
+COMPRESS_OVER = 8 * 1024
+
+# The header of most bodies: not compressed, not encrypted.
+_PLAIN = bytes((FORMAT, 0, 0, 0))
+# The CRC-32 of anything that ends with its own CRC-32, little-endian.
+_WHOLE = 0x2144DF1C
+
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class Codec:
+    """How one store writes bodies: its limits, and from which size on it compresses."""
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_depth: int = MAX_DEPTH,
+        compress_over: int | None = COMPRESS_OVER,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.max_depth = max_depth
+        self.compress_over = compress_over
+        self._encode = msgspec.json.Encoder(enc_hook=_hook).encode
+        self._decode = msgspec.json.Decoder().decode
+
+    def encode(self, entries: Sequence[tuple[str, Any]]) -> bytes:
+        """The body of one record.
+
+        Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
+        limits.
+        """
+        try:
+            payload = self._encode(_runs(entries))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self._explain(entries, error)
+            raise NotStorable(f"This value cannot be stored: {error}") from error
+        if b"null" in payload:  # what msgspec makes of NaN, silently
+            _refuse_nan(entries)
+        self._check_limits(payload, entries)
+        return _pack(payload, self.compress_over)
+
+    def decode(self, body: bytes) -> list[tuple[str, Any]]:
+        """The entries of one record, as (type, value)."""
+        return [(run[0], value) for run in self.runs((body,)) for value in run[1:]]
+
+    def runs(self, bodies: Iterable[bytes]) -> Iterator[Run]:
+        """The content of many records, run by run: the quick way through a long journal."""
+        decode, crc32 = self._decode, zlib.crc32
+        for body in bodies:
+            if body[:HEADER] == _PLAIN and crc32(body) == _WHOLE:
+                found = decode(body[HEADER:-CHECK])
+            else:
+                found = decode(_unpack(body, self.max_bytes))
+            if found[0].__class__ is str:
+                yield found
+            else:
+                yield from found
+
+    def _check_limits(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
+        if len(payload) > self.max_bytes:
+            what, size = max(
+                ((_name(entry), len(self._encode(entry[1]))) for entry in entries),
+                key=lambda pair: pair[1],
+            )
+            msg = (
+                f"{what} takes {size:,} bytes of JSON; one append may have {self.max_bytes:,}. "
+                "Store a reference to large content instead, or open the store with another "
+                "codec=Codec(max_bytes=…)."
+            )
+            raise TooLarge(msg)
+        if _maybe_deeper(payload, self.max_depth + 2):
+            for path, _, depth in _walk(entries):
+                if depth > self.max_depth:
+                    msg = (
+                        f"{path[:80]}… is nested over {self.max_depth} levels deep. "
+                        "Flatten it, or store it as text."
+                    )
+                    raise TooLarge(msg)
+
+    def _explain(self, entries: Sequence[tuple[str, Any]], error: Exception) -> None:
+        """Find the value that msgspec refused, and raise an error that says where it is."""
+        for path, value, depth in _walk(entries):
+            if depth > self.max_depth:
+                msg = f"{path[:80]}… is nested over {self.max_depth} levels deep, or holds itself."
+                raise TooLarge(msg) from error
+            reason = _why_not(value)
+            if reason:
+                raise NotStorable(f"{path}: {reason}", path) from error
+
+
+def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
+    """*entries* as a run, or where their types differ, as a list of runs."""
+    runs: list[Run] = []
+    for kind, value in entries:
+        if runs and runs[-1][0] == kind:
+            runs[-1].append(value)
+        else:
+            runs.append([kind, value])
+    return runs[0] if len(runs) == 1 else runs
+
+
+def _pack(payload: bytes, compress_over: int | None) -> bytes:
+    flags = 0
+    if compress_over is not None and len(payload) > compress_over:
+        smaller = zlib.compress(payload, 1)
+        if len(smaller) < len(payload) * 0.9:
+            payload, flags = smaller, COMPRESSED
+    body = bytes((FORMAT, flags, 0, 0)) + payload
+    return body + zlib.crc32(body).to_bytes(CHECK, "little")
+
+
+def _unpack(body: bytes, max_bytes: int) -> bytes:
+    """The payload of a body, or the reason why it cannot be had."""
+    if len(body) < HEADER + CHECK:
+        raise Unreadable(f"A stored body is cut short: it has {len(body)} bytes.")
+    if body[0] != FORMAT:
+        msg = (
+            f"A stored body has format {body[0]}, but this version reads {FORMAT}. "
+            "If a newer release wrote it, upgrade holdfast."
+        )
+        raise Unreadable(msg)
+    if zlib.crc32(body) != _WHOLE:
+        msg = "A stored body does not match its checksum: the storage has changed it."
+        raise Unreadable(msg)
+    if body[1] & ~COMPRESSED:
+        msg = (
+            f"A stored body needs a feature that this version lacks (flags {body[1]:#04x}, "
+            f"key {int.from_bytes(body[2:4])}). Upgrade holdfast, or give it the key."
+        )
+        raise Unreadable(msg)
+    payload = body[HEADER:-CHECK]
+    return _inflate(payload, max_bytes) if body[1] & COMPRESSED else payload
+
+
+def _inflate(payload: bytes, max_bytes: int) -> bytes:
+    """Decompress up to the limit: a small body must not become all of the memory."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(payload, max_bytes)
+    except zlib.error as error:
+        raise Unreadable(f"A stored body cannot be decompressed: {error}") from error
+    if not stream.eof:
+        msg = f"A stored body has over {max_bytes:,} bytes; see Codec(max_bytes=…)."
+        raise TooLarge(msg)
+    return data
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _hook(value: object) -> object:
+    """What msgspec does not know of by itself: pydantic models, and mappings other than dict."""
+    dump = getattr(type(value), "model_dump", None)
+    if dump is not None:
+        return dump(value, mode="json")
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(_why_not(value) or f"a {type(value).__name__}")
+
+
+def plain(value: object) -> Any:
+    """*value* as it will be read back: dicts, lists, text, numbers, booleans, None.
+
+    Raises `NotStorable` as storing it would.
+    """
+    codec = _DEFAULT
+    return codec.decode(codec.encode([("value", value)]))[0][1]
+
+
+@overload
+def convert(value: object, as_: type[T]) -> T: ...
+@overload
+def convert(value: object, as_: Any) -> Any: ...
+def convert(value: object, as_: Any) -> Any:
+    """*value*, as read from a store, as the type *as_* that the caller names.
+
+    >>> from datetime import date
+    >>> convert({"due": "2026-01-31"}, dict[str, date])
+    {'due': datetime.date(2026, 1, 31)}
+    """
+    try:
+        return msgspec.convert(value, as_, str_keys=True, dec_hook=_load)
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
+        name = getattr(as_, "__name__", str(as_))
+        raise WrongType(f"The stored value does not fit {name}: {error}") from error
+
+
+def _load(wanted: Any, value: object) -> object:
+    validate = getattr(wanted, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    return wanted(value)
+
+
+# -- finding out what is wrong: slow, and only then ----------------------------------------------
+
+
+def _maybe_deeper(payload: bytes, levels: int) -> bool:
+    """False if *payload* is certainly not nested over *levels* deep.
+
+    Strips all but brackets, then peels off the innermost pairs level by level, all in C. Brackets
+    within text can only make it look deeper.
+    """
+    brackets = payload.translate(None, _NOT_BRACKETS)
+    for _ in range(levels):
+        if len(brackets) <= levels:
+            return False
+        before = len(brackets)
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(brackets) == before:
+            return True
+    return bool(brackets)
+
+
+def _walk(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any, int]]:
+    """Every value with its path and depth, without recursion."""
+    stack = [(_name(entry), entry[1], 1) for entry in reversed(entries)]
+    while stack:
+        path, value, depth = stack.pop()
+        yield path, value, depth
+        if depth < 1000:  # noqa: PLR2004 - a thing that holds itself ends here
+            children = list(_children(path, value))
+            stack.extend((name, child, depth + 1) for name, child in reversed(children))
+
+
+def _name(entry: tuple[str, Any]) -> str:
+    return entry[0]
+
+
+def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if not _is_key(key):
+                yield f"{path}[{key!r}]", _BadKey(key)
+            yield f"{path}[{key!r}]", child
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, child in enumerate(value):
+            yield f"{path}[{index}]", child
+    elif (names := _field_names(value)) is not None:
+        for name in names:
+            if hasattr(value, name):
+                yield f"{path}.{name}", getattr(value, name)
+
+
+def _field_names(value: object) -> Iterable[str] | None:
+    """The fields of a model, by any of the kinds we take; None if it is not one."""
+    kind = type(value)
+    for attribute in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
+        names: Iterable[str] | None = getattr(kind, attribute, None)
+        if names is not None:
+            return names
+    return None
+
+
+class _BadKey:
+    def __init__(self, key: object) -> None:
+        self.key = key
+
+
+def _is_key(key: object) -> bool:
+    import datetime as dt  # noqa: PLC0415 - only on the way to an error
+    import decimal  # noqa: PLC0415
+    import enum  # noqa: PLC0415
+    import uuid  # noqa: PLC0415
+
+    good = (str, int, float, enum.Enum, uuid.UUID, dt.date, decimal.Decimal)
+    return isinstance(key, good) and not isinstance(key, bool)
+
+
+def _why_not(value: object) -> str | None:
+    """Why *value* itself, whatever it holds, cannot be stored; None if that is not the reason."""
+    if isinstance(value, _BadKey):
+        return f"the key {value.key!r} is a {type(value.key).__name__}, but keys must be text"
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return f"text that is not valid Unicode ({error.reason} at {error.start})"
+        return None
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)) or _field_names(value) is not None:
+        return None
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        kind = type(value).__name__
+        return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+    return None
+
+
+def _refuse_nan(entries: Sequence[tuple[str, Any]]) -> None:
+    for path, value, _ in _walk(entries):
+        if isinstance(value, float) and not math.isfinite(value):
+            msg = f"{path}: {value} has no JSON form. Store None, or text."
+            raise NotStorable(msg, path)
+
+
+_DEFAULT = Codec()

@@ -1,0 +1,235 @@
+"""What can go wrong, as one tree.
+
+    HoldfastError
+    ├── StoreError                  the place where state lives
+    │   ├── StoreNotFound           (FileNotFoundError) no file, no directory, no server there
+    │   ├── NotAStore               (ValueError) something is there, and it is not ours
+    │   ├── StoreCorrupt            damaged; nothing was changed
+    │   ├── StoreReadOnly           (PermissionError)
+    │   ├── StoreFull               (OSError) the disk or a quota is full
+    │   ├── StoreBusy               (TimeoutError) another process holds the write lock
+    │   ├── StoreUnavailable        (ConnectionError) I/O failed, or the server is away
+    │   ├── StoreClosed             (RuntimeError) used after close()
+    │   └── SchemaTooNew            a newer release wrote it
+    ├── Conflict                    somebody else wrote first
+    │   └── IdReused                the same append id, with other content
+    ├── LeaseHeld                   somebody else may write now; says who, and until when
+    │   └── TaskHeld
+    ├── Fenced                      our lease was taken over: this writer is the late one
+    ├── NotFound                    (LookupError)
+    │   ├── ConversationNotFound
+    │   └── TaskNotFound
+    ├── InvalidId                   (ValueError) a tenant, kind, id or label that cannot be one
+    ├── InvalidURL                  (ValueError) a store URL that says nothing we know
+    ├── InvalidMessage              (ValueError) not a dict with a role
+    ├── NotStorable                 (TypeError) a value no store can keep; says where it sits
+    ├── TooLarge                    (ValueError) over the limit on size or depth
+    ├── Unreadable                  (ValueError) stored bytes this release cannot decode
+    ├── WrongType                   (ValueError) stored data does not fit the type asked for
+    ├── WindowTooSmall              (ValueError) the newest message alone is over the budget
+    ├── GoalMismatch                (ValueError) a task id used again for another goal
+    ├── TaskNotOpen                 (RuntimeError) written to outside its `with` block
+    ├── TaskFinished                (RuntimeError) new work for a task that has ended
+    └── MissingExtra                (ImportError) an optional dependency is not installed
+
+Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = [
+    "Conflict",
+    "ConversationNotFound",
+    "Fenced",
+    "GoalMismatch",
+    "HoldfastError",
+    "IdReused",
+    "InvalidId",
+    "InvalidMessage",
+    "InvalidURL",
+    "LeaseHeld",
+    "MissingExtra",
+    "NotAStore",
+    "NotFound",
+    "NotStorable",
+    "SchemaTooNew",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreNotFound",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "TaskFinished",
+    "TaskHeld",
+    "TaskNotFound",
+    "TaskNotOpen",
+    "TooLarge",
+    "Unreadable",
+    "WindowTooSmall",
+    "WrongType",
+]
+
+
+class HoldfastError(Exception):
+    """The base of everything this package raises on purpose."""
+
+
+class StoreError(HoldfastError):
+    """The place where state lives could not be opened, read or written."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """There is no store at this address."""
+
+
+class NotAStore(StoreError, ValueError):
+    """Something is there, but it is not a Holdfast store."""
+
+
+class StoreCorrupt(StoreError):
+    """The store is damaged. Nothing was changed by finding out."""
+
+
+class StoreReadOnly(StoreError, PermissionError):
+    """The store can be read but not written."""
+
+
+class StoreFull(StoreError, OSError):
+    """There is no room for the write; nothing of it was kept."""
+
+
+class StoreBusy(StoreError, TimeoutError):
+    """Another process held the write lock for longer than the timeout."""
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The disk or the server did not do what it was asked."""
+
+
+class StoreClosed(StoreError, RuntimeError):
+    """The store was used after it was closed."""
+
+
+class SchemaTooNew(StoreError):
+    """A newer release has written to this store."""
+
+
+class Conflict(HoldfastError):
+    """Another writer got there first: the journal's head is not where *expect* said.
+
+    ``expected`` and ``actual`` are positions.
+    """
+
+    def __init__(self, message: str, expected: int = 0, actual: int = 0) -> None:
+        super().__init__(message, expected, actual)
+        self.expected = expected
+        self.actual = actual
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class IdReused(Conflict):
+    """An append id that was used before came again with other content."""
+
+
+class LeaseHeld(HoldfastError):
+    """Somebody else has the right to write now: ``holder``, ``until`` and the lease's ``epoch``."""
+
+    def __init__(self, message: str, holder: str, until: datetime, epoch: int) -> None:
+        super().__init__(message, holder, until, epoch)
+        self.holder = holder
+        self.until = until
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TaskHeld(LeaseHeld):
+    """The task is being worked on by somebody else."""
+
+
+class Fenced(HoldfastError):
+    """The lease this write relied on is no longer the newest. Nothing was written."""
+
+
+class NotFound(HoldfastError, LookupError):
+    """There is nothing under this id."""
+
+
+class ConversationNotFound(NotFound):
+    """There is no conversation with this id."""
+
+
+class TaskNotFound(NotFound):
+    """There is no task with this id."""
+
+
+class InvalidId(HoldfastError, ValueError):
+    """A tenant, kind, id or label that cannot be one."""
+
+
+class InvalidURL(HoldfastError, ValueError):
+    """A store URL that cannot be understood."""
+
+
+class InvalidMessage(HoldfastError, ValueError):
+    """A message is a dict with a role."""
+
+
+class NotStorable(HoldfastError, TypeError):
+    """A value that has no stored form; ``path`` says where it sits."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message, path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def under(self, inner: str, outer: str) -> NotStorable:
+        """The same error with the path in the words of the caller: *outer* for *inner*."""
+        if not self.path.startswith(inner):
+            return self
+        path = outer + self.path.removeprefix(inner)
+        return NotStorable(str(self).replace(self.path, path, 1), path)
+
+
+class TooLarge(HoldfastError, ValueError):
+    """A value over the store's limit on size or depth."""
+
+
+class Unreadable(HoldfastError, ValueError):
+    """Stored bytes that this release cannot decode."""
+
+
+class WrongType(HoldfastError, ValueError):
+    """Stored data that does not fit the type the caller asked for."""
+
+
+class WindowTooSmall(HoldfastError, ValueError):
+    """What must be in the window does not fit the budget."""
+
+
+class GoalMismatch(HoldfastError, ValueError):
+    """The task exists, and has another goal."""
+
+
+class TaskNotOpen(HoldfastError, RuntimeError):
+    """The task was written to by somebody who does not hold it."""
+
+
+class TaskFinished(HoldfastError, RuntimeError):
+    """The task has ended and takes no new work."""
+
+
+class MissingExtra(HoldfastError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""

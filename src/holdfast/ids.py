@@ -1,0 +1,64 @@
+"""What can be a tenant, a kind, an id, a label. Checked here, once; backends take it as given."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.backends.base import Key
+from holdfast.errors import InvalidId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["check_id", "check_labels", "make_key"]
+
+#: In UTF-8. The three parts of a key and a separator fit the narrowest backend's sort key.
+MAX_ID_BYTES = 512
+MAX_TENANT_BYTES = 128
+MAX_LABEL_BYTES = 256
+
+_KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+# Control characters, line separators, surrogates and noncharacters: nothing a person can type.
+_BAD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff\U0010fffe\U0010ffff]")
+
+
+def make_key(tenant: str, kind: str, id_: str) -> Key:
+    """A journal's key, or `InvalidId`."""
+    if not _KIND.fullmatch(kind):
+        msg = f"{kind!r} cannot be a kind: use up to 32 of a-z, 0-9, _ and -, a letter first."
+        raise InvalidId(msg)
+    check_id(tenant, "tenant", MAX_TENANT_BYTES)
+    check_id(id_, f"{kind} id")
+    return Key(tenant, kind, id_)
+
+
+def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
+    """*text* if it is a good id: not empty, printable, not too long, no space at either end."""
+    if not isinstance(text, str):
+        raise InvalidId(f"A {what} must be text, not {type(text).__name__} ({text!r}).")
+    if not text or text != text.strip():
+        raise InvalidId(f"{text!r} cannot be a {what}: it is empty, or has space at an end.")
+    bad = _BAD.search(text)
+    if bad:
+        msg = f"{text[:80]!r} cannot be a {what}: it contains {bad.group()!r}."
+        raise InvalidId(msg)
+    if len(text.encode()) > most:
+        msg = (
+            f"{text[:40]!r}… cannot be a {what}: it has {len(text.encode())} bytes, and {most} is "
+            "the most. Use a hash of it."
+        )
+        raise InvalidId(msg)
+    return text
+
+
+def check_labels(labels: Mapping[str, str | None]) -> dict[str, str | None]:
+    """*labels* if names and values are good; a value may be empty, None removes the label."""
+    for name, value in labels.items():
+        check_id(name, "label", MAX_LABEL_BYTES)
+        if value:
+            check_id(value, f"value of label {name!r}", MAX_LABEL_BYTES)
+        elif value not in ("", None):
+            msg = f"The value of label {name!r} must be text, not {type(value).__name__}."
+            raise InvalidId(msg)
+    return dict(labels)

@@ -1,0 +1,231 @@
+"""Journals of entries: what every noun stands on.
+
+A journal is an ordered run of entries under one key. This module turns entries into the records
+that backends store, and back; it holds no meaning of its own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from holdfast._faces import Face, blocking, blocking_iter
+from holdfast.backends.base import UNSET, Append, Head, Key, Lease, Record, UnsetType, from_micros
+from holdfast.errors import IdReused
+from holdfast.ids import check_id, check_labels
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from holdfast._faces import Port
+    from holdfast.codec import Codec, Run
+
+__all__ = ["AsyncJournal", "Entry", "Journal"]
+
+#: Records a call to the backend: enough to be quick, few enough to be held at once.
+PAGE = 1000
+MOST = 4000
+
+
+class Entry(Struct, frozen=True):
+    """One change: its number, when it was stored, what kind of change, and its value."""
+
+    seq: int
+    at: datetime
+    type: str
+    body: Any
+
+
+class AsyncJournal:
+    """An append-only run of entries under one key."""
+
+    def __init__(self, port: Port, codec: Codec, key: Key) -> None:
+        self.key = key
+        self._port = port
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key.kind!r}, {self.key.id!r})"
+
+    async def append(
+        self,
+        *entries: tuple[str, Any],
+        id: str | None = None,
+        expect: int | None = None,
+        lease: Lease | None = None,
+        status: str | UnsetType | None = UNSET,
+        labels: Mapping[str, str | None] | UnsetType = UNSET,
+        ttl: float | UnsetType | None = UNSET,
+    ) -> int:
+        """Add *entries*, pairs of type and value, all or none; the number of the last one.
+
+        Durable on return. An *id* makes a repeated append a no-op that returns the first one's
+        number; `IdReused` if its content is another. *expect* is the head's number, or `Conflict`
+        is raised; *lease* must be the newest, or `Fenced`.
+        """
+        record = await self._write(
+            entries, id=id, expect=expect, lease=lease, status=status, labels=labels, ttl=ttl
+        )
+        return record.seq
+
+    async def record(self, *entries: tuple[str, Any], **conditions: Any) -> list[Entry]:
+        """`append`, returning the entries as every reader will see them."""
+        return list(self._entries(await self._write(entries, **conditions)))
+
+    async def _write(
+        self,
+        entries: Sequence[tuple[str, Any]],
+        *,
+        id: str | None = None,
+        expect: int | None = None,
+        lease: Lease | None = None,
+        status: str | UnsetType | None = UNSET,
+        labels: Mapping[str, str | None] | UnsetType = UNSET,
+        ttl: float | UnsetType | None = UNSET,
+    ) -> Record:
+        if id is not None:
+            check_id(id, "append id")
+        if labels is not UNSET:
+            labels = check_labels(labels)
+        body = self._codec.encode(entries) if entries else b""
+        request = Append(
+            key=self.key,
+            body=body,
+            count=len(entries),
+            id=id,
+            expect=expect,
+            epoch=None if lease is None else lease.epoch,
+            status=status,
+            labels=labels,
+            ttl=ttl,
+        )
+        done = await self._port.append(request)
+        if done.repeated:
+            await self._check_same(request, done.seq)
+        return Record(done.seq, len(entries), done.at, body)
+
+    async def _check_same(self, request: Append, seq: int) -> None:
+        records = await self.page(after=seq - 1, upto=seq)
+        decode = self._codec.decode
+        if records and decode(records[0].body) != decode(request.body):
+            msg = (
+                f"The id {request.id!r} was used at {seq} of {self.key.kind} {self.key.id!r} for "
+                "other content, and nothing was written. Give new content a new id."
+            )
+            raise IdReused(msg, actual=seq)
+
+    async def read(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> list[Entry]:
+        """The entries numbered over *after*, up to and with *upto*, oldest first or *reverse*."""
+        found: list[Entry] = []
+        async for page in self.pages(after=after, upto=upto, reverse=reverse, size=limit or PAGE):
+            found += page
+            if limit is not None and len(found) >= limit:
+                return found[:limit]
+        return found
+
+    async def pages(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        reverse: bool = False,
+        size: int = PAGE,
+    ) -> AsyncIterator[list[Entry]]:
+        """The same in pages of about *size* entries, each read when it is asked for."""
+        async for records in self.records(after=after, upto=upto, reverse=reverse, size=size):
+            entries = [
+                entry
+                for record in (reversed(records) if reverse else records)
+                for entry in self._entries(record)
+                if entry.seq > after and (upto is None or entry.seq <= upto)
+            ]
+            yield entries[::-1] if reverse else entries
+
+    async def records(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        reverse: bool = False,
+        size: int = PAGE,
+    ) -> AsyncIterator[list[Record]]:
+        """The records as they are stored, in pages of *size*; for nouns that read much."""
+        size = min(max(size, 1), MOST)
+        while True:
+            page = await self.page(after=after, upto=upto, limit=size, reverse=reverse)
+            if page:
+                yield page
+            if len(page) < size:
+                return
+            if reverse:
+                upto = page[-1].seq - page[-1].count
+            else:
+                after = page[-1].seq
+
+    async def page(
+        self, *, after: int = 0, upto: int | None = None, limit: int = PAGE, reverse: bool = False
+    ) -> list[Record]:
+        """One page of records as they are stored; see `Backend.read`."""
+        return await self._port.call(
+            self._port.backend.read, self.key, after=after, upto=upto, limit=limit, reverse=reverse
+        )
+
+    def _entries(self, record: Record) -> Iterator[Entry]:
+        at = from_micros(record.at)
+        first = record.seq - record.count + 1
+        for seq, (kind, value) in enumerate(self._codec.decode(record.body), first):
+            yield Entry(seq, at, kind, value)
+
+    async def runs(self) -> AsyncIterator[Iterator[Run]]:
+        """Everything, as runs [type, value, value, …] in pages: no cost of an `Entry` each.
+
+        The lists are the caller's own.
+        """
+        async for records in self.records(size=MOST):
+            yield self._codec.runs([record.body for record in records])
+
+    async def head(self) -> Head | None:
+        """Where the journal stands, or None if it is not there."""
+        return await self._port.call(self._port.backend.head, self.key)
+
+    async def delete(self) -> bool:
+        """Remove all of it. False if it was not there."""
+        return await self._port.call(self._port.backend.delete, self.key)
+
+    async def compact(self, before: int) -> int:
+        """Drop records that end before entry *before*; returns how many entries went."""
+        return await self._port.call(self._port.backend.compact, self.key, before)
+
+
+class Journal(Face[AsyncJournal]):
+    """An append-only run of entries under one key.
+
+    >>> import holdfast
+    >>> with holdfast.open("memory:") as store:
+    ...     journal = store.journal("note", "todo")
+    ...     journal.append(("added", "water the plants"), ("added", "call home"))
+    ...     [entry.body for entry in journal.read()]
+    2
+    ['water the plants', 'call home']
+    """
+
+    @property
+    def key(self) -> Key:
+        """Tenant, kind and id."""
+        return self._core.key
+
+    append = blocking(AsyncJournal.append)
+    read = blocking(AsyncJournal.read)
+    pages = blocking_iter(AsyncJournal.pages)
+    head = blocking(AsyncJournal.head)
+    delete = blocking(AsyncJournal.delete)
+    compact = blocking(AsyncJournal.compact)

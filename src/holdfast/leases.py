@@ -1,0 +1,168 @@
+"""Leases that renew themselves, and holders that are known to be dead.
+
+A lease is kept alive by one thread a store, for sync and async tasks alike: an event loop that is
+busy for a minute does not lose its task.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Fenced, HoldfastError, LeaseHeld
+
+if TYPE_CHECKING:
+    from holdfast._faces import Port
+    from holdfast.backends.base import Backend, Key, Lease
+
+__all__ = ["Held", "Keeper", "holder_name", "take"]
+
+#: A lease is renewed when this share of it has passed: two renewals may fail before it ends.
+RENEW_AT = 1 / 3
+
+
+class Held:
+    """A lease we hold, renewed until it is let go. ``lost`` says why it no longer is ours."""
+
+    def __init__(self, key: Key, lease: Lease, ttl: float) -> None:
+        self.key = key
+        self.lease = lease
+        self.ttl = ttl
+        self.due = time.monotonic() + ttl * RENEW_AT
+        self.lost: HoldfastError | None = None
+
+
+class Keeper:
+    """Renews leases in the background, from the first `keep` to the last `drop`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._news = threading.Condition()
+        self._held: list[Held] = []
+        self._thread: threading.Thread | None = None
+
+    def keep(self, key: Key, lease: Lease, ttl: float) -> Held:
+        """Renew *lease* until `drop`."""
+        held = Held(key, lease, ttl)
+        with self._news:
+            self._held.append(held)
+            if self._thread is None or not self._thread.is_alive():  # none yet, or forked away
+                # A daemon, so that a task left open does not hold up the interpreter's exit.
+                self._thread = threading.Thread(
+                    target=self._run, name="holdfast-leases", daemon=True
+                )
+                self._thread.start()
+            self._news.notify()
+        return held
+
+    def drop(self, held: Held) -> None:
+        """Renew it no more. On return no renewal of it is under way or to come."""
+        with self._news:
+            if held in self._held:
+                self._held.remove(held)
+            self._news.notify()
+
+    def stop(self) -> None:
+        """Renew nothing more."""
+        with self._news:
+            self._held.clear()
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        # The lock is held while renewing: what `drop` has let go must not be renewed after it.
+        with self._news:
+            while self._held:
+                held = min(self._held, key=lambda held: held.due)
+                wait = held.due - time.monotonic()
+                if wait > 0:
+                    self._news.wait(wait)
+                else:
+                    self._renew(held)
+            self._thread = None
+
+    def _renew(self, held: Held) -> None:
+        try:
+            held.lease = self._backend.renew(held.key, held.lease, held.ttl)
+        except Fenced as error:
+            held.lost = error
+            self._held.remove(held)
+        except HoldfastError as error:
+            # The store is away for now. Ask again soon; the writer will see the error for itself.
+            held.lost = error
+            held.due = time.monotonic() + held.ttl * RENEW_AT / 4
+        else:
+            held.lost = None
+            held.due = time.monotonic() + held.ttl * RENEW_AT
+
+
+async def take(port: Port, key: Key, holder: str, ttl: float, wait: float) -> Lease:
+    """Acquire the lease, waiting up to *wait* seconds for another holder to let go.
+
+    A holder that was a process of this machine and is no more is not waited for.
+    """
+    deadline = time.monotonic() + wait
+    over: int | None = None
+    while True:
+        try:
+            return await port.call(port.backend.acquire, key, holder, ttl, over=over)
+        except LeaseHeld as held:
+            if over != held.epoch and _is_dead(held.holder):
+                over = held.epoch
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            await port.sleep(min(left, 0.2))
+
+
+# -- who holds it ----------------------------------------------------------------------------------
+
+
+def holder_name(agent: str | None) -> str:
+    """Who we are, for people (agent, host, process) and for `_is_dead` (the part in brackets)."""
+    host = os.uname().nodename if hasattr(os, "uname") else "this machine"
+    mark = _mark(os.getpid())
+    who = f"{agent or 'a worker'} on {host}, process {os.getpid()}"
+    return f"{who} [{mark}]" if mark else who
+
+
+def _is_dead(holder: str) -> bool:
+    """True if *holder* was a process of this very boot and pid namespace, and has ended.
+
+    Only the kernel's word counts: a process of another machine, or of a container that cannot see
+    ours, is never called dead, and its lease runs to its end.
+    """
+    mark = holder.rpartition("[")[2].removesuffix("]")
+    here = _mark(os.getpid())
+    if not here or mark.count("/") != here.count("/"):
+        return False
+    place, pid, _ = mark.rsplit("/", 2)
+    if place != here.rsplit("/", 2)[0] or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # it is there, and somebody else's
+    return _mark(int(pid)) not in ("", mark)  # there is such a process, but it began later
+
+
+def _mark(pid: int) -> str:
+    """Boot, pid namespace, pid and start of a process: never used twice. "" if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+        with open(f"/proc/{pid}/stat") as file:
+            # The name in brackets may contain anything; the fields behind it do not.
+            state, *fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # Started, in clock ticks since boot: field 22 of all. A zombie has ended, but for its name.
+    started = "ended" if state in "ZX" else fields[18]
+    return f"{boot}/{namespace}/{pid}/{started}"

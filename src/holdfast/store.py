@@ -1,0 +1,264 @@
+"""Stores: a URL in, nouns out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast import conversation, task
+from holdfast._faces import Face, HopPort, InlinePort, Port, blocking, blocking_iter, faced
+from holdfast.backends.base import UNSET, Backend, Head, UnsetType
+from holdfast.backends.registry import connect
+from holdfast.codec import Codec
+from holdfast.conversation import AsyncConversation, Conversation, ConversationInfo
+from holdfast.ids import MAX_TENANT_BYTES, check_id, check_labels, make_key
+from holdfast.journal import AsyncJournal, Journal
+from holdfast.leases import Keeper
+from holdfast.task import AsyncTask, Task, TaskInfo
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from types import TracebackType
+
+__all__ = ["AsyncStore", "Store", "open", "open_async"]
+
+DEFAULT_TENANT = "default"
+
+
+class AsyncStore:
+    """The same as `Store`, awaited. Open it with `open_async`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        port: Port,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        ttl: float | UnsetType | None = UNSET,
+        codec: Codec | None = None,
+    ) -> None:
+        self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
+        self.backend = backend
+        self._port = port
+        self._ttl = ttl
+        self._codec = codec or Codec()
+        self._keeper = Keeper(backend)
+        #: Makes a task show itself to the user's functions as the sync face has it.
+        self._show: Callable[[AsyncTask], object] = lambda opened: opened
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend.url!r}, tenant={self.tenant!r})"
+
+    async def __aenter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the backend. A second call does nothing."""
+        if self.backend.blocks and isinstance(self._port, HopPort):
+            import asyncio  # noqa: PLC0415 - sync programs never pay for it
+
+            await asyncio.to_thread(self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._keeper.stop()
+        self.backend.close()
+
+    # -- nouns -------------------------------------------------------------------------------
+
+    def journal(self, kind: str, id: str) -> AsyncJournal:
+        """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
+        return AsyncJournal(self._port, self._codec, make_key(self.tenant, kind, id))
+
+    def conversation(
+        self,
+        id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | UnsetType | None = UNSET,
+    ) -> AsyncConversation:
+        """The conversation *id*; it comes to be with its first message, with *labels* and *ttl*."""
+        return AsyncConversation(
+            self.journal(conversation.KIND, id),
+            lambda other: self.journal(conversation.KIND, other),
+            labels=UNSET if labels is None else check_labels(labels),
+            ttl=self._ttl if ttl is UNSET else ttl,
+        )
+
+    async def conversations(
+        self, *, prefix: str = "", labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ConversationInfo]:
+        """The conversations of this tenant, by id."""
+        async for head in self._scan(conversation.KIND, prefix=prefix, labels=labels):
+            yield ConversationInfo.of(head)
+
+    def task(
+        self,
+        id: str,
+        goal: str | None = None,
+        *,
+        agent: str | None = None,
+        lease: float = 60,
+        wait: float = 0,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | UnsetType | None = UNSET,
+    ) -> AsyncTask:
+        """The task *id*, to be opened with ``with``: created if it has a *goal* and is new.
+
+        While it is open it is under a lease of *lease* seconds that renews itself. If another
+        worker holds it, opening raises `TaskHeld`, after up to *wait* seconds; a worker that died
+        is succeeded when its lease ends, on the same machine at once.
+        """
+        return AsyncTask(
+            self.journal(task.KIND, id),
+            self._port,
+            self._keeper,
+            goal=goal,
+            agent=agent,
+            lease=lease,
+            wait=wait,
+            labels=UNSET if labels is None else check_labels(labels),
+            ttl=self._ttl if ttl is UNSET else ttl,
+        )
+
+    async def tasks(
+        self,
+        *,
+        status: str | None = None,
+        prefix: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[TaskInfo]:
+        """The tasks of this tenant, by id; *status* is open, done or failed."""
+        async for head in self._scan(task.KIND, status=status, prefix=prefix, labels=labels):
+            yield TaskInfo.of(head)
+
+    async def run(
+        self,
+        id: str,
+        goal: str,
+        *,
+        plan: object,
+        execute: Callable[..., Any],
+        finish: Callable[..., Any] | None = None,
+        agent: str | None = None,
+        lease: float = 60,
+        wait: float = 0,
+    ) -> Any:
+        """Run a whole task, or what is left of it, and return its outcome.
+
+        *plan*: a list of steps, or a function that makes one. ``execute(step)`` does one step;
+        ``finish(results)`` makes the outcome, without it the results are the outcome.
+        """
+        opened = self.task(id, goal, agent=agent, lease=lease, wait=wait)
+        self._show(opened)
+        return await opened.run(plan=plan, execute=execute, finish=finish)
+
+    async def sweep(self) -> int:
+        """Free the room of everything that has expired; how many journals that were."""
+        total = 0
+        while count := await self._port.call(self.backend.sweep):
+            total += count
+        return total
+
+    async def _scan(self, kind: str, **filters: Any) -> AsyncIterator[Head]:
+        cursor: str | None = None
+        while True:
+            page = await self._port.call(
+                self.backend.scan, self.tenant, kind, cursor=cursor, **filters
+            )
+            for head in page.heads:
+                yield head
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+class Store(Face[AsyncStore]):
+    """Where state lives. Open it with `holdfast.open`; it may be used from any thread.
+
+    >>> import holdfast
+    >>> with holdfast.open("memory:", tenant="acme") as store:
+    ...     _ = store.conversation("alice").append({"role": "user", "content": "Hello"})
+    ...     [chat.id for chat in store.conversations()]
+    ['alice']
+    """
+
+    def __init__(self, core: AsyncStore) -> None:
+        super().__init__(core)
+        core._show = Task  # noqa: SLF001 - its own other half
+
+    @property
+    def tenant(self) -> str:
+        """Whose state this is; other tenants' cannot be seen from here."""
+        return self._core.tenant
+
+    @property
+    def backend(self) -> Backend:
+        """What keeps the journals."""
+        return self._core.backend
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    __exit__ = blocking(AsyncStore.__aexit__)
+    close = blocking(AsyncStore.close)
+    sweep = blocking(AsyncStore.sweep)
+    conversations = blocking_iter(AsyncStore.conversations)
+    tasks = blocking_iter(AsyncStore.tasks)
+
+    run = blocking(AsyncStore.run)
+    journal = faced(AsyncStore.journal, Journal)
+    conversation = faced(AsyncStore.conversation, Conversation)
+    task = faced(AsyncStore.task, Task)
+
+
+def open(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    ttl: float | UnsetType | None = UNSET,
+    codec: Codec | None = None,
+    **options: Any,
+) -> Store:
+    """Open a store, and create it if need be.
+
+    *url*: a file (``agents.db``), ``sqlite:agents.db?timeout=5`` or ``memory:``; without one,
+    ``$HOLDFAST_URL``, else ``holdfast.db`` in this directory. *tenant*: whose state; tenants cannot
+    see each other. *ttl*: how many seconds after its last append a thing expires, unless it says
+    otherwise. *options*: those of the backend, for SQLite ``create``, ``readonly``, ``timeout``,
+    ``durability``.
+
+    >>> with open("memory:") as store:
+    ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
+    1
+    """
+    backend = connect(url, **options)
+    return Store(AsyncStore(backend, InlinePort(backend), tenant=tenant, ttl=ttl, codec=codec))
+
+
+def open_async(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    ttl: float | UnsetType | None = UNSET,
+    codec: Codec | None = None,
+    **options: Any,
+) -> AsyncStore:
+    """The same for async code: ``async with holdfast.open_async("agents.db") as store: …``.
+
+    It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
+    """
+    backend = connect(url, **options)
+    return AsyncStore(backend, HopPort(backend), tenant=tenant, ttl=ttl, codec=codec)

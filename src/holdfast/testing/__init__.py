@@ -1,0 +1,1 @@
+"""For people who write backends: the conformance suite and the crash harness."""

@@ -1,0 +1,224 @@
+"""Tests of the project itself: its layers, its lock files, its version, its weight."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import holdfast
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "holdfast"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+
+# The layers, top first. A part (a module, or a package with all that is in it) may import itself
+# and parts of the layers below its own: not those above, and not its neighbours.
+LAYERS = (
+    # Commands see everything; nothing imports a command.
+    {"cli"},
+    # What is built on the public face. None of these needs another.
+    {"adapters", "inspector", "testing"},
+    # The public face, holdfast/__init__.py: only what stands above it may `import holdfast`.
+    {"holdfast"},
+    # A URL in, nouns out: the one place that knows both nouns and backends.
+    {"store"},
+    # The nouns give meaning to a journal and know nothing of each other.
+    {"conversation", "task", "state", "memory"},
+    # Parts of a noun that do no I/O: the text a task is resumed from, the window of a conversation.
+    {"_recovery", "_window"},
+    {"checkpoint"},
+    # What every noun stands on.
+    {"journal", "leases"},
+    # One body of code, two faces; what can be a key.
+    {"_faces", "ids"},
+    # A backend moves bytes: it knows no codec, no journal and no noun. The codec does no I/O.
+    {"backends", "codec", "deltas", "migrations"},
+    # Helpers that know nothing of Holdfast but its errors.
+    {"tokens"},
+    # Everybody raises these.
+    {"errors"},
+)
+
+# Parts that see the backend contract, never one backend: these modules of `backends` are theirs.
+ONLY_THE_CONTRACT = {"journal", "leases", "conversation", "task", "state", "memory"}
+CONTRACT = {"holdfast.backends", "holdfast.backends.base"}
+
+# Absent after `import holdfast`, for the time they cost or because they are optional. A module
+# that apsw and msgspec load anyway costs nothing more and is not counted.
+NOT_ON_IMPORT = {
+    *("asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata"),
+    *("importlib.resources", "inspect", "logging", "multiprocessing", "socket", "ssl"),
+    *("subprocess", "tempfile", "unittest"),
+    *("click", "hypothesis", "pydantic", "pytest", "rich"),
+}
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Every module below *package*, by its dotted name."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Line and target of every import in module *name* that stays in the package.
+
+    Late imports and those under TYPE_CHECKING count: a layer is about knowing, not about loading.
+    """
+    is_package = known[name].name == "__init__.py"
+    here = name if is_package else name.rpartition(".")[0]
+    root = name.partition(".")[0]
+    for node in ast.walk(ast.parse(known[name].read_bytes())):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), here)
+            # `from holdfast import errors` imports a module, `from holdfast import open` does not.
+            members = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [member if member in known else base for member in members]
+        else:
+            continue
+        yield from ((node.lineno, t) for t in targets if t.partition(".")[0] == root)
+
+
+def part(name: str) -> str:
+    """The part of the table that module *name* belongs to."""
+    return name.split(".")[1] if "." in name else name
+
+
+def rank(name: str) -> int:
+    """How high module *name* stands; the bottom layer is 0."""
+    for height, layer in enumerate(reversed(LAYERS)):
+        if part(name) in layer:
+            return height
+    pytest.fail(f"{name} has no place in LAYERS: add it to the layer where it belongs.")
+
+
+def upward_imports(package: Path) -> list[str]:
+    """Every import in *package* that breaks the layers, as a line to click on."""
+    known = modules(package)
+    return [
+        f"{known[name].relative_to(package.parent)}:{line}: {part(name)} must not import {target}"
+        for name in known
+        for line, target in imports(name, known)
+        if not allowed(name, target)
+    ]
+
+
+def allowed(name: str, target: str) -> bool:
+    """Whether module *name* may import module *target*."""
+    if part(name) in ONLY_THE_CONTRACT and part(target) == "backends":
+        return target in CONTRACT
+    return part(name) == part(target) or rank(target) < rank(name)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter holds after *statement*."""
+    script = f"{statement}; import sys; print(*sys.modules)"
+    command = [sys.executable, "-I", "-c", script]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def locked(lock: Path) -> list[str]:
+    """The requirements of *lock*, each with its hashes on one line, without comments."""
+    text = re.sub(r"^ *#.*\n", "", lock.read_text("utf-8"), flags=re.MULTILINE)
+    return text.replace("\\\n", " ").splitlines()
+
+
+def test_imports_go_down_only() -> None:
+    """A layer that knows the one above it cannot be understood, or replaced, on its own."""
+    assert upward_imports(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("backends/sqlite.py", "from holdfast.journal import Journal"),
+        ("backends/sqlite.py", "from ..conversation import Conversation"),
+        ("backends/__init__.py", "from .. import store"),
+        ("task.py", "from holdfast import conversation"),
+        ("task.py", "import holdfast"),
+        ("task.py", "def late():\n    from holdfast.store import Store"),
+        ("journal.py", "if TYPE_CHECKING:\n    from holdfast.task import Task"),
+        ("journal.py", "from holdfast.backends.sqlite import SQLite"),
+        ("journal.py", "from holdfast.backends import sqlite"),
+    ],
+)
+def test_an_import_that_goes_up_is_noticed(tmp_path: Path, file: str, source: str) -> None:
+    """The rule is only as good as the eyes that watch it."""
+    package = tmp_path / "holdfast"
+    for name in ("__init__", "conversation", "journal", "store", "task", "backends/sqlite", file):
+        path = (package / name).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (package / file).write_text(source)
+    assert len(upward_imports(package)) == 1
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_lock_files_name_no_index_host_or_path(lock: Path) -> None:
+    """A lock that names where it was made installs nowhere else."""
+    traces = r"://|file:|--index|--extra-index|--find-links|--trusted-host| @ |(^|\s)[/~]|\\\w"
+    assert [line for line in lock.read_text("utf-8").splitlines() if re.search(traces, line)] == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_lock_files_pin_every_package_by_version_and_hash(lock: Path) -> None:
+    """What was tested is what gets installed."""
+    assert locked(lock)
+    assert [r for r in locked(lock) if not re.match(r"[\w.-]+==\S+ .*--hash=sha256:", r)] == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "asked"),
+    [
+        ("run", PYPROJECT["project"]["dependencies"]),
+        ("build", PYPROJECT["build-system"]["requires"]),
+        ("dev", PYPROJECT["project"]["dependencies"]),
+        ("dev", PYPROJECT["project"]["optional-dependencies"]["testing"]),
+        ("dev", [r for r in PYPROJECT["dependency-groups"]["dev"] if isinstance(r, str)]),
+    ],
+)
+def test_lock_files_give_what_the_project_asks_for(lock: str, asked: list[str]) -> None:
+    """A changed dependency is locked again: run `make lock`."""
+    lines = locked(ROOT / "requirements" / f"{lock}.txt")
+    pins = dict(line.split()[0].split("==") for line in lines)
+    wanted = [Requirement(line) for line in asked]
+    assert [str(r) for r in wanted if pins.get(r.name, "0") not in r.specifier] == []
+
+
+def test_version_is_the_same_everywhere() -> None:
+    """Package, module and change log speak of the same release."""
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert holdfast.__version__ == PYPROJECT["project"]["version"] == newest[1]
+
+
+def test_import_loads_nothing_optional_or_slow() -> None:
+    """A short-lived worker pays for the store it opens, and for nothing else."""
+    extra = loaded_by("import holdfast") - loaded_by("import apsw, msgspec")
+    assert sorted(extra & NOT_ON_IMPORT) == []
+
+
+def test_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
+    """What runs from a checkout also runs from `pip install`: SQL, py.typed and the command."""
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+        (entry_points,) = (name for name in packed if name.endswith("entry_points.txt"))
+        assert "holdfast = holdfast.cli:main" in archive.read(entry_points).decode()
+    assert {path.relative_to(SOURCE.parent).as_posix() for path in files} <= packed
