@@ -31,6 +31,9 @@ __all__ = ["Database", "migrations", "schema_version"]
 
 MIGRATIONS = os.path.join(os.path.dirname(__file__), "sql", "sqlite")
 
+#: How a SQLite file begins.
+MAGIC = b"SQLite format 3\0"
+
 #: Connections kept open for the next reader; more are opened under load and closed after it.
 IDLE_READERS = 8
 
@@ -98,8 +101,11 @@ class Database:
             connection.close()
 
     def _connect(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READONLY if self.readonly else apsw.SQLITE_OPEN_READWRITE
-        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        if self.readonly:
+            name, flags = _readonly_uri(self.path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        else:
+            name, flags = self.path, apsw.SQLITE_OPEN_READWRITE
+        connection = apsw.Connection(name, flags=flags, vfs=self._vfs)
         connection.set_busy_handler(_patience(self._timeout))
         # FULL syncs the log at every commit: an acknowledged write survives power loss.
         synchronous = "FULL" if self._durability == "full" else "NORMAL"
@@ -113,6 +119,7 @@ class Database:
         if create and not self.readonly:
             _create(self.path)
         _check_path(self.path)
+        _check_content(self.path)
         with self.translated(), self.writing:
             connection = self.writer()
             if self.readonly:
@@ -160,6 +167,18 @@ class Database:
             yield
         except apsw.Error as error:
             raise translate(error, self.path) from error
+
+
+def _readonly_uri(path: str) -> str:
+    """How to open *path* for reading only.
+
+    SQLite keeps an index beside the log, even to read. Where that cannot be written and there is no
+    log, nobody else can be writing either, and the file is read as it is.
+    """
+    from urllib.parse import quote  # noqa: PLC0415 - rarely needed
+
+    fixed = not os.access(os.path.dirname(path), os.W_OK) and not os.path.exists(path + "-wal")
+    return f"file:{quote(path)}?mode=ro" + ("&immutable=1" if fixed else "")
 
 
 def _patience(timeout: float) -> Callable[[int], bool]:
@@ -227,6 +246,20 @@ def _check_path(path: str) -> None:
             "Change its owner or mode, or name a file elsewhere."
         )
         raise StoreReadOnly(msg)
+
+
+def _check_content(path: str) -> None:
+    """Refuse a file that is something else, before SQLite takes a short one for an empty database.
+
+    Nothing, or zeros, may be what a crash during creation left: SQLite knows what to do with that.
+    """
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(MAGIC))
+    except PermissionError as error:
+        raise translate(apsw.CantOpenError(), path) from error
+    if start != MAGIC and start.strip(b"\0"):
+        raise translate(apsw.NotADBError(), path)
 
 
 def _use_wal(connection: apsw.Connection, timeout: float) -> None:

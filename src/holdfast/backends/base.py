@@ -325,6 +325,8 @@ def url_parameters(
     url: str, kinds: Mapping[str, Callable[[str], object]]
 ) -> tuple[str, dict[str, Any]]:
     """Split a URL into what is before the ``?``, unquoted, and its parameters by their *kinds*."""
+    if "?" not in url and "%" not in url:
+        return url, {}
     from urllib.parse import parse_qsl, unquote  # noqa: PLC0415 - slow to import
 
     place, _, query = url.partition("?")
