@@ -377,6 +377,30 @@ def test_a_forked_child_has_a_store_of_its_own(path: str) -> None:
         assert written == store.conversation("thread").info().position > 0
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_can_hold_tasks_of_its_own(path: str) -> None:
+    """While its parent holds one, which goes on being renewed by the parent alone."""
+    with holdfast.open(path) as store, store.task("parent", "goal", lease=0.3) as task:
+        for number in range(10):
+            child = os.fork()
+            if not child:
+                _run_a_task(store, f"child{number}")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        task.step("last", int)
+        assert [info.id for info in store.tasks(status="done")] == [f"child{n}" for n in range(10)]
+
+
+def _run_a_task(store: holdfast.Store, name: str) -> None:
+    try:
+        with store.task(name, "goal", lease=0.3) as task:
+            threading.Event().wait(0.15)
+            task.finish("done")
+        store.close()
+    except BaseException:  # noqa: BLE001 - a child of pytest must never go on as pytest
+        os._exit(1)
+    os._exit(0)
+
+
 class _writing:  # noqa: N801 - reads as a verb
     """Another thread that writes until it is told to stop."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, HoldfastError, LeaseHeld
@@ -39,6 +40,11 @@ class Keeper:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self.begin()
+        _keepers.add(self)
+
+    def begin(self) -> None:
+        """Hold nothing. Also in a forked child: the parent's leases are the parent's to renew."""
         self._news = threading.Condition()
         self._held: list[Held] = []
         self._thread: threading.Thread | None = None
@@ -48,7 +54,7 @@ class Keeper:
         held = Held(key, lease, ttl)
         with self._news:
             self._held.append(held)
-            if self._thread is None or not self._thread.is_alive():  # none yet, or forked away
+            if self._thread is None:
                 # A daemon, so that a task left open does not hold up the interpreter's exit.
                 self._thread = threading.Thread(
                     target=self._run, name="holdfast-leases", daemon=True
@@ -69,8 +75,9 @@ class Keeper:
         with self._news:
             self._held.clear()
             self._news.notify()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout=5)
 
     def _run(self) -> None:
         # The lock is held while renewing: what `drop` has let go must not be renewed after it.
@@ -97,6 +104,18 @@ class Keeper:
         else:
             held.lost = None
             held.due = time.monotonic() + held.ttl * RENEW_AT
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for keeper in _keepers:
+        keeper.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 async def take(port: Port, key: Key, holder: str, ttl: float, wait: float) -> Lease:

@@ -1,0 +1,48 @@
+"""The README does what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+
+
+def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
+    """The commands, run as they stand, print what stands below them."""
+    (tmp_path / "agent.py").write_text(PYTHON[0])
+    session = next(text for language, text in BLOCKS if language == "console")
+    shown = session.split("$ ")[1:]
+    assert len(shown) == 3
+    for step in shown:
+        command, _, output = step.partition("\n")
+        arguments = [sys.executable, *command.split()[1:]]
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout == output
+        assert (done.returncode == 0) == ("--crash" not in command)
+
+
+def test_the_other_examples_run(tmp_path: Path) -> None:
+    """All of them, in one program, as somebody would who types them in."""
+    (tmp_path / "all.py").write_text("\n".join(PYTHON[1:]))
+    command = [sys.executable, "-W", "error", "all.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("alice 3 ")
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Those to files of this project."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
