@@ -47,7 +47,10 @@ def python(code: str, *args: str, **how: object) -> subprocess.Popen[str]:
 
 def finish(child: subprocess.Popen[str]) -> str:
     """What the child printed, if it ended well and in time."""
-    out, _ = child.communicate(timeout=60)
+    try:
+        out, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()  # if it hangs, it does so alone
     assert child.returncode == 0, out
     return out
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from holdfast._faces import Face, blocking, blocking_iter
 from holdfast.backends.base import UNSET, Append, Head, Key, Lease, Record, UnsetType, from_micros
-from holdfast.errors import IdReused
+from holdfast.errors import IdReused, Unreadable
 from holdfast.ids import check_id, check_labels
 
 if TYPE_CHECKING:
@@ -182,8 +182,18 @@ class AsyncJournal:
     def _entries(self, record: Record) -> Iterator[Entry]:
         at = from_micros(record.at)
         first = record.seq - record.count + 1
-        for seq, (kind, value) in enumerate(self._codec.decode(record.body), first):
+        for seq, (kind, value) in enumerate(self._decode(record), first):
             yield Entry(seq, at, kind, value)
+
+    def _decode(self, record: Record) -> list[tuple[str, Any]]:
+        try:
+            return self._codec.decode(record.body)
+        except Unreadable as error:
+            msg = (
+                f"Entry {record.seq} of {self.key.kind} {self.key.id!r} cannot be read: {error} "
+                "`holdfast doctor` finds all such entries."
+            )
+            raise Unreadable(msg) from error
 
     async def runs(self) -> AsyncIterator[Iterator[Run]]:
         """Everything, as runs [type, value, value, …] in pages: no cost of an `Entry` each.
@@ -191,7 +201,15 @@ class AsyncJournal:
         The lists are the caller's own.
         """
         async for records in self.records(size=MOST):
-            yield self._codec.runs([record.body for record in records])
+            yield self._runs(records)
+
+    def _runs(self, records: list[Record]) -> Iterator[Run]:
+        try:
+            yield from self._codec.runs([record.body for record in records])
+        except Unreadable:
+            for record in records:  # slowly now, to find out which it is
+                self._decode(record)
+            raise
 
     async def head(self) -> Head | None:
         """Where the journal stands, or None if it is not there."""

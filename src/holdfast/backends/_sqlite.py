@@ -122,9 +122,9 @@ class Database:
         _check_content(self.path)
         with self.translated(), self.writing:
             connection = self.writer()
-            if self.readonly:
-                _check_schema(self.path, connection)
-            else:
+            if not create or self.readonly:
+                _check_ours(self.path, connection, readonly=self.readonly)
+            if not self.readonly:
                 _use_wal(connection, self._timeout)
                 _migrate(self.path, connection)
 
@@ -167,6 +167,8 @@ class Database:
             yield
         except apsw.Error as error:
             raise translate(error, self.path) from error
+        except UnicodeDecodeError as error:  # text is always stored as UTF-8
+            raise translate(apsw.CorruptError(f"text that is {error.reason}"), self.path) from error
 
 
 def _readonly_uri(path: str) -> str:
@@ -317,6 +319,20 @@ def _check_schema(path: str, connection: apsw.Connection) -> bool:
         )
         raise SchemaTooNew(msg)
     return version == newest
+
+
+def _check_ours(path: str, connection: apsw.Connection, *, readonly: bool) -> None:
+    """Refuse a database without our tables, or, for reading only, with an older form of them."""
+    newest = _check_schema(path, connection)
+    if schema_version(connection) == 0:
+        msg = (
+            f"{path} is a SQLite database, but there is no Holdfast store in it. "
+            "Check the name; to begin a store in it, open it with create=True."
+        )
+        raise NotAStore(msg)
+    if readonly and not newest:
+        msg = f"{path} was written by an older release. Open it once for writing to upgrade it."
+        raise StoreReadOnly(msg)
 
 
 def _migrate(path: str, connection: apsw.Connection) -> None:

@@ -231,6 +231,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def kinds(self) -> list[tuple[str, str]]:
+        """The (tenant, kind) pairs under which there are journals, in order: what to scan."""
+
+    @abstractmethod
     def delete(self, key: Key) -> bool:
         """Remove the journal, its records, labels and lease. False if it was not there."""
 

@@ -71,6 +71,9 @@ class _Journal:
         )
 
 
+_NONE = _Journal(0)
+
+
 class MemoryBackend(Backend):
     """Journals in a dict, one lock around all of it."""
 
@@ -171,6 +174,13 @@ class MemoryBackend(Backend):
             ]
         more = len(heads) > limit
         return Page(heads[:limit], heads[limit - 1].key.id if more else None)
+
+    def kinds(self) -> list[tuple[str, str]]:
+        self._check_open()
+        with self._lock:
+            now = _now()
+            live = [key for key in list(self._journals) if (self._live(key, now) or _NONE).seq]
+        return sorted({(key.tenant, key.kind) for key in live})
 
     def delete(self, key: Key) -> bool:
         self._check_open()

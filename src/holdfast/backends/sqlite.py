@@ -188,6 +188,15 @@ class SqliteBackend(Backend):
         heads = [_head(tenant, kind, row, at) for row in rows[:limit]]
         return Page(heads, heads[-1].key.id if len(rows) > limit else None)
 
+    def kinds(self) -> list[tuple[str, str]]:
+        with self._database.reader() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT tenant, kind FROM holdfast_journals"
+                " WHERE seq > 0 AND coalesce(expires > ?, 1) ORDER BY tenant, kind",
+                (now(),),
+            )
+            return [(str(tenant), str(kind)) for tenant, kind in rows]
+
     def delete(self, key: Key) -> bool:
         return self._write(partial(self._delete, key))
 

@@ -1,1 +1,5 @@
 """The `holdfast` command."""
+
+from holdfast.cli.app import main
+
+__all__ = ["main"]

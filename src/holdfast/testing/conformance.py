@@ -270,6 +270,18 @@ class BackendContract:
         rest = store.scan("acme", "note", limit=50, cursor=first.cursor)
         assert [head.key.id for head in rest.heads] == [*ids[5:], "n99"]
 
+    def test_kinds_are_what_there_is_to_scan(self, store: Caller) -> None:
+        """Of every tenant; not what is deleted, expired, or only leased."""
+        assert store.kinds() == []
+        for tenant, kind in [("b", "task"), ("a", "task"), ("a", "note"), ("a", "note")]:
+            store.append(Key(tenant, kind, "x"))
+        store.append(Key("c", "note", "x"), ttl=0.01)
+        store.acquire(Key("d", "note", "x"), "me", 60)
+        store.append(Key("e", "note", "x"))
+        store.delete(Key("e", "note", "x"))
+        time.sleep(0.05)
+        assert store.kinds() == [("a", "note"), ("a", "task"), ("b", "task")]
+
     @pytest.mark.parametrize(
         ("prefix", "found"),
         [("a", ["a%b", "a_b", "ab"]), ("a%", ["a%b"]), ("a_", ["a_b"]), ("é", ["é!"]), ("x", [])],

@@ -1,0 +1,68 @@
+"""The command itself: its groups, its global options, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+import holdfast
+from holdfast.cli.demo import demo
+from holdfast.cli.doctor import doctor
+from holdfast.cli.errors import translated
+from holdfast.cli.listing import ls
+from holdfast.cli.show import show
+from holdfast.cli.tail import tail
+from holdfast.cli.where import store_options
+
+__all__ = ["main"]
+
+EXIT_CODES = """\b
+Exit codes:
+  0  fine
+  1  an error, or doctor found a problem
+  2  usage, or an id that means several things
+  3  nothing under that id
+"""
+
+
+class Commands(click.Group):
+    """A group whose commands end with our own errors as messages, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that cannot show a character gets its number, not a traceback.
+            getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+        try:
+            return super().invoke(ctx)
+        except (holdfast.HoldfastError, OSError) as error:
+            raise translated(error) from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order in which one comes to need them."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=Commands,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+@store_options
+@click.version_option(
+    holdfast.__version__,
+    message="%(prog)s %(version)s",
+    help="Print the version and exit.",
+)
+def main() -> None:
+    """Look into a Holdfast store: what agents have said, done, and left to do.
+
+    Commands only read: none of them creates a store or changes one. --store and --tenant may also
+    follow the command.
+    """
+
+
+for command in (demo, ls, show, tail, doctor):
+    main.add_command(command)

@@ -1,0 +1,180 @@
+"""``holdfast doctor``: whether the store is well, down to the last record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct, field
+from rich.text import Text
+
+from holdfast import Codec, HoldfastError, StoreError
+from holdfast.backends.base import Fact
+from holdfast.cli.errors import FAILED
+from holdfast.cli.screen import Screen
+from holdfast.cli.text import document, safe
+from holdfast.cli.where import Where, heads, store_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast import Store
+    from holdfast.backends.base import Backend, Head, Record
+
+__all__ = ["doctor"]
+
+PAGE = 500
+
+ADVICE = (
+    "Copy the store away before anything else, then restore these from a backup. "
+    "Everything else can be read."
+)
+
+
+class Problem(Struct, frozen=True):
+    """Something in a journal that is not as it was written: where, and what."""
+
+    journal: str
+    seq: int
+    problem: str
+
+
+class Report(Struct):
+    """What was found. ``error`` is set where the store could not even be opened."""
+
+    store: str
+    tenant: str
+    ok: bool = True
+    error: str | None = None
+    facts: list[Fact] = field(default_factory=list)
+    journals: int = 0
+    records: int = 0
+    entries: int = 0
+    unreadable: list[Problem] = field(default_factory=list)
+
+
+@click.command(short_help="Check that the store is well.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@store_options
+@click.pass_context
+def doctor(context: click.Context, *, as_json: bool) -> None:
+    """Check the store: engine, durability, integrity, sizes, and that every record can be read.
+
+    Reads everything and changes nothing. Exit code 1 if anything is not as it should be; the
+    advice says what to do. Records are those of one tenant.
+    """
+    where = context.ensure_object(Where)
+    report = Report(where.name, where.tenant)
+    try:
+        with where.open() as store:
+            _examine(store, report)
+    except HoldfastError as error:
+        report.ok, report.error = False, f"{type(error).__name__}: {error}"
+        if as_json:
+            click.echo(document(report))
+        raise
+    if as_json:
+        click.echo(document(report))
+    else:
+        _print(report, Screen())
+    context.exit(0 if report.ok else FAILED)
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def _examine(store: Store, report: Report) -> None:
+    report.facts = store.backend.facts(deep=True)
+    for tenant, kind in store.backend.kinds():
+        if tenant != store.tenant:
+            continue
+        try:
+            for head in heads(store, kind):
+                report.journals += 1
+                report.unreadable += _check(store.backend, head, report)
+        except StoreError as error:
+            report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
+    report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
+
+
+def _check(backend: Backend, head: Head, report: Report) -> list[Problem]:
+    """What is wrong with one journal, if it was left alone while we looked."""
+    found = list(_problems(backend, head, report))
+    if not found:
+        return []
+    now = backend.head(head.key)
+    if now is None or (now.created, now.floor) != (head.created, head.floor):
+        return [] if now is None else list(_problems(backend, now, report))
+    return found
+
+
+def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
+    """What is missing or unreadable among a journal's records, up to where it stood."""
+    name = f"{head.key.kind}/{head.key.id}"
+    codec = Codec()
+    last = head.floor
+    try:
+        for record in _records(backend, head):
+            report.records += 1
+            report.entries += record.count
+            if record.seq - record.count != last:
+                yield Problem(name, last + 1, "Entries are missing here.")
+            last = record.seq
+            trouble = _trouble(codec, record)
+            if trouble:
+                yield Problem(name, record.seq - record.count + 1, trouble)
+        if last < head.seq:
+            yield Problem(name, last + 1, "Entries are missing from here on.")
+    except StoreError as error:
+        yield Problem(name, last + 1, str(error))
+
+
+def _records(backend: Backend, head: Head) -> Iterator[Record]:
+    after = head.floor
+    while page := backend.read(head.key, after=after, upto=head.seq, limit=PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+def _trouble(codec: Codec, record: Record) -> str | None:
+    """Why *record* cannot be read, or None."""
+    try:
+        count = len(codec.decode(record.body))
+    except Exception as error:  # noqa: BLE001 - whatever it is, this record is what it is about
+        return str(error)
+    if count != record.count:
+        return f"It should hold {record.count} entries, and holds {count}."
+    return None
+
+
+# -- telling ---------------------------------------------------------------------------------------
+
+
+def _print(report: Report, screen: Screen) -> None:
+    facts = [*report.facts, *_records_facts(report)]
+    width = max(len(fact.name) for fact in facts)
+    for fact in facts:
+        _line(screen, fact, width)
+        if not fact.ok:
+            screen.block(fact.advice, indent=4, first="  →", style="yellow")
+    bad = sum(not fact.ok for fact in facts)
+    if bad:
+        screen.line((f"{bad} of {len(facts)} checks found a problem.", "bold red"))
+    else:
+        screen.line(("All is well.", "bold green"))
+
+
+def _line(screen: Screen, fact: Fact, width: int) -> None:
+    mark = ("✓ ", "green") if fact.ok else ("✗ ", "bold red")
+    text = Text.assemble(mark, (f"{fact.name:<{width}}  ", "dim"), safe(fact.value))
+    screen.hanging(text, indent=2 if screen.narrow else width + 4)
+
+
+def _records_facts(report: Report) -> Iterator[Fact]:
+    """What was found out about the records, in the form of the other facts."""
+    counted = f"{report.records:,} in {report.journals:,} journals of tenant {report.tenant!r}"
+    if not report.unreadable:
+        yield Fact("records", f"{counted}, all readable")
+    for problem in report.unreadable:
+        where = f"{problem.journal} at {problem.seq}"
+        yield Fact("unreadable", f"{where}: {problem.problem}", ok=False, advice=ADVICE)

@@ -1,0 +1,170 @@
+"""``holdfast ls``: what is in the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.backends.base import from_micros
+from holdfast.cli.screen import Screen
+from holdfast.cli.text import document, safe, size
+from holdfast.cli.where import KINDS, Where, heads, pass_where, store_options
+
+if TYPE_CHECKING:
+    from holdfast.backends.base import Head
+
+__all__ = ["entries", "facts_of", "holder", "labels_of", "ls", "status_style"]
+
+_STYLES = {"open": "yellow", "done": "green", "failed": "red"}
+
+
+def status_style(status: str | None) -> str:
+    """The colour of a status."""
+    return _STYLES.get(status or "", "")
+
+
+def holder(head: Head) -> str:
+    """Who works on it, for people: without the mark in brackets that is for the machine."""
+    return safe(head.lease.holder.partition(" [")[0]) if head.lease else ""
+
+
+def labels_of(head: Head) -> str:
+    """The labels, as they are given to ``--label``."""
+    return safe(", ".join(f"{name}={value}" for name, value in sorted(head.labels.items())))
+
+
+def entries(head: Head) -> str:
+    """How many entries there are."""
+    count = head.seq - head.floor
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def facts_of(head: Head) -> dict[str, Any]:
+    """What is known of a journal without reading it, for JSON."""
+    return {
+        "kind": head.key.kind,
+        "id": head.key.id,
+        "status": head.status,
+        "labels": head.labels,
+        "entries": head.seq - head.floor,
+        "position": head.seq,
+        "size": head.size,
+        "created_at": from_micros(head.created),
+        "updated_at": from_micros(head.updated),
+        "expires_at": None if head.expires is None else from_micros(head.expires),
+        "held_by": head.lease.holder if head.lease else None,
+        "held_until": from_micros(head.lease.until) if head.lease else None,
+    }
+
+
+def _kinds(_context: click.Context, _parameter: click.Parameter, kind: str | None) -> list[str]:
+    """The kinds that are asked for; "tasks" is "task"."""
+    if kind is None:
+        return list(KINDS)
+    return [kind[:-1] if kind[:-1] in KINDS and kind.endswith("s") else kind]
+
+
+def _labels(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+@click.command(short_help="List conversations and tasks.")
+@click.argument("kinds", metavar="[KIND]", required=False, callback=_kinds)
+@click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
+@click.option(
+    "--status", type=click.Choice(["open", "done", "failed"]), help="Only tasks that are so."
+)
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_labels,
+    help="Only what has this label; give it again for more.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+@store_options
+@pass_where
+def ls(
+    where: Where,
+    *,
+    kinds: list[str],
+    prefix: str,
+    status: str | None,
+    labels: dict[str, str],
+    as_json: bool,
+) -> None:
+    """List what is in the store, or only KIND: conversations, tasks, or a kind of your own."""
+    with where.open() as store:
+        found = [
+            head
+            for kind in kinds
+            for head in heads(store, kind, prefix=prefix, status=status, labels=labels)
+        ]
+    if as_json:
+        click.echo(document([facts_of(head) for head in found]))
+    elif not found:
+        what = "nothing like that" if prefix or status or labels else "nothing yet"
+        Screen(stderr=True).line(f"There is {what} in {where.name} for tenant {where.tenant!r}.")
+    else:
+        _print(found, Screen())
+
+
+def _print(found: list[Head], screen: Screen) -> None:
+    if screen.narrow:
+        for head in found:
+            _lines(head, screen)
+    else:
+        screen.show(_table(found, screen))
+
+
+def _name(head: Head) -> Text:
+    return Text.assemble((f"{head.key.kind}/", "dim"), (safe(head.key.id), "bold"))
+
+
+def _state(head: Head) -> Text:
+    words = [
+        part
+        for part in ((head.status or "", status_style(head.status)), (labels_of(head), "cyan"))
+        if part[0]
+    ]
+    return Text(" ").join(Text(safe(text), style) for text, style in words)
+
+
+def _table(found: list[Head], screen: Screen) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("id", overflow="fold")
+    table.add_column("status, labels", overflow="fold")
+    table.add_column("entries", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("updated", no_wrap=True)
+    held = any(head.lease for head in found)
+    if held:
+        table.add_column("held by", overflow="fold")
+    for head in found:
+        cells = [f"{head.seq - head.floor:,}", size(head.size), _updated(head, screen)]
+        table.add_row(_name(head), _state(head), *cells, *([holder(head)] if held else []))
+    return table
+
+
+def _lines(head: Head, screen: Screen) -> None:
+    """The same for a narrow screen."""
+    screen.line(_name(head))
+    state = _state(head)
+    if state:
+        screen.line("  ", state)
+    screen.block(f"{entries(head)} · {size(head.size)} · {_updated(head, screen)}")
+    if head.lease:
+        screen.block(f"held by {holder(head)}")
+
+
+def _updated(head: Head, screen: Screen) -> str:
+    return screen.since(from_micros(head.updated))

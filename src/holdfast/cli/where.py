@@ -1,0 +1,123 @@
+"""Which store, which tenant, and what is meant by an id."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+import holdfast
+from holdfast import conversation, task
+from holdfast.backends.registry import DEFAULT_URL
+from holdfast.cli.errors import Ambiguous, Missing
+from holdfast.errors import InvalidId
+from holdfast.ids import make_key
+from holdfast.store import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.backends.base import Head
+
+__all__ = ["KINDS", "Where", "find", "heads", "pass_where", "store_options"]
+
+C = TypeVar("C", bound="Callable[..., Any]")
+
+#: The nouns; a store may hold journals of other kinds too, which are asked for by their kind.
+KINDS = (conversation.KIND, task.KIND)
+
+
+class Where:
+    """What ``--store`` and ``--tenant`` said."""
+
+    def __init__(self) -> None:
+        self.store: str | None = None
+        self.tenant = DEFAULT_TENANT
+
+    @property
+    def name(self) -> str:
+        """The store's URL, without the password that may be in it."""
+        url = self.store or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
+        return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:***@", url)
+
+    def open(self, **options: Any) -> holdfast.Store:
+        """Open the store to look at it: neither the file nor anything in it comes to be by that."""
+        options |= {"create": False, "readonly": True}
+        return holdfast.open(self.store, tenant=self.tenant, **options)
+
+
+pass_where = click.make_pass_decorator(Where, ensure=True)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and parameter.name is not None:
+        setattr(context.ensure_object(Where), parameter.name, value)
+
+
+def store_options(command: C) -> C:
+    """The options ``--store`` and ``--tenant``: before the command or behind it."""
+    for option in (
+        click.option(
+            "--tenant",
+            metavar="NAME",
+            help=f"Whose state. [default: {DEFAULT_TENANT}]",
+            expose_value=False,
+            callback=_remember,
+        ),
+        click.option(
+            "--store",
+            metavar="URL",
+            help="The store: a file or a URL. [default: $HOLDFAST_URL, else holdfast.db]",
+            expose_value=False,
+            callback=_remember,
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def heads(store: holdfast.Store, kind: str, **filters: Any) -> Iterator[Head]:
+    """The journals of one *kind*, by id."""
+    cursor: str | None = None
+    while True:
+        page = store.backend.scan(store.tenant, kind, cursor=cursor, **filters)
+        yield from page.heads
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def find(store: holdfast.Store, name: str) -> Head:
+    """The journal that *name* means: ``kind/id``, or an id alone if one noun only has it."""
+    kind, slash, rest = name.partition("/")
+    if slash and kind in KINDS:  # before an id that happens to begin so: it can be said no better
+        named = _head(store, kind, rest)
+        if named is not None:
+            return named
+    found = [head for noun in KINDS if (head := _head(store, noun, name)) is not None]
+    if len(found) > 1:
+        raise Ambiguous(name, [head.key.kind for head in found])
+    if found:
+        return found[0]
+    other = _head(store, kind, rest) if slash else None
+    if other is None:
+        _missing(store, name)
+    return other
+
+
+def _head(store: holdfast.Store, kind: str, id_: str) -> Head | None:
+    try:
+        key = make_key(store.tenant, kind, id_)
+    except InvalidId:  # what cannot be an id is not there
+        return None
+    return store.backend.head(key)
+
+
+def _missing(store: holdfast.Store, name: str) -> NoReturn:
+    msg = (
+        f"There is no conversation or task {name!r} for tenant {store.tenant!r} (or it has "
+        "expired). `holdfast ls` lists what there is."
+    )
+    raise Missing(msg)
