@@ -528,3 +528,32 @@ print("whole", sum(acknowledged) > 1000)
 def test_interrupts_leave_whole_entries_and_no_deadlock(path: str) -> None:
     """Ctrl-C 300 times, in a program whose main thread and seven others all write."""
     assert finish(python(INTERRUPTED, path)) == "whole True\n"
+
+
+OPENED_AGAIN = """
+import sys, threading, holdfast
+
+def write(writer):
+    for number in range(15):
+        with holdfast.open(sys.argv[1]) as store:
+            store.conversation("all").append({"role": "user", "content": f"{writer}.{number}"})
+
+threads = [threading.Thread(target=write, args=(f"{sys.argv[2]}{n}",)) for n in "abc"]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_opening_and_closing_gives_up_nobodys_locks(path: str) -> None:
+    """Threads of four processes open and close one store again and again.
+
+    A process that closes any handle of a file loses all its locks on it, also those of its other
+    connections: whoever looks into the file other than through SQLite corrupts it.
+    """
+    for child in [python(OPENED_AGAIN, path, str(number)) for number in range(4)]:
+        finish(child)
+    with holdfast.open(path) as store:
+        assert store.conversation("all").length() == 4 * 3 * 15
+        assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []

@@ -119,7 +119,8 @@ class Database:
         if create and not self.readonly:
             _create(self.path)
         _check_path(self.path)
-        _check_content(self.path)
+        with self.translated():
+            _check_content(self.path, self._vfs)
         with self.translated(), self.writing:
             connection = self.writer()
             if not create or self.readonly:
@@ -208,15 +209,25 @@ def _patience(timeout: float) -> Callable[[int], bool]:
 
 
 def _create(path: str) -> None:
-    """Create an empty file that only its owner can read, unless there is one."""
+    """Create an empty file that only its owner can read, unless there is one.
+
+    Under another name first: closing a file gives up every lock that this process has on it, and
+    another thread may open the store as soon as it has its name.
+    """
+    if os.path.lexists(path) or not os.path.isdir(os.path.dirname(path)):
+        return  # _check_path says what is wrong, if anything is
+    draft = f"{path}.{os.getpid()}-{threading.get_ident()}.new"
     try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            os.link(draft, path)
+        finally:
+            os.unlink(draft)
     except FileExistsError:
         return
-    except OSError:
-        return  # _check_path says why
-    os.close(handle)
-    _sync_directory(os.path.dirname(path) or ".")
+    except PermissionError:
+        return  # as above
+    _sync_directory(os.path.dirname(path))
 
 
 def _sync_directory(path: str) -> None:
@@ -250,16 +261,18 @@ def _check_path(path: str) -> None:
         raise StoreReadOnly(msg)
 
 
-def _check_content(path: str) -> None:
+def _check_content(path: str, vfs: str | None) -> None:
     """Refuse a file that is something else, before SQLite takes a short one for an empty database.
 
     Nothing, or zeros, may be what a crash during creation left: SQLite knows what to do with that.
     """
+    # By SQLite's own means: closing a file of our own would give up the locks of other connections.
+    flags = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
+    file = apsw.VFSFile(vfs or "", path, flags)
     try:
-        with open(path, "rb") as file:
-            start = file.read(len(MAGIC))
-    except PermissionError as error:
-        raise translate(apsw.CantOpenError(), path) from error
+        start = file.xRead(len(MAGIC), 0)
+    finally:
+        file.xClose()
     if start != MAGIC and start.strip(b"\0"):
         raise translate(apsw.NotADBError(), path)
 
