@@ -241,6 +241,9 @@ def _announce(batch: list[Ticket]) -> None:
 
 def _tell(batch: list[Ticket]) -> None:
     """Let every caller know of its outcome: a chain of threads, one callback an event loop."""
+    if len(batch) == 1 and batch[0].waiting is None and batch[0].loop is None:
+        batch[0].settled = True  # a lone leader, who knows
+        return
     loops: dict[AbstractEventLoop, list[Ticket]] = {}
     threads = [ticket for ticket in batch if ticket.waiting is not None]
     for ticket, following in pairwise(threads):

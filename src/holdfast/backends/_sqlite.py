@@ -71,7 +71,8 @@ class Database:
         if self._writer is None:
             if self._closed:
                 raise _closed(self.path)
-            self._writer = self._connect()
+            with self.translated():
+                self._writer = self._connect()
         return self._writer
 
     @contextmanager

@@ -195,6 +195,9 @@ def remove(connection: apsw.Connection, journal: int) -> None:
 def _write(
     connection: apsw.Connection, sql: Callable[[int], str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
+    if len(rows) == 1:  # a lone caller's, and worth not going round
+        connection.execute(sql(1), rows[0])
+        return
     for some in _portions(rows):
         connection.execute(sql(len(some)), [value for row in some for value in row])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import apsw
@@ -332,21 +331,21 @@ class SqliteBackend(Backend):
 
     def _transact(self, batch: list[Ticket]) -> None:
         done = False
-        with self._database.translated():
-            connection = self._database.writer()
-            try:
-                # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
-                connection.execute("BEGIN IMMEDIATE")
-                _perform(connection, batch)
-                done = True
-                connection.execute("COMMIT")
-            except BaseException as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                elif done and not isinstance(error, apsw.Error):
-                    # An interrupt that came in after COMMIT had done its work.
-                    for ticket in batch:
-                        ticket.settled = True
+        connection = self._database.writer()
+        try:
+            # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
+            connection.execute("BEGIN IMMEDIATE")
+            _perform(connection, batch)
+            done = True
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            elif done and not isinstance(error, apsw.Error):
+                # An interrupt that came in after COMMIT had done its work.
+                for ticket in batch:
+                    ticket.settled = True
+            with self._database.translated():
                 raise
 
     # -- the place itself ------------------------------------------------------------------------
@@ -418,22 +417,27 @@ class SqliteBackend(Backend):
 
 def _perform(connection: apsw.Connection, batch: list[Ticket]) -> None:
     """Do what the tickets ask for, in their order; neighbouring appends together."""
-    for are_appends, tickets in groupby(batch, lambda ticket: isinstance(ticket.work, Append)):
-        if are_appends:
-            same = list(tickets)
-            outcomes = append_all(connection, [ticket.work for ticket in same])
-            for ticket, outcome in zip(same, outcomes, strict=True):
-                ticket.result, ticket.error = _split(outcome)
+    appends: list[Ticket] = []
+    for ticket in batch:
+        if isinstance(ticket.work, Append):
+            appends.append(ticket)
+            continue
+        _append(connection, appends)
+        appends = []
+        try:
+            ticket.result, ticket.error = ticket.work(), None
+        except HoldfastError as refusal:
+            ticket.error = refusal
+    _append(connection, appends)
+
+
+def _append(connection: apsw.Connection, tickets: list[Ticket]) -> None:
+    outcomes = append_all(connection, [ticket.work for ticket in tickets]) if tickets else []
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        if isinstance(outcome, Appended):
+            ticket.result, ticket.error = outcome, None
         else:
-            for ticket in tickets:
-                try:
-                    ticket.result, ticket.error = ticket.work(), None
-                except HoldfastError as refusal:
-                    ticket.error = refusal
-
-
-def _split(outcome: Appended | HoldfastError) -> tuple[Appended | None, HoldfastError | None]:
-    return (None, outcome) if isinstance(outcome, HoldfastError) else (outcome, None)
+            ticket.error = outcome
 
 
 def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
