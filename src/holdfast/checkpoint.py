@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import Struct, field
 
-from holdfast.codec import convert
+from holdfast.codec import convert, fresh
+from holdfast.errors import WrongType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.journal import Entry
 
 __all__ = ["Checkpoint", "Decision", "TaskState"]
@@ -74,8 +77,12 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
-        """The reverse of `to_json`."""
-        return cls.from_dict(msgspec.json.decode(text))
+        """The reverse of `to_json`; `WrongType` if it is something else."""
+        try:
+            data = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise WrongType(f"A checkpoint is JSON text, and this is not: {error}") from error
+        return cls.from_dict(data)
 
 
 class TaskState:
@@ -105,9 +112,9 @@ class TaskState:
         """Take in one more entry. Types this release does not know change nothing."""
         self.seq = entry.seq
         self.updated_at = entry.at
-        change = getattr(self, f"_{entry.type}", None)
+        change = self.CHANGES.get(entry.type)
         if change is not None:
-            change(entry.body, entry.at)
+            change(self, entry.body, entry.at)
 
     def _created(self, body: dict[str, Any], at: datetime) -> None:
         self.goal, self.agent = body["goal"], body.get("agent")
@@ -152,14 +159,27 @@ class TaskState:
             agent_id=self.agent,
             task_id=self.task_id,
             goal=self.goal,
-            plan=list(self.plan or ()),
+            plan=fresh(self.plan or []),
             completed=list(self.results),
-            results=dict(self.results),
+            results=fresh(self.results),
             decisions=list(self.decisions),
             discoveries=list(self.discoveries),
             created_at=self.created_at,
             updated_at=self.updated_at,
         )
+
+    # What each type of entry changes.
+    CHANGES: ClassVar[dict[str, Callable[[TaskState, Any, datetime], None]]] = {
+        CREATED: _created,
+        RESUMED: _resumed,
+        PLANNED: _planned,
+        STEP: _step,
+        DECIDED: _decided,
+        DISCOVERED: _discovered,
+        STOPPED: _stopped,
+        FINISHED: _finished,
+        FAILED: _failed,
+    }
 
 
 def item_name(item: Any) -> str:
@@ -168,6 +188,10 @@ def item_name(item: Any) -> str:
 
 
 def numbered(name: str, seen: dict[str, int]) -> str:
-    """*name* the first time, then name#2, name#3, and so on."""
-    seen[name] = seen.get(name, 0) + 1
-    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+    """*name* the first time, then name#2, name#3, and so on; never one that was given before."""
+    found = name
+    while found in seen:
+        seen[name] += 1
+        found = f"{name}#{seen[name]}"
+    seen[found] = 1
+    return found

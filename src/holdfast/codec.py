@@ -15,6 +15,7 @@ as ISO 8601, bytes as base64, a set as a list) and comes back typed when the cal
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -26,7 +27,7 @@ from holdfast.errors import NotStorable, TooLarge, Unreadable, WrongType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Codec", "convert", "plain"]
+__all__ = ["Codec", "convert", "fresh", "plain"]
 
 T = TypeVar("T")
 
@@ -51,7 +52,10 @@ _PLAIN = bytes((FORMAT, 0, 0, 0))
 # The CRC-32 of anything that ends with its own CRC-32, little-endian.
 _WHOLE = 0x2144DF1C
 
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+# To find out how deep JSON is: every bracket square, text by its quotes, and nothing else.
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_TEXT = re.compile(rb'"[^"]*"')
 
 
 class Codec:
@@ -76,14 +80,16 @@ class Codec:
         Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
         limits.
         """
+        runs = _runs(entries)
         try:
-            payload = self._encode(_runs(entries))
+            payload = self._encode(runs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             self._explain(entries, error)
             raise NotStorable(f"This value cannot be stored: {error}") from error
-        if b"null" in payload:  # what msgspec makes of NaN, silently
-            _refuse_nan(entries)
         self._check_limits(payload, entries)
+        # null is what msgspec makes of NaN, silently.
+        if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
+            _refuse_nan(entries)
         return _pack(payload, self.compress_over)
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
@@ -94,51 +100,58 @@ class Codec:
         """The content of many records, run by run: the quick way through a long journal."""
         decode, crc32 = self._decode, zlib.crc32
         for body in bodies:
-            if body[:HEADER] == _PLAIN and crc32(body) == _WHOLE:
-                found = decode(body[HEADER:-CHECK])
-            else:
-                found = decode(_unpack(body, self.max_bytes))
-            if found[0].__class__ is str:
+            simple = body[:HEADER] == _PLAIN and crc32(body) == _WHOLE
+            payload = body[HEADER:-CHECK] if simple else _unpack(body, self.max_bytes)
+            try:
+                found = decode(payload)
+            except msgspec.DecodeError as error:
+                raise Unreadable(f"A stored body is not JSON: {error}") from error
+            if found and found[0].__class__ is str:
                 yield found
             else:
                 yield from found
 
     def _check_limits(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
         if len(payload) > self.max_bytes:
-            what, size = max(
-                ((_name(entry), len(self._encode(entry[1]))) for entry in entries),
-                key=lambda pair: pair[1],
-            )
+            sizes = [len(self._encode(value)) for _, value in entries]
+            size, path = max(zip(sizes, _names(entries), strict=True))
             msg = (
-                f"{what} takes {size:,} bytes of JSON; one append may have {self.max_bytes:,}. "
+                f"{path} takes {size:,} bytes of JSON; one append may have {self.max_bytes:,}. "
                 "Store a reference to large content instead, or open the store with another "
                 "codec=Codec(max_bytes=…)."
             )
-            raise TooLarge(msg)
-        if _maybe_deeper(payload, self.max_depth + 2):
-            for path, _, depth in _walk(entries):
-                if depth > self.max_depth:
-                    msg = (
-                        f"{path[:80]}… is nested over {self.max_depth} levels deep. "
-                        "Flatten it, or store it as text."
-                    )
-                    raise TooLarge(msg)
+            raise TooLarge(msg, path)
+        around = 1 if payload.startswith(b'["') else 2  # the levels of the run, or list of runs
+        if _is_deeper(payload, self.max_depth + around):
+            for path, value, depth in _walk(entries):
+                if depth > self.max_depth and _is_container(value):
+                    raise self._too_deep(path)
+            raise self._too_deep(_names(entries)[0])  # a model that writes more than it shows
 
     def _explain(self, entries: Sequence[tuple[str, Any]], error: Exception) -> None:
         """Find the value that msgspec refused, and raise an error that says where it is."""
         for path, value, depth in _walk(entries):
-            if depth > self.max_depth:
-                msg = f"{path[:80]}… is nested over {self.max_depth} levels deep, or holds itself."
-                raise TooLarge(msg) from error
+            if depth > self.max_depth and _is_container(value):
+                raise self._too_deep(path) from error
             reason = _why_not(value)
             if reason:
                 raise NotStorable(f"{path}: {reason}", path) from error
+
+    def _too_deep(self, path: str) -> TooLarge:
+        path = path if len(path) <= 80 else f"{path[:80]}…"  # noqa: PLR2004 - a line
+        msg = (
+            f"{path} is nested over {self.max_depth} levels deep, or holds itself. "
+            "Flatten it, or store it as text."
+        )
+        return TooLarge(msg, path)
 
 
 def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
     """*entries* as a run, or where their types differ, as a list of runs."""
     runs: list[Run] = []
     for kind, value in entries:
+        if not isinstance(kind, str):
+            raise NotStorable(f"An entry's type must be text, not {kind!r:.80}.")
         if runs and runs[-1][0] == kind:
             runs[-1].append(value)
         else:
@@ -196,22 +209,36 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
 
 
 def _hook(value: object) -> object:
-    """What msgspec does not know of by itself: pydantic models, and mappings other than dict."""
+    """What msgspec does not know of by itself: pydantic models, mappings, kinds of text."""
     dump = getattr(type(value), "model_dump", None)
     if dump is not None:
-        return dump(value, mode="json")
+        # In the form that model_validate takes back: by alias, and what is computed left out.
+        return dump(value, mode="json", by_alias=True, round_trip=True)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(_why_not(value) or f"a {type(value).__name__}")
+    if isinstance(value, str):  # of a subclass: as what it is at heart
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(_a(value))
 
 
-def plain(value: object) -> Any:
+def plain(value: object, name: str = "value") -> Any:
     """*value* as it will be read back: dicts, lists, text, numbers, booleans, None.
 
-    Raises `NotStorable` as storing it would.
+    Raises `NotStorable` as storing it would; *name* is what it calls the value.
     """
     codec = _DEFAULT
-    return codec.decode(codec.encode([("value", value)]))[0][1]
+    return codec.decode(codec.encode([(name, value)]))[0][1]
+
+
+def fresh(value: Any) -> Any:
+    """A copy of *value*, as read from a store, that its caller may change."""
+    if isinstance(value, (dict, list)):
+        return msgspec.json.decode(msgspec.json.encode(value))
+    return value
 
 
 @overload
@@ -242,26 +269,28 @@ def _load(wanted: Any, value: object) -> object:
 # -- finding out what is wrong: slow, and only then ----------------------------------------------
 
 
-def _maybe_deeper(payload: bytes, levels: int) -> bool:
-    """False if *payload* is certainly not nested over *levels* deep.
+def _is_deeper(payload: bytes, levels: int) -> bool:
+    """Whether *payload* is nested over *levels* deep.
 
-    Strips all but brackets, then peels off the innermost pairs level by level, all in C. Brackets
-    within text can only make it look deeper.
+    Most have too few brackets for that. Of others the text is cut out, and the innermost pairs are
+    peeled off, level by level: all in C.
     """
-    brackets = payload.translate(None, _NOT_BRACKETS)
+    if payload.count(b"[") + payload.count(b"{") <= levels:
+        return False
+    unescaped = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
+    structure = unescaped.translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
+    brackets = _TEXT.sub(b"", structure)
     for _ in range(levels):
-        if len(brackets) <= levels:
+        if not brackets:
             return False
-        before = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(brackets) == before:
-            return True
+        brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
 
 
 def _walk(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any, int]]:
     """Every value with its path and depth, without recursion."""
-    stack = [(_name(entry), entry[1], 1) for entry in reversed(entries)]
+    stack = [(name, entry[1], 1) for name, entry in zip(_names(entries), entries, strict=True)]
+    stack.reverse()
     while stack:
         path, value, depth = stack.pop()
         yield path, value, depth
@@ -270,68 +299,103 @@ def _walk(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any, int]]:
             stack.extend((name, child, depth + 1) for name, child in reversed(children))
 
 
-def _name(entry: tuple[str, Any]) -> str:
-    return entry[0]
+def _names(entries: Sequence[tuple[str, Any]]) -> list[str]:
+    """What an error calls each of *entries*: its type, with a number where there are several."""
+    if len(entries) == 1:
+        return [entries[0][0]]
+    return [f"{kind} {number}" for number, (kind, _) in enumerate(entries, 1)]
 
 
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         for key, child in value.items():
-            if not _is_key(key):
-                yield f"{path}[{key!r}]", _BadKey(key)
+            if reason := _why_no_key(key):
+                yield f"{path}[{key!r}]", _BadKey(reason)
             yield f"{path}[{key!r}]", child
     elif isinstance(value, (list, tuple, set, frozenset)):
         for index, child in enumerate(value):
             yield f"{path}[{index}]", child
-    elif (names := _field_names(value)) is not None:
-        for name in names:
+    else:
+        for name in _field_names(value) or ():
             if hasattr(value, name):
                 yield f"{path}.{name}", getattr(value, name)
+
+
+def _is_container(value: object) -> bool:
+    kinds = (Mapping, list, tuple, set, frozenset)
+    return isinstance(value, kinds) or _field_names(value) is not None
 
 
 def _field_names(value: object) -> Iterable[str] | None:
     """The fields of a model, by any of the kinds we take; None if it is not one."""
     kind = type(value)
-    for attribute in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
+    for attribute in ("__struct_fields__", "__dataclass_fields__"):
         names: Iterable[str] | None = getattr(kind, attribute, None)
         if names is not None:
             return names
+    if hasattr(kind, "__attrs_attrs__"):
+        return [field.name for field in kind.__attrs_attrs__]
+    if hasattr(kind, "model_fields"):  # and what a pydantic model holds besides
+        return [*kind.model_fields, *(getattr(value, "model_extra", None) or ())]
     return None
 
 
 class _BadKey:
-    def __init__(self, key: object) -> None:
-        self.key = key
+    """Stands in a walk for a key that cannot be one."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
-def _is_key(key: object) -> bool:
-    import datetime as dt  # noqa: PLC0415 - only on the way to an error
-    import decimal  # noqa: PLC0415
-    import enum  # noqa: PLC0415
-    import uuid  # noqa: PLC0415
+def _why_no_key(key: object) -> str | None:
+    if isinstance(key, str):
+        return _why_no_text(key)
+    try:
+        msgspec.json.encode({key: None})
+    except (TypeError, ValueError, OverflowError):
+        return f"the key {key!r:.80} is {_a(key)}, but keys must be text"
+    return None
 
-    good = (str, int, float, enum.Enum, uuid.UUID, dt.date, decimal.Decimal)
-    return isinstance(key, good) and not isinstance(key, bool)
+
+def _why_no_text(text: str) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"text that is not valid Unicode ({error.reason} at {error.start})"
+    return None
 
 
 def _why_not(value: object) -> str | None:
     """Why *value* itself, whatever it holds, cannot be stored; None if that is not the reason."""
     if isinstance(value, _BadKey):
-        return f"the key {value.key!r} is a {type(value.key).__name__}, but keys must be text"
+        return value.reason
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            return f"text that is not valid Unicode ({error.reason} at {error.start})"
-        return None
-    if isinstance(value, (Mapping, list, tuple, set, frozenset)) or _field_names(value) is not None:
+        return _why_no_text(value)
+    if _is_container(value):
         return None
     try:
-        msgspec.json.encode(value)
+        msgspec.json.encode(value, enc_hook=_hook)
     except (TypeError, ValueError, OverflowError):
-        kind = type(value).__name__
-        return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+        return f"{_a(value)} with too many digits" if isinstance(value, int) else _a(value)
     return None
+
+
+def _a(value: object) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _maybe_nan(value: object) -> bool:
+    """False if there is no NaN or infinity in *value*: the quick look, for plain values."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if value is None or isinstance(value, (str, int)):
+        return False
+    if value.__class__ is dict:
+        return any(map(_maybe_nan, value.values()))
+    if value.__class__ is list:
+        return any(map(_maybe_nan, value))
+    return True
 
 
 def _refuse_nan(entries: Sequence[tuple[str, Any]]) -> None:

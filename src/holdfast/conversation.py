@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from holdfast import tokens
@@ -13,10 +14,11 @@ from holdfast._faces import Face, blocking
 from holdfast._window import Window
 from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
 from holdfast.codec import convert, plain
-from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage, NotStorable
+from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
+from holdfast.ids import check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from holdfast.journal import AsyncJournal
 
@@ -32,8 +34,13 @@ CLEARED = "cleared"  # what came before it is no longer part of the conversation
 COPIED = "copied"  # a message of the conversation this one was forked from …
 FORKED = "forked"  # … which counts once all of them are here
 
-#: Messages to a record in a fork: reading the end of it must not mean reading all of it.
+# Statuses, kept with the head. Most conversations have none.
+FORKING = "forking"  # a fork that is not all here
+CLEARED_AT = "cleared at "  # and the position: it begins behind that
+
+#: Messages to a record in a fork, and their size: reading the end must not mean reading all of it.
 CHUNK = 32
+CHUNK_BYTES = 1024 * 1024
 PAGE = 1000
 
 
@@ -76,7 +83,7 @@ class AsyncConversation:
         self._journal = journal
         self._elsewhere = elsewhere
         self._labels = labels
-        self._ttl = ttl
+        self._ttl = _checked_ttl(ttl)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -102,13 +109,10 @@ class AsyncConversation:
         if not messages:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
-        entries = [(MESSAGE, _checked(message, at)) for at, message in enumerate(messages)]
-        try:
-            return await self._journal.append(
-                *entries, expect=expect, id=id, labels=self._labels, ttl=self._ttl
-            )
-        except NotStorable as error:
-            raise error.under(MESSAGE, "message") from error
+        entries = [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
+        return await self._journal.append(
+            *entries, expect=expect, id=id, labels=self._labels, ttl=self._ttl
+        )
 
     async def messages(self, *, last: int | None = None, as_: Any = None) -> list[Any]:
         """Every message, oldest first, or the *last* few; each as the type *as_* if one is named.
@@ -116,6 +120,9 @@ class AsyncConversation:
         The last few may begin with the result of a tool call that is not among them; what to send
         to a model is `window`.
         """
+        if last is not None and last < 0:
+            msg = f"messages(last={last}): say how many, from 0 up; without it you get all of them."
+            raise ValueError(msg)
         found = await (self._all() if last is None else self._last(last))
         return found if as_ is None else [convert(message, as_) for message in found]
 
@@ -145,10 +152,15 @@ class AsyncConversation:
         return found[::-1]
 
     async def _newest_first(
-        self, size: int, *, after: int = 0, upto: int | None = None
+        self,
+        size: int,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        wanted: Iterable[str] = (MESSAGE,),
     ) -> AsyncIterator[dict[str, Any]]:
-        """Messages from the end, in pages of about *size*."""
-        wanted = {MESSAGE}
+        """Messages from the end, in pages of about *size*; *wanted*: entry types that count."""
+        wanted = set(wanted)
         async for entries in self._journal.pages(after=after, upto=upto, reverse=True, size=size):
             for entry in entries:
                 if entry.type == CLEARED:
@@ -182,24 +194,28 @@ class AsyncConversation:
         if the newest message, with what belongs to it, is over the budget by itself.
         """
         window = Window(max_tokens, max_messages, count or tokens.estimate)
-        opening = await self._opening()
+        head = await self._journal.head()
+        if head is None:
+            return []
+        opening = await self._opening(head)
         for _, message in opening:
             window.keep(message)
-        after = opening[-1][0] if opening else 0
+        after = opening[-1][0] if opening else _start(head)
         size = max_messages or (max_tokens or 4000) // 100  # a guess: a first page that will do
         async for message in self._newest_first(size, after=after):
             if not window.take(message):
                 break
         return window.messages()
 
-    async def _opening(self) -> list[tuple[int, dict[str, Any]]]:
+    async def _opening(self, head: Head) -> list[tuple[int, dict[str, Any]]]:
         """The system messages before all others, with their positions."""
         found: list[tuple[int, dict[str, Any]]] = []
-        async for entries in self._journal.pages(size=8):
+        silent = (FORKED, COPIED) if head.status == FORKING else (FORKED,)
+        async for entries in self._journal.pages(after=_start(head), size=8):
             for entry in entries:
                 if entry.type == CLEARED:
                     found.clear()
-                elif entry.type != FORKED:
+                elif entry.type not in silent:
                     if entry.body.get("role") not in ("system", "developer"):
                         return found
                     found.append((entry.seq, entry.body))
@@ -215,41 +231,37 @@ class AsyncConversation:
         if head is None:
             raise _not_found(self.id)
         at = head.seq if at is None else min(at, head.seq)
-        messages = [m async for m in self._newest_first(PAGE, upto=at)][::-1]
-        if not messages:
+        # In a fork of a fork, what says that its copy is whole may lie behind *at*.
+        wanted = (MESSAGE,) if head.status == FORKING else (MESSAGE, COPIED)
+        newest_first = self._newest_first(PAGE, after=_start(head), upto=at, wanted=wanted)
+        found = [message async for message in newest_first]
+        if not found:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)
         target = self._elsewhere(id)
+        ttl = _ttl(head) if self._ttl is UNSET else self._ttl
         try:
-            await self._copy(messages, target, {"from": self.id, "at": at}, head.labels)
+            origin = {"from": self.id, "at": at}
+            await _copy(found[::-1], target, origin, labels=head.labels, ttl=ttl)
         except Conflict as error:
             msg = f"There is a conversation {id!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
-        return AsyncConversation(target, self._elsewhere)
-
-    @staticmethod
-    async def _copy(
-        messages: list[dict[str, Any]],
-        target: AsyncJournal,
-        origin: dict[str, Any],
-        labels: Mapping[str, str],
-    ) -> None:
-        position = 0
-        for start in range(0, len(messages), CHUNK):
-            entries: list[tuple[str, Any]] = [(COPIED, m) for m in messages[start : start + CHUNK]]
-            if start + CHUNK >= len(messages):
-                entries.append((FORKED, origin))
-            position = await target.append(
-                *entries, id=f"fork-{start}", expect=position, labels=labels
-            )
+        return AsyncConversation(target, self._elsewhere, ttl=ttl)
 
     async def clear(self) -> None:
         """Start afresh: the messages are removed, id, labels and positions go on."""
-        if await self._journal.head() is None:
+        while (head := await self._journal.head()) is not None:
+            # In this order: a crash between the two leaves room unfreed, never half a conversation.
+            # The status is for those who read from the beginning, and would not know till the end.
+            position = head.seq + 1
+            try:
+                await self._journal.append(
+                    (CLEARED, None), expect=head.seq, status=f"{CLEARED_AT}{position}"
+                )
+            except Conflict:
+                continue
+            await self._journal.compact(position)
             return
-        # In this order: a crash between the two leaves room unfreed, never half a conversation.
-        position = await self._journal.append((CLEARED, None))
-        await self._journal.compact(position)
 
     async def delete(self) -> bool:
         """Remove the conversation. False if it was not there."""
@@ -265,10 +277,12 @@ class AsyncConversation:
     async def label(self, /, **labels: str | None) -> None:
         """Set labels; None removes one. They are what `store.conversations(labels=…)` finds by."""
         await self._change(labels=labels)
+        if self._labels is not UNSET:
+            self._labels = {**self._labels, **labels}
 
     async def expire(self, ttl: float | None) -> None:
         """Let it end *ttl* seconds after the last append, from now on; None: never."""
-        await self._change(ttl=ttl)
+        await self._change(ttl=_checked_ttl(ttl))
         self._ttl = ttl
 
     async def _change(self, **changes: Any) -> None:
@@ -308,20 +322,69 @@ class Conversation(Face[AsyncConversation]):
     _fork = blocking(AsyncConversation.fork)
 
     def fork(self, id: str, *, at: int | None = None) -> Conversation:
-        """A new conversation *id* that begins with this one's messages up to position *at*."""
+        """A new conversation *id* that begins with this one's messages up to position *at*.
+
+        The two are then independent. A fork cut short by a crash has no messages, and is finished
+        by the same call again. `Conflict` if there is another conversation with that id.
+        """
         return Conversation(self._fork(id, at=at))
 
 
-def _checked(message: object, index: int) -> Message:
+async def _copy(
+    messages: list[dict[str, Any]], target: AsyncJournal, origin: dict[str, Any], **changes: Any
+) -> None:
+    """Write *messages* to an empty *target*, in chunks that a repeated call takes up again."""
+    entries = [*((COPIED, message) for message in messages), (FORKED, origin)]
+    done = position = 0
+    for chunk in _chunks(entries):
+        status = None if done + len(chunk) == len(entries) else FORKING
+        position = await target.append(
+            *chunk, id=f"fork-{done}", expect=position, status=status, **changes
+        )
+        done += len(chunk)
+
+
+def _chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+    chunk: list[tuple[str, Any]] = []
+    size = 0
+    for entry in entries:
+        weight = len(msgspec.json.encode(entry[1]))
+        if chunk and (len(chunk) == CHUNK or size + weight > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += weight
+    yield chunk
+
+
+def _checked_ttl(ttl: float | UnsetType | None) -> float | UnsetType | None:
+    return ttl if ttl is None or ttl is UNSET else check_seconds(ttl, "ttl")
+
+
+def _start(head: Head) -> int:
+    """The position behind which the conversation begins."""
+    status = head.status or ""
+    return int(status.removeprefix(CLEARED_AT)) if status.startswith(CLEARED_AT) else 0
+
+
+def _ttl(head: Head) -> float | None:
+    """How many seconds after its last append a conversation expires, as its head tells."""
+    return None if head.expires is None else (head.expires - head.updated) / 1e6
+
+
+def _checked(message: object, number: int) -> Message:
     """*message* as a dict, if it is one or can become one."""
-    found = message if isinstance(message, Mapping) else plain(message)
+    found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
     if isinstance(found, Mapping) and (
         isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
     ):
         return found
+    if isinstance(message, (list, tuple)):
+        msg = f"Message {number} is a list. To append several messages: append(*messages)."
+        raise InvalidMessage(msg)
     what = "a dict without a role" if isinstance(found, Mapping) else f"a {type(message).__name__}"
     msg = (
-        f"Message {index + 1} is {what}. A message is a dict with a role, for example "
+        f"Message {number} is {what}. A message is a dict with a role, for example "
         "{'role': 'user', 'content': 'Hello'}."
     )
     raise InvalidMessage(msg)

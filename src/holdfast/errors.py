@@ -23,7 +23,7 @@
     ├── InvalidURL                  (ValueError) a store URL that says nothing we know
     ├── InvalidMessage              (ValueError) not a dict with a role
     ├── NotStorable                 (TypeError) a value no store can keep; says where it sits
-    ├── TooLarge                    (ValueError) over the limit on size or depth
+    ├── TooLarge                    (ValueError) over a limit on size or depth; says where it sits
     ├── Unreadable                  (ValueError) stored bytes this release cannot decode
     ├── WrongType                   (ValueError) stored data does not fit the type asked for
     ├── WindowTooSmall              (ValueError) the newest message alone is over the budget
@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from typing import Self
 
 __all__ = [
     "Conflict",
@@ -185,8 +186,8 @@ class InvalidMessage(HoldfastError, ValueError):
     """A message is a dict with a role."""
 
 
-class NotStorable(HoldfastError, TypeError):
-    """A value that has no stored form; ``path`` says where it sits."""
+class _Located(HoldfastError):
+    """An error about a value within a value; ``path`` says where it sits."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message, path)
@@ -195,16 +196,20 @@ class NotStorable(HoldfastError, TypeError):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def under(self, inner: str, outer: str) -> NotStorable:
+    def under(self, inner: str, outer: str) -> Self:
         """The same error with the path in the words of the caller: *outer* for *inner*."""
         if not self.path.startswith(inner):
             return self
         path = outer + self.path.removeprefix(inner)
-        return NotStorable(str(self).replace(self.path, path, 1), path)
+        return type(self)(str(self).replace(self.path, path, 1), path)
 
 
-class TooLarge(HoldfastError, ValueError):
-    """A value over the store's limit on size or depth."""
+class NotStorable(_Located, TypeError):
+    """A value that has no stored form; ``path`` says where it sits."""
+
+
+class TooLarge(_Located, ValueError):
+    """A value over the store's limit on size or depth; ``path`` says where it sits."""
 
 
 class Unreadable(HoldfastError, ValueError):

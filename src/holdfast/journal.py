@@ -41,8 +41,11 @@ class Entry(Struct, frozen=True):
 class AsyncJournal:
     """An append-only run of entries under one key."""
 
-    def __init__(self, port: Port, codec: Codec, key: Key) -> None:
+    def __init__(
+        self, port: Port, codec: Codec, key: Key, default_ttl: float | None = None
+    ) -> None:
         self.key = key
+        self._default_ttl = default_ttl
         self._port = port
         self._codec = codec
 
@@ -100,6 +103,7 @@ class AsyncJournal:
             status=status,
             labels=labels,
             ttl=ttl,
+            default_ttl=self._default_ttl,
         )
         done = await self._port.append(request)
         if done.repeated:

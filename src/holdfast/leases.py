@@ -12,9 +12,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Fenced, HoldfastError, LeaseHeld
+from holdfast.errors import Fenced, LeaseHeld
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast._faces import Port
     from holdfast.backends.base import Backend, Key, Lease
 
@@ -32,7 +34,7 @@ class Held:
         self.lease = lease
         self.ttl = ttl
         self.due = time.monotonic() + ttl * RENEW_AT
-        self.lost: HoldfastError | None = None
+        self.lost: Exception | None = None
 
 
 class Keeper:
@@ -97,7 +99,7 @@ class Keeper:
         except Fenced as error:
             held.lost = error
             self._held.remove(held)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
             # The store is away for now. Ask again soon; the writer will see the error for itself.
             held.lost = error
             held.due = time.monotonic() + held.ttl * RENEW_AT / 4
@@ -118,16 +120,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-async def take(port: Port, key: Key, holder: str, ttl: float, wait: float) -> Lease:
-    """Acquire the lease, waiting up to *wait* seconds for another holder to let go.
+async def take(port: Port, acquire: Callable[[int | None], None], wait: float) -> None:
+    """Call *acquire* until it does not raise `LeaseHeld`, for up to *wait* seconds.
 
-    A holder that was a process of this machine and is no more is not waited for.
+    It gets the epoch that it may take the lease over from: that of a holder that was a process of
+    this machine and is no more. It does all there is to do in one call: if the caller is cancelled
+    meanwhile, the lease is not left with nobody to renew or release it.
     """
     deadline = time.monotonic() + wait
     over: int | None = None
     while True:
         try:
-            return await port.call(port.backend.acquire, key, holder, ttl, over=over)
+            return await port.call(acquire, over)
         except LeaseHeld as held:
             if over != held.epoch and _is_dead(held.holder):
                 over = held.epoch

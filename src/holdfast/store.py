@@ -10,7 +10,14 @@ from holdfast.backends.base import UNSET, Backend, Head, UnsetType
 from holdfast.backends.registry import connect
 from holdfast.codec import Codec
 from holdfast.conversation import AsyncConversation, Conversation, ConversationInfo
-from holdfast.ids import MAX_TENANT_BYTES, check_id, check_labels, make_key
+from holdfast.ids import (
+    MAX_TENANT_BYTES,
+    check_id,
+    check_labels,
+    check_prefix,
+    check_seconds,
+    make_key,
+)
 from holdfast.journal import AsyncJournal, Journal
 from holdfast.leases import Keeper
 from holdfast.task import AsyncTask, Task, TaskInfo
@@ -34,13 +41,13 @@ class AsyncStore:
         port: Port,
         *,
         tenant: str = DEFAULT_TENANT,
-        ttl: float | UnsetType | None = UNSET,
+        ttl: float | None = None,
         codec: Codec | None = None,
     ) -> None:
         self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
         self.backend = backend
         self._port = port
-        self._ttl = ttl
+        self._ttl = None if ttl is None else check_seconds(ttl, "ttl")
         self._codec = codec or Codec()
         self._keeper = Keeper(backend)
         #: Makes a task show itself to the user's functions as the sync face has it.
@@ -79,7 +86,8 @@ class AsyncStore:
 
     def journal(self, kind: str, id: str) -> AsyncJournal:
         """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
-        return AsyncJournal(self._port, self._codec, make_key(self.tenant, kind, id))
+        key = make_key(self.tenant, kind, id)
+        return AsyncJournal(self._port, self._codec, key, self._ttl)
 
     def conversation(
         self,
@@ -93,7 +101,7 @@ class AsyncStore:
             self.journal(conversation.KIND, id),
             lambda other: self.journal(conversation.KIND, other),
             labels=UNSET if labels is None else check_labels(labels),
-            ttl=self._ttl if ttl is UNSET else ttl,
+            ttl=ttl,
         )
 
     async def conversations(
@@ -129,7 +137,7 @@ class AsyncStore:
             lease=lease,
             wait=wait,
             labels=UNSET if labels is None else check_labels(labels),
-            ttl=self._ttl if ttl is UNSET else ttl,
+            ttl=ttl,
         )
 
     async def tasks(
@@ -172,6 +180,8 @@ class AsyncStore:
         return total
 
     async def _scan(self, kind: str, **filters: Any) -> AsyncIterator[Head]:
+        check_prefix(filters["prefix"])
+        check_labels(filters["labels"] or {})
         cursor: str | None = None
         while True:
             page = await self._port.call(
@@ -228,7 +238,7 @@ def open(
     url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = DEFAULT_TENANT,
-    ttl: float | UnsetType | None = UNSET,
+    ttl: float | None = None,
     codec: Codec | None = None,
     **options: Any,
 ) -> Store:
@@ -236,14 +246,15 @@ def open(
 
     *url*: a file (``agents.db``), ``sqlite:agents.db?timeout=5`` or ``memory:``; without one,
     ``$HOLDFAST_URL``, else ``holdfast.db`` in this directory. *tenant*: whose state; tenants cannot
-    see each other. *ttl*: how many seconds after its last append a thing expires, unless it says
-    otherwise. *options*: those of the backend, for SQLite ``create``, ``readonly``, ``timeout``,
-    ``durability``.
+    see each other. *ttl*: how many seconds after its last append a new thing expires, unless it
+    says otherwise. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
+    check_id(tenant, "tenant", MAX_TENANT_BYTES)
     backend = connect(url, **options)
     return Store(AsyncStore(backend, InlinePort(backend), tenant=tenant, ttl=ttl, codec=codec))
 
@@ -252,7 +263,7 @@ def open_async(
     url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = DEFAULT_TENANT,
-    ttl: float | UnsetType | None = UNSET,
+    ttl: float | None = None,
     codec: Codec | None = None,
     **options: Any,
 ) -> AsyncStore:
@@ -260,5 +271,6 @@ def open_async(
 
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
+    check_id(tenant, "tenant", MAX_TENANT_BYTES)
     backend = connect(url, **options)
     return AsyncStore(backend, HopPort(backend), tenant=tenant, ttl=ttl, codec=codec)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +15,9 @@ from msgspec import Struct
 from holdfast import checkpoint as kinds
 from holdfast._faces import Face, blocking
 from holdfast._recovery import resume_context
-from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
+from holdfast.backends.base import UNSET, Head, UnsetType, for_people, from_micros
 from holdfast.checkpoint import Checkpoint, Decision, TaskState, item_name, numbered
-from holdfast.codec import convert
+from holdfast.codec import convert, fresh, plain
 from holdfast.errors import (
     Fenced,
     GoalMismatch,
@@ -26,12 +28,13 @@ from holdfast.errors import (
     TaskHeld,
     TaskNotFound,
     TaskNotOpen,
+    TooLarge,
 )
-from holdfast.ids import check_id
+from holdfast.ids import check_id, check_seconds
 from holdfast.leases import Held, Keeper, holder_name, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
     from types import TracebackType
 
     from holdfast._faces import Port
@@ -93,7 +96,7 @@ class TaskInfo(Struct, frozen=True):
         return cls(
             id=head.key.id,
             status=head.status or kinds.OPEN,
-            held_by=head.lease.holder if head.lease else None,
+            held_by=for_people(head.lease.holder) if head.lease else None,
             held_until=from_micros(head.lease.until) if head.lease else None,
             position=head.seq,
             size=head.size,
@@ -164,7 +167,7 @@ class AsyncStep:
     def __init__(self, task: AsyncTask, name: str, item: Any) -> None:
         self.name = name
         self.task = task
-        self.data: dict[str, Any] = item if isinstance(item, dict) else {"name": item}
+        self.data: dict[str, Any] = fresh(item) if isinstance(item, dict) else {"name": item}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, done={self.done})"
@@ -205,12 +208,14 @@ class AsyncTask(_View):
         self._journal = journal
         self._port = port
         self._keeper = keeper
-        self._goal = goal
+        self._goal = None if goal is None else _text(goal, "goal")
         self._agent = None if agent is None else check_id(agent, "agent id", 128)
-        self._lease = lease
+        self._lease = check_seconds(lease, "lease")
         self._wait = wait
-        self._labels = labels
-        self._ttl = ttl
+        self._labels = dict(labels) if labels is not UNSET else {}
+        if agent is not None:
+            self._labels.setdefault("agent", agent)
+        self._ttl = ttl if ttl is UNSET or ttl is None else check_seconds(ttl, "ttl")
         self._held: Held | None = None
         self._state = TaskState(journal.key.id)
         self._seen: dict[str, int] = {}
@@ -225,16 +230,14 @@ class AsyncTask(_View):
 
     async def __aenter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
-        key = self._journal.key
-        try:
-            lease = await take(self._port, key, holder_name(self._agent), self._lease, self._wait)
-        except LeaseHeld as error:
-            raise TaskHeld(*error.args) from error
-        self._held = await self._port.call(self._keeper.keep, key, lease, self._lease)
         self._seen.clear()
         try:
+            await take(self._port, self._hold, self._wait)
             await self._refresh()
             await (self._resume() if self._state.exists else self._create())
+        except LeaseHeld as error:
+            who = for_people(error.holder)
+            raise TaskHeld(str(error), who, error.until, error.epoch) from error
         except BaseException:
             await self._let_go()
             raise
@@ -244,13 +247,11 @@ class AsyncTask(_View):
         if self._goal is None:
             msg = f"There is no task {self.id!r}. To create it, open it with a goal."
             raise TaskNotFound(msg)
-        labels = dict(self._labels) if self._labels is not UNSET else {}
-        if self._agent is not None:
-            labels.setdefault("agent", self._agent)
         await self._record(
-            (kinds.CREATED, {"goal": self._goal, "agent": self._agent}),
+            kinds.CREATED,
+            {"goal": self._goal, "agent": self._agent},
             status=kinds.OPEN,
-            labels=labels,
+            labels=self._labels,
             ttl=self._ttl,
         )
 
@@ -262,7 +263,9 @@ class AsyncTask(_View):
             )
             raise GoalMismatch(msg)
         if not self.done:
-            await self._record((kinds.RESUMED, {"agent": self._agent}), status=kinds.OPEN)
+            await self._record(
+                kinds.RESUMED, {"agent": self._agent}, status=kinds.OPEN, labels=self._labels
+            )
 
     async def __aexit__(
         self,
@@ -272,14 +275,20 @@ class AsyncTask(_View):
     ) -> None:
         """Note what went wrong, if anything did, and give up the lease."""
         try:
-            if error is not None and not isinstance(error, Fenced) and not self.done:
-                await self._record((kinds.STOPPED, {"error": _describe(error)}))
-            await self._let_go()
+            try:
+                if error is not None and not isinstance(error, Fenced) and not self.done:
+                    await self._record(kinds.STOPPED, {"error": _describe(error)})
+            finally:  # or the lease would be renewed for ever
+                await self._let_go()
         except HoldfastError as trouble:
             if error is None:
                 raise
             error.add_note(f"Besides, task {self.id!r} could not be closed: {trouble}")
-            self._held = None
+
+    def _hold(self, over: int | None) -> None:
+        key, holder = self._journal.key, holder_name(self._agent)
+        lease = self._port.backend.acquire(key, holder, self._lease, over=over)
+        self._held = self._keeper.keep(key, lease, self._lease)
 
     async def _let_go(self) -> None:
         held, self._held = self._held, None
@@ -291,35 +300,43 @@ class AsyncTask(_View):
         self._port.backend.release(held.key, held.lease)
 
     async def _refresh(self) -> None:
-        """Take in what was written since the last look."""
-        async for page in self._journal.pages(after=self._state.seq):
+        """Read what the task has come to: from its beginning, for it may be another one by now."""
+        state = TaskState(self.id)
+        async for page in self._journal.pages():
             for entry in page:
-                self._state.apply(entry)
+                state.apply(entry)
+        self._state = state
 
-    async def _record(self, *entries: tuple[str, Any], **changes: Any) -> None:
-        """Make *entries* durable under the lease, then let them count."""
+    async def _record(self, kind: str, body: dict[str, Any], **changes: Any) -> None:
+        """Make an entry durable under the lease, then let it count."""
+        entry = (kind, body)
+        for stored in await self._journal.record(entry, lease=self._own().lease, **changes):
+            self._state.apply(stored)
+
+    def _own(self) -> Held:
+        """Our hold on the task, if we have one."""
         if self._held is None:
             msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
             raise TaskNotOpen(msg)
-        for entry in await self._journal.record(*entries, lease=self._held.lease, **changes):
-            self._state.apply(entry)
+        return self._held
 
     # -- plan and steps ------------------------------------------------------------------------
 
     async def plan(self, plan: object) -> list[Any]:
         """The plan: a list, or a function that makes one and is called once, ever.
 
-        Steps are names, or dicts with a "name". The function gets the goal if it takes an argument.
+        Steps are names, or dicts with a "name". The function gets the goal if it needs an argument.
         """
         if self._state.plan is None:
+            self._check_running("plan")
             made = plan
             if callable(plan):
-                made = await self._port.ask(plan, *([self.goal] if _takes_one(plan) else []))
-            self._check_running("plan")
-            await self._record((kinds.PLANNED, {"steps": _checked_plan(made)}))
-        return list(self._state.plan or ())
+                made = await self._port.ask(plan, *([self.goal] if _needs_one(plan) else []))
+            with _called("planned['steps']", "plan"):
+                await self._record(kinds.PLANNED, {"steps": _checked_plan(made)})
+        return list(fresh(self._state.plan or []))
 
-    def remaining(self) -> Iterator[Any]:
+    def remaining(self) -> Iterator[AsyncStep]:
         """The planned steps without a result, one after the other; each is offered once."""
         offered: set[str] = set()
         while True:
@@ -333,7 +350,7 @@ class AsyncTask(_View):
             if name is None:
                 return
             offered.add(name)
-            yield self._shown(AsyncStep(self, name, item))
+            yield AsyncStep(self, name, item)
 
     async def step(
         self, name: str, function: Callable[..., Any], /, *args: Any, as_: Any = None, **kwargs: Any
@@ -357,7 +374,7 @@ class AsyncTask(_View):
         as_: Any,
     ) -> Any:
         if name not in self._state.results:
-            self._check_running(name)
+            self._check_running(f"step {name!r}")
             began = time.monotonic()
             token = _current.set(StepContext(self.id, name))
             try:
@@ -365,46 +382,49 @@ class AsyncTask(_View):
             finally:
                 _current.reset(token)
             took = round(time.monotonic() - began, 6)
-            try:
-                await self._record((kinds.STEP, {"name": name, "result": result, "took": took}))
-            except NotStorable as error:
-                raise error.under("step['result']", f"results[{name!r}]") from error
+            with _called("step['result']", f"results[{name!r}]"):
+                await self._record(kinds.STEP, {"name": name, "result": result, "took": took})
         return _typed(self._state.results[name], as_)
 
     def _check_running(self, what: str) -> None:
-        if self.status != kinds.OPEN:
-            msg = (
-                f"Task {self.id!r} is {self.status}, so {what!r} cannot be added to it. "
-                "Start a task with a new id."
-            )
+        """Raise, before any work is done, if *what* could not be recorded after it."""
+        if self.status == kinds.DONE:
+            msg = f"Task {self.id!r} is done and takes no {what}. Start a task with a new id."
+            raise TaskFinished(msg)
+        lost = self._own().lost
+        if isinstance(lost, Fenced):
+            raise Fenced(*lost.args) from lost
+        if self.status == kinds.FAILED:
+            msg = f"Task {self.id!r} has failed and takes no {what}. Open it again to resume it."
             raise TaskFinished(msg)
 
     # -- what was learned ------------------------------------------------------------------------
 
     async def decide(self, decision: str, *, because: str | None = None) -> None:
         """Record a decision and its reason. The same once more, as on a resume, adds nothing."""
-        if Decision(decision, because) not in self._state.decisions:
-            self._check_running(decision)
-            await self._record((kinds.DECIDED, {"decision": decision, "because": because}))
+        made = Decision(_text(decision, "decision"), because and _text(because, "reason"))
+        if made not in self._state.decisions:
+            self._check_running("decision")
+            await self._record(kinds.DECIDED, {"decision": decision, "because": because})
 
     async def discover(self, discovery: str) -> None:
         """Record something found out. The same once more, as on a resume, adds nothing."""
-        if discovery not in self._state.discoveries:
-            self._check_running(discovery)
-            await self._record((kinds.DISCOVERED, {"discovery": discovery}))
+        if _text(discovery, "discovery") not in self._state.discoveries:
+            self._check_running("discovery")
+            await self._record(kinds.DISCOVERED, {"discovery": discovery})
 
     async def finish(self, outcome: Any = None) -> Any:
         """End the task with *outcome* and return it as stored. The first outcome stays."""
         if not self.done:
-            self._check_running("an outcome")
-            await self._record((kinds.FINISHED, {"outcome": outcome}), status=kinds.DONE)
+            self._check_running("outcome")
+            with _called("finished['outcome']", "outcome"):
+                await self._record(kinds.FINISHED, {"outcome": outcome}, status=kinds.DONE)
         return self.outcome
 
     async def fail(self, error: object) -> None:
         """Mark the task as failed, with the reason. Opening it again resumes it."""
-        self._check_running("a failure")
-        text = _describe(error) if isinstance(error, BaseException) else str(error)
-        await self._record((kinds.FAILED, {"error": text}), status=kinds.FAILED)
+        self._check_running("failure")
+        await self._record(kinds.FAILED, {"error": _describe(error)}, status=kinds.FAILED)
 
     # -- looking at it -----------------------------------------------------------------------------
 
@@ -460,9 +480,8 @@ class AsyncTask(_View):
         async with self:
             if not self.done:
                 await self.plan(plan)
-                for shown in self.remaining():
-                    step = shown if isinstance(shown, AsyncStep) else shown._core  # noqa: SLF001
-                    await step.run(execute, shown)
+                for step in self.remaining():
+                    await step.run(execute, self._shown(step))
                 outcome = self.results
                 if finish is not None:
                     outcome = await self._port.ask(finish, self.results)
@@ -544,38 +563,58 @@ class Task(_View, Face[AsyncTask]):
 
     def remaining(self) -> Iterator[Step]:
         """The planned steps without a result, one after the other; each is offered once."""
-        return self._core.remaining()
+        return (Step(step, self) for step in self._core.remaining())
 
 
 def _typed(value: Any, as_: Any) -> Any:
-    return value if as_ is None else convert(value, as_)
+    return fresh(value) if as_ is None else convert(value, as_)
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+@contextmanager
+def _called(inner: str, outer: str) -> Iterator[None]:
+    """Let an error about a value that cannot be stored speak in the words of the caller."""
+    try:
+        yield
+    except (NotStorable, TooLarge) as error:
+        kind = inner.partition("[")[0]
+        raise error.under(inner, outer).under(kind, outer) from error.__cause__
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether *function* can be called with one argument."""
+def _text(value: str, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
+    return value
+
+
+def _describe(error: object) -> str:
+    text = str(error)
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text.encode(errors="backslashreplace").decode()  # file names may have half a character
+
+
+def _needs_one(function: Callable[..., Any]) -> bool:
+    """Whether *function* cannot be called without an argument."""
     import inspect  # noqa: PLC0415 - slow to import, needed once a task
 
     try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin that does not say
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # or it is a builtin that does not say
         return True
-    return True
+    return False
 
 
 def _checked_plan(made: object) -> list[Any]:
-    if isinstance(made, (str, bytes, dict)) or not hasattr(made, "__iter__"):
+    if isinstance(made, (str, bytes, Mapping)) or not isinstance(made, Iterable):
         msg = f"A plan is a list of steps, not a {type(made).__name__}."
         raise TypeError(msg)
-    items = list(made)
-    for item in items:
-        if not isinstance(item, str) and not (isinstance(item, dict) and "name" in item):
-            msg = f"A planned step is a name, or a dict with a 'name'; not {item!r:.80}."
-            raise TypeError(msg)
-        check_id(item_name(item), "step name")
-    return items
+    return [_checked_item(item, at) for at, item in enumerate(made)]
+
+
+def _checked_item(item: object, at: int) -> Any:
+    found = item if isinstance(item, str) else plain(item, f"plan[{at}]")
+    if not isinstance(found, str) and not (isinstance(found, dict) and "name" in found):
+        msg = f"A planned step is a name, or a dict with a 'name'; not {item!r:.80}."
+        raise TypeError(msg)
+    check_id(item_name(found), "step name")
+    return found

@@ -27,7 +27,7 @@ __all__ = ["append_all", "create", "find", "now", "remove"]
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
 
-_COLUMNS = "journal, seq, epoch, ttl, updated, expires"
+_COLUMNS = "journal, seq, epoch, ttl, updated, expires, until"
 _BY_KEY = f"SELECT {_COLUMNS} FROM holdfast_journals WHERE tenant = ? AND kind = ? AND id = ?"  # noqa: S608
 
 
@@ -65,9 +65,8 @@ def append_all(
         head = heads.get(request.key)
         outcome = _known(connection, head, request) or _refusal(head, request)
         if outcome is None and head is None and request.count:
-            head = heads[request.key] = _Head(
-                create(connection, request.key, at), 0, None, None, at
-            )
+            journal = create(connection, request.key, at)
+            head = heads[request.key] = _Head(journal, 0, None, None, at)
         if outcome is None:
             outcome = Appended(0, at) if head is None else _advance(head, request, records, at)
             if head is not None:
@@ -107,7 +106,9 @@ def _refusal(head: _Head | None, request: Append) -> HoldfastError | None:
 
 def _advance(head: _Head, request: Append, records: list[tuple[Any, ...]], at: int) -> Appended:
     if request.ttl is not UNSET:
-        head.ttl = None if request.ttl is None else int(request.ttl * 1e6)
+        head.ttl = _micros(request.ttl)
+    elif not head.seq:  # it may be there before its first record, for a lease
+        head.ttl = _micros(request.default_ttl)
     if request.count or request.ttl is not UNSET:
         head.expires = None if head.ttl is None else at + head.ttl
     if request.count:
@@ -120,6 +121,10 @@ def _advance(head: _Head, request: Append, records: list[tuple[Any, ...]], at: i
         if request.id is not None:
             head.ids[request.id] = _repeated(head.seq, head.updated)
     return Appended(head.seq, head.updated)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1e6)
 
 
 def _set_status_and_labels(connection: apsw.Connection, journal: int, request: Append) -> None:
@@ -152,8 +157,8 @@ def find(connection: apsw.Connection, key: Key, at: int) -> tuple[int, int, int 
 
 def _read_heads(connection: apsw.Connection, keys: set[Key], at: int) -> dict[Key, _Head]:
     heads: dict[Key, _Head] = {}
-    for key, (journal, seq, epoch, ttl, updated, expires) in _select(connection, list(keys)):
-        if expires is not None and expires <= at:
+    for key, (journal, seq, epoch, ttl, updated, expires, until) in _select(connection, keys):
+        if expires is not None and expires <= at and (until is None or until <= at):
             remove(connection, journal)
         else:
             heads[key] = head = _Head(journal, seq, epoch, ttl, updated)
@@ -161,7 +166,8 @@ def _read_heads(connection: apsw.Connection, keys: set[Key], at: int) -> dict[Ke
     return heads
 
 
-def _select(connection: apsw.Connection, keys: list[Key]) -> Iterator[tuple[Key, Sequence[Any]]]:
+def _select(connection: apsw.Connection, asked: set[Key]) -> Iterator[tuple[Key, Sequence[Any]]]:
+    keys = list(asked)
     if len(keys) == 1:
         for row in connection.execute(_BY_KEY, keys[0]).fetchall():
             yield keys[0], row

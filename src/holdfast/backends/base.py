@@ -15,8 +15,9 @@ told of an append sees it in every later read, from any process.
 *Time* is the backend's own clock: the server's where there is one. Two clients' clocks are never
 compared. Times are whole microseconds since 1970 (UTC).
 
-*Expiry.* A journal with a ``ttl`` expires that many seconds after its last append. From that moment
-it is not there: reads are empty, an append starts a new journal at 1. `sweep` frees the room.
+*Expiry.* A journal with a ``ttl`` expires that many seconds after its last append, but not while a
+lease on it is valid. From that moment it is not there: reads are empty, an append starts a new
+journal at 1. `sweep` frees the room.
 
 *Leases.* At most one lease per journal is valid. Its epoch is a number that only grows, even over
 `delete` and re-creation, so a late holder can never pass for a new one. Writes that name an epoch
@@ -62,6 +63,7 @@ __all__ = [
     "UnsetType",
     "conflict",
     "fenced",
+    "for_people",
     "from_micros",
     "held",
     "next_epoch",
@@ -136,6 +138,7 @@ class Append(Struct, frozen=True, kw_only=True):
     status: str | UnsetType | None = UNSET
     labels: Mapping[str, str | None] | UnsetType = UNSET  # merged; None removes
     ttl: float | UnsetType | None = UNSET  # None: never expires
+    default_ttl: float | None = None  # of a journal that this append begins, if it sets no ttl
 
 
 class Appended(Struct, frozen=True, gc=False):
@@ -369,12 +372,17 @@ def held(key: Key, lease: Lease) -> LeaseHeld:
     """The error for a lease that somebody else has."""
     until = from_micros(lease.until)
     return LeaseHeld(
-        f"{key.kind} {key.id!r} is held by {lease.holder} until {until:%Y-%m-%d %H:%M:%S} UTC. "
-        "It can be taken over when that lease ends.",
+        f"{key.kind} {key.id!r} is held by {for_people(lease.holder)} until "
+        f"{until:%Y-%m-%d %H:%M:%S} UTC. It can be taken over when that lease ends.",
         lease.holder,
         until,
         lease.epoch,
     )
+
+
+def for_people(holder: str) -> str:
+    """A holder's name without the mark in brackets that only programs can read."""
+    return holder.partition(" [")[0]
 
 
 def next_epoch(last: int, now: int) -> int:

@@ -54,7 +54,10 @@ class _Journal:
             self.labels = {name: value for name, value in merged.items() if value is not None}
         if request.ttl is not UNSET:
             self.ttl = request.ttl
-        self.expires = None if self.ttl is None else now + int(self.ttl * 1e6)
+        elif not self.seq:
+            self.ttl = request.default_ttl
+        if request.count or request.ttl is not UNSET:
+            self.expires = None if self.ttl is None else now + int(self.ttl * 1e6)
 
     def head(self, key: Key, now: int) -> Head:
         return Head(
@@ -67,7 +70,7 @@ class _Journal:
             expires=self.expires,
             status=self.status,
             labels=dict(self.labels),
-            lease=self.lease if self.lease and self.lease.until > now else None,
+            lease=self.lease if _leased(self, now) else None,
         )
 
 
@@ -206,7 +209,11 @@ class MemoryBackend(Backend):
         self._check_open()
         with self._lock:
             now = _now()
-            gone = [key for key, journal in self._journals.items() if _expired(journal, now)]
+            gone = [
+                key
+                for key, journal in self._journals.items()
+                if _expired(journal, now) or not (journal.seq or _leased(journal, now))
+            ]
             for key in gone[:limit]:
                 del self._journals[key]
             return len(gone[:limit])
@@ -271,7 +278,11 @@ def _add(journal: _Journal, request: Append, now: int) -> None:
 
 
 def _expired(journal: _Journal, now: int) -> bool:
-    return journal.expires is not None and journal.expires <= now
+    return journal.expires is not None and journal.expires <= now and not _leased(journal, now)
+
+
+def _leased(journal: _Journal, now: int) -> bool:
+    return journal.lease is not None and journal.lease.until > now
 
 
 def _now() -> int:

@@ -39,18 +39,35 @@ T = TypeVar("T")
 
 def _durability(text: str) -> str:
     if text not in ("full", "normal"):
-        msg = "it is full or normal"
-        raise ValueError(msg)
+        msg = f"durability is full or normal, not {text!r}"
+        raise InvalidURL(msg)
     return text
 
 
+def _timeout(seconds: str | float) -> float:
+    if not 0 <= float(seconds) < float("inf"):
+        msg = f"timeout is a number of seconds from 0 up, not {seconds!r}"
+        raise InvalidURL(msg)
+    return float(seconds)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("1", "true", "0", "false"):
+        msg = f"it is true or false, not {text!r}"
+        raise ValueError(msg)
+    return text in ("1", "true")
+
+
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
-    "timeout": float,
+    "timeout": _timeout,
     "durability": _durability,
-    "readonly": lambda text: text in ("1", "true"),
-    "create": lambda text: text in ("1", "true"),
+    "readonly": _flag,
+    "create": _flag,
     "vfs": str,
 }
+
+#: Whether a journal is there; the parameter is the time.
+_LIVE = "coalesce(max(expires, coalesce(until, 0)) > ?, 1)"
 
 _HEAD = """
 SELECT id, seq, floor, size, created, updated, expires, status, holder, epoch, until,
@@ -58,12 +75,16 @@ SELECT id, seq, floor, size, created, updated, expires, status, holder, epoch, u
 FROM holdfast_journals j
 """
 
-_READ = """
+_KINDS = f"""
+SELECT DISTINCT tenant, kind FROM holdfast_journals WHERE seq > 0 AND {_LIVE} ORDER BY tenant, kind
+"""  # noqa: S608 - all of it from here
+
+_READ = f"""
 SELECT seq, count, at, body FROM holdfast_records
 WHERE journal = (SELECT journal FROM holdfast_journals
-                 WHERE tenant = ? AND kind = ? AND id = ? AND coalesce(expires > ?, 1))
+                 WHERE tenant = ? AND kind = ? AND id = ? AND {_LIVE})
   AND seq > ?
-"""
+"""  # noqa: S608 - all of it from here
 
 
 class SqliteBackend(Backend):
@@ -86,9 +107,9 @@ class SqliteBackend(Backend):
     ) -> None:
         super().__init__(f"sqlite:{path}")
         self.path = os.path.abspath(path)
-        self._durability = durability
+        self._durability = _durability(durability)
         self._database = Database(
-            self.path, timeout=timeout, durability=durability, readonly=readonly, vfs=vfs
+            self.path, timeout=_timeout(timeout), durability=durability, readonly=readonly, vfs=vfs
         )
         self._database.open(create=create)
         self._group = self._new_group()
@@ -149,8 +170,7 @@ class SqliteBackend(Backend):
         with self._database.reader() as connection:
             at = now()
             rows = connection.execute(
-                _HEAD + "WHERE tenant = ? AND kind = ? AND id = ? AND seq > 0"
-                " AND coalesce(expires > ?, 1)",
+                _HEAD + f"WHERE tenant = ? AND kind = ? AND id = ? AND seq > 0 AND {_LIVE}",
                 (*key, at),
             ).fetchall()
         return _head(key.tenant, key.kind, rows[0], at) if rows else None
@@ -167,7 +187,7 @@ class SqliteBackend(Backend):
         limit: int = 100,
     ) -> Page:
         at = now()
-        sql = _HEAD + "WHERE tenant = ? AND kind = ? AND seq > 0 AND coalesce(expires > ?, 1)"
+        sql = f"{_HEAD} WHERE tenant = ? AND kind = ? AND seq > 0 AND {_LIVE}"
         values: list[object] = [tenant, kind, at]
         if prefix:
             # U+10FFFF is the last code point, and no id contains it.
@@ -189,11 +209,7 @@ class SqliteBackend(Backend):
 
     def kinds(self) -> list[tuple[str, str]]:
         with self._database.reader() as connection:
-            rows = connection.execute(
-                "SELECT DISTINCT tenant, kind FROM holdfast_journals"
-                " WHERE seq > 0 AND coalesce(expires > ?, 1) ORDER BY tenant, kind",
-                (now(),),
-            )
+            rows = connection.execute(_KINDS, (now(),))
             return [(str(tenant), str(kind)) for tenant, kind in rows]
 
     def delete(self, key: Key) -> bool:
@@ -233,7 +249,7 @@ class SqliteBackend(Backend):
     def _sweep(self, limit: int) -> int:
         """Expired journals, and the empty ones left behind by a lease that came to nothing."""
         rows = self._run(
-            "SELECT journal FROM holdfast_journals WHERE expires <= ?1"
+            "SELECT journal FROM holdfast_journals WHERE expires <= ?1 AND coalesce(until, 0) <= ?1"
             " UNION SELECT journal FROM holdfast_journals WHERE seq = 0 AND until <= ?1"
             " LIMIT ?2",
             (now(), limit),

@@ -375,6 +375,37 @@ class BackendContract:
         time.sleep(0.15)
         assert store.head(KEY) is None
 
+    def test_a_default_time_to_live_is_for_new_journals_only(self, store: Caller) -> None:
+        """What was said later about one journal is not undone by the next append."""
+        store.append(default_ttl=60)
+        assert store.head(KEY).expires is not None
+        store.append(body=b"", count=0, ttl=None)
+        store.append(default_ttl=60)
+        assert store.head(KEY).expires is None
+        other = KEY._replace(id="leased")
+        store.acquire(other, "me", 60)
+        store.append(other, default_ttl=60)
+        assert store.head(other).expires is not None
+
+    def test_a_leased_journal_does_not_expire(self, store: Caller) -> None:
+        """A task is not gone in the middle of a long step."""
+        lease = store.acquire(KEY, "me", 60)
+        store.append(ttl=0.05, epoch=lease.epoch)
+        time.sleep(0.1)
+        assert store.sweep() == 0
+        assert store.append(epoch=lease.epoch).seq == 2
+        assert (store.seqs(), _scanned(store)) == ([1, 2], ["one"])
+        time.sleep(0.1)
+        store.release(KEY, lease)
+        assert (store.head(KEY), store.seqs()) == (None, [])
+
+    def test_changing_a_label_does_not_move_the_end(self, store: Caller) -> None:
+        """Only appends do."""
+        store.append(ttl=60)
+        before = store.head(KEY).expires
+        store.append(body=b"", count=0, labels={"a": "b"})
+        assert store.head(KEY).expires == before
+
     def test_a_sweep_frees_what_has_expired(self, store: Caller) -> None:
         """And says how many that were."""
         for id_ in "abc":

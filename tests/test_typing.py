@@ -1,0 +1,165 @@
+"""What a type checker makes of the public API. mypy reads this file; the tests also run it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import Any, assert_type
+
+import holdfast
+from holdfast import (
+    AsyncConversation,
+    AsyncJournal,
+    AsyncStep,
+    AsyncStore,
+    AsyncTask,
+    Checkpoint,
+    Conversation,
+    ConversationInfo,
+    Decision,
+    Entry,
+    Journal,
+    Step,
+    StepContext,
+    Store,
+    Task,
+    TaskInfo,
+)
+from holdfast.backends.base import Backend, Head
+
+
+def test_a_sync_program_is_typed() -> None:
+    """Every method, as the README shows them."""
+    assert_type(holdfast.open("memory:"), Store)
+    with holdfast.open("memory:", tenant="acme", ttl=60, codec=holdfast.Codec()) as store:
+        assert_type(store, Store)
+        assert_type(store.tenant, str)
+        assert_type(store.backend, Backend)
+        assert_type(store.sweep(), int)
+        conversations(store)
+        tasks(store)
+        journals(store)
+    store.close()
+
+
+def conversations(store: Store) -> None:
+    """Of a conversation."""
+    chat = store.conversation("alice", labels={"team": "red"}, ttl=None)
+    assert_type(chat, Conversation)
+    assert_type(chat.id, str)
+    assert_type(chat.append({"role": "user", "content": "hello"}, expect=0, id="turn"), int)
+    assert_type(chat.messages(last=1, as_=None), list[Any])
+    assert_type(chat.last(), dict[str, Any] | None)
+    assert_type(chat.length(), int)
+    assert_type(chat.window(max_tokens=100, max_messages=5, count=len), list[dict[str, Any]])
+    assert_type(chat.fork("bob", at=1), Conversation)
+    assert_type(chat.info(), ConversationInfo)
+    assert_type(chat.info().expires_at, datetime | None)
+    assert_type(store.conversations(prefix="a", labels={}), Iterator[ConversationInfo])
+    chat.label(team=None)
+    chat.expire(None)
+    chat.clear()
+    assert_type(chat.delete(), bool)
+
+
+def tasks(store: Store) -> None:
+    """Of a task."""
+    assert_type(store.task("report", "goal", agent="a", lease=5, wait=0), Task)
+    with store.task("report", goal="goal") as task:
+        assert_type(task, Task)
+        assert_type(task.plan(["fetch"]), list[Any])
+        assert_type(task.remaining(), Iterator[Step])
+        for step in task.remaining():
+            assert_type(step.name, str)
+            assert_type(step.data, dict[str, Any])
+            assert_type(step.done, bool)
+            assert_type(step.task, Task)
+            assert_type(step.run(context, as_=None), Any)
+        assert_type(task.step("add", sum, [1, 2], as_=int), Any)
+        task.decide("x", because="y")
+        task.discover("z")
+        assert_type(task.finish({"a": 1}), Any)
+        assert_type(task.results, dict[str, Any])
+        assert_type(task.decisions, list[Decision])
+        assert_type(task.discoveries, list[str])
+        assert_type(task.result("add", int), Any)
+        assert_type((task.status, task.done, task.error), tuple[str, bool, str | None])
+    assert_type(task.checkpoint(), Checkpoint)
+    assert_type(task.checkpoint().to_dict(), dict[str, Any])
+    assert_type(Checkpoint.from_json(task.checkpoint().to_json()), Checkpoint)
+    assert_type(task.resume_context(max_tokens=1000, count=len), str)
+    assert_type(task.info(), TaskInfo)
+    assert_type(store.tasks(status="done", prefix="r"), Iterator[TaskInfo])
+    assert_type(store.run("report", "goal", plan=["a"], execute=context, finish=len), Any)
+    assert_type(task.delete(), bool)
+
+
+def context(*_: object) -> str:
+    """Which step is running."""
+    assert_type(holdfast.current_step(), StepContext)
+    return assert_type(holdfast.current_step().idempotency_key, str)
+
+
+def journals(store: Store) -> None:
+    """Of a journal."""
+    journal = store.journal("note", "todo")
+    assert_type(journal, Journal)
+    assert_type(journal.append(("added", 1), ("added", 2), expect=0), int)
+    assert_type(journal.read(after=0, reverse=True), list[Entry])
+    assert_type(journal.pages(size=1), Iterator[list[Entry]])
+    assert_type(journal.head(), Head | None)
+    assert_type(journal.compact(1), int)
+    assert_type(journal.delete(), bool)
+
+
+def test_an_async_program_is_typed() -> None:
+    """The same, awaited."""
+    asyncio.run(main())
+
+
+async def main() -> None:
+    """Every method, awaited."""
+    assert_type(holdfast.open_async("memory:"), AsyncStore)
+    async with holdfast.open_async("memory:") as store:
+        assert_type(store, AsyncStore)
+        assert_type(await store.sweep(), int)
+        chat = store.conversation("alice")
+        assert_type(chat, AsyncConversation)
+        assert_type(await chat.append({"role": "user", "content": "hello"}), int)
+        assert_type(await chat.messages(), list[Any])
+        assert_type(await chat.last(), dict[str, Any] | None)
+        assert_type(await chat.window(max_tokens=100), list[dict[str, Any]])
+        assert_type(await chat.fork("bob"), AsyncConversation)
+        assert_type(await chat.info(), ConversationInfo)
+        assert_type(store.conversations(), AsyncIterator[ConversationInfo])
+        async for info in store.conversations():
+            assert_type(info, ConversationInfo)
+        async with store.task("report", goal="goal") as task:
+            assert_type(task, AsyncTask)
+            assert_type(await task.plan(["fetch"]), list[Any])
+            for step in task.remaining():
+                assert_type(step, AsyncStep)
+                assert_type(await step.run(context), Any)
+            assert_type(await task.step("add", sum, [1, 2]), Any)
+            assert_type(await task.finish(), Any)
+        assert_type(await task.checkpoint(), Checkpoint)
+        assert_type(await task.resume_context(), str)
+        assert_type(store.tasks(), AsyncIterator[TaskInfo])
+        assert_type(await store.run("report", "goal", plan=["a"], execute=context), Any)
+        journal = store.journal("note", "todo")
+        assert_type(journal, AsyncJournal)
+        assert_type(await journal.append(("added", 1)), int)
+        assert_type(await journal.read(), list[Entry])
+        assert_type(journal.pages(), AsyncIterator[list[Entry]])
+
+
+def test_what_is_wrong_is_noticed_before_it_runs() -> None:
+    """An ignore that is not needed is an error of its own: so each of these is one."""
+    with holdfast.open("memory:") as store:
+        calls = [
+            lambda: store.conversation(5),  # type: ignore[arg-type]
+            lambda: store.task("a", "b", leese=5),  # type: ignore[call-arg]
+            lambda: store.conversation("a").append({"role": "user"}, expect="1"),  # type: ignore[arg-type]
+            lambda: store.conversation("a").window(max_token=1),  # type: ignore[call-arg]
+            lambda: store.conversations()[0],  # type: ignore[index]
+        ]
+        assert len(calls) == 5
