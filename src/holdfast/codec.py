@@ -150,7 +150,7 @@ def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
     """*entries* as a run, or where their types differ, as a list of runs."""
     runs: list[Run] = []
     for kind, value in entries:
-        if not isinstance(kind, str):
+        if kind.__class__ is not str and not isinstance(kind, str):
             raise NotStorable(f"An entry's type must be text, not {kind!r:.80}.")
         if runs and runs[-1][0] == kind:
             runs[-1].append(value)

@@ -374,6 +374,8 @@ def _ttl(head: Head) -> float | None:
 
 def _checked(message: object, number: int) -> Message:
     """*message* as a dict, if it is one or can become one."""
+    if message.__class__ is dict and isinstance(message.get("role"), str):
+        return message  # as nearly all are
     found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
     if isinstance(found, Mapping) and (
         isinstance(found.get("role"), str) or isinstance(found.get("type"), str)

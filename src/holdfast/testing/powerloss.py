@@ -1,8 +1,7 @@
-"""Power loss, full disks and I/O errors for SQLite, without pulling a plug.
+"""Power loss for SQLite, without pulling a plug.
 
 `Recorder` registers an apsw VFS that logs what SQLite does to its files; `crash_states` turns such
-a log into the files that a power cut could have left; `Faults` registers a VFS whose disk fails on
-demand.
+a log into the files that a power cut could have left.
 
 What a power cut may leave is, on purpose, worse than on most file systems:
 
@@ -30,7 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import apsw
 
@@ -49,7 +48,6 @@ __all__ = [
     "CrashState",
     "Delete",
     "Event",
-    "Faults",
     "Open",
     "Recorder",
     "Sync",
@@ -60,9 +58,9 @@ __all__ = [
 
 SECTOR = 512
 
-_JOURNAL = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
+JOURNAL = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_WAL
 #: The files whose loss matters; temporary ones are gone after a restart anyway.
-_KEPT = apsw.SQLITE_OPEN_MAIN_DB | _JOURNAL
+KEPT = apsw.SQLITE_OPEN_MAIN_DB | JOURNAL
 
 _serial = itertools.count(1)
 
@@ -126,10 +124,10 @@ Change: TypeAlias = Write | Truncate
 Event: TypeAlias = Open | Change | Sync | Delete | Ack
 
 
-# Between SQLite and the default VFS.
+# Between SQLite and the default VFS. `holdfast.testing.faults` stands on this too.
 
 
-class _Registered:
+class RegisteredVFS:
     """A VFS of its own for the length of a ``with``: pass its name, `vfs`, as ``vfs=`` to apsw.
 
     In a URI (``file:x?vfs=...``) the name works too, but then the connection does not keep the VFS
@@ -159,7 +157,7 @@ class _Registered:
         raise NotImplementedError
 
 
-class _VFS(apsw.VFS):
+class PassingVFS(apsw.VFS):
     """The default VFS, with files of our own making where they are kept."""
 
     def __init__(self, name: str, open_kept: _Opener) -> None:
@@ -167,7 +165,7 @@ class _VFS(apsw.VFS):
         self._open_kept = open_kept
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
-        if name is None or not flags[0] & _KEPT:
+        if name is None or not flags[0] & KEPT:
             return super().xOpen(name, flags)
         return self._open_kept(name, flags)
 
@@ -177,7 +175,7 @@ class _VFS(apsw.VFS):
         return microseconds
 
 
-class Recorder(_Registered):
+class Recorder(RegisteredVFS):
     """Logs every change that SQLite makes to its files, in one order over all files and threads.
 
         with Recorder() as recorder:
@@ -238,7 +236,7 @@ class _Tape:
         return name in self._seen
 
 
-class _RecordingVFS(_VFS):
+class _RecordingVFS(PassingVFS):
     def __init__(self, name: str, tape: _Tape) -> None:
         super().__init__(name, tape.open)
         self._tape = tape
@@ -262,7 +260,7 @@ class _RecordedFile(apsw.VFSFile):
         super().__init__("", path, flags)
         self.name = _path(path).name
         self._tape = tape
-        self._directory_due = bool(flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & _JOURNAL)
+        self._directory_due = bool(flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & JOURNAL)
 
     def xWrite(self, data: Buffer, offset: int) -> None:
         event = Write(self.name, offset, bytes(data))
@@ -284,101 +282,6 @@ class _RecordedFile(apsw.VFSFile):
 
 def _path(name: str | apsw.URIFilename) -> Path:
     return Path(name.filename() if isinstance(name, apsw.URIFilename) else name)
-
-
-class Faults(_Registered):
-    """A disk that fails on demand, with the codes by which the default VFS would report it.
-
-    `failures` counts how often it did. The ``-shm`` file never fails: SQLite's unix VFS writes it
-    unasked. One thing is not as on a real disk: apsw raises the error from the call during which it
-    came up, even where SQLite takes no notice, namely in a checkpoint after a commit or at closing.
-    The commit then stands although its call raises; ``where="journal"`` leaves checkpoints alone.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures = 0
-        self._lock = threading.Lock()
-        self._fault: _Fault | None = None
-
-    def arm(
-        self,
-        *,
-        after: int = 0,
-        error: Literal["full", "ioerr"] = "full",
-        op: Literal["write", "sync"] = "write",
-        where: Literal["anywhere", "database", "journal"] = "anywhere",
-        once: bool = False,
-    ) -> None:
-        """Let *after* such operations pass, then fail them all until `disarm`, or one if *once*.
-
-        The "journal" is the WAL or the rollback journal.
-        """
-        files = {"anywhere": _KEPT, "database": apsw.SQLITE_OPEN_MAIN_DB, "journal": _JOURNAL}
-        with self._lock:
-            self._fault = _Fault(after, error, op, files[where], once)
-
-    def disarm(self) -> None:
-        """Work again, as a disk does on which somebody has made room."""
-        with self._lock:
-            self._fault = None
-
-    def _register(self) -> apsw.VFS:
-        return _VFS(self.vfs, partial(_FaultyFile, self._check))
-
-    def _check(self, op: str, flags: int) -> None:
-        with self._lock:
-            fault = self._fault
-            if fault is None or not fault.strikes(op, flags):
-                return
-            self.failures += 1
-            if fault.once:
-                self._fault = None
-        raise fault.exception()
-
-
-@dataclass(slots=True)
-class _Fault:
-    passes: int
-    error: str
-    op: str
-    files: int
-    once: bool
-
-    def strikes(self, op: str, flags: int) -> bool:
-        if op != self.op or not flags & self.files:
-            return False
-        self.passes -= 1
-        return self.passes < 0
-
-    def exception(self) -> Exception:
-        if self.error == "full":
-            return _exception(apsw.SQLITE_FULL, "database or disk is full")
-        code = apsw.SQLITE_IOERR_FSYNC if self.op == "sync" else apsw.SQLITE_IOERR_WRITE
-        return _exception(code, "disk I/O error")
-
-
-def _exception(code: int, message: str) -> Exception:
-    exception = apsw.exception_for(code)
-    exception.args = (message,)  # apsw leaves it empty; SQLite would have said this
-    return exception
-
-
-class _FaultyFile(apsw.VFSFile):
-    def __init__(
-        self, check: Callable[[str, int], None], path: str | apsw.URIFilename, flags: list[int]
-    ) -> None:
-        super().__init__("", path, flags)
-        self._flags = flags[0]
-        self._check = check
-
-    def xWrite(self, data: Buffer, offset: int) -> None:
-        self._check("write", self._flags)
-        super().xWrite(data, offset)
-
-    def xSync(self, flags: int) -> None:
-        self._check("sync", self._flags)
-        super().xSync(flags)
 
 
 # From a log to what a power cut leaves.
