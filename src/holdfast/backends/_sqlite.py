@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -33,6 +34,9 @@ MIGRATIONS = os.path.join(os.path.dirname(__file__), "sql", "sqlite")
 
 #: How a SQLite file begins.
 MAGIC = b"SQLite format 3\0"
+
+#: What the system says when a disk, a quota or a limit on files is full.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 #: Connections kept open for the next reader; more are opened under load and closed after it.
 IDLE_READERS = 8
@@ -107,28 +111,39 @@ class Database:
         else:
             name, flags = self.path, apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(name, flags=flags, vfs=self._vfs)
-        connection.set_busy_handler(_patience(self._timeout))
-        # FULL syncs the log at every commit: an acknowledged write survives power loss.
-        synchronous = "FULL" if self._durability == "full" else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
-        connection.execute("PRAGMA cache_size = -8000")  # KB: a long conversation, read again
+        try:
+            connection.set_busy_handler(_patience(self._timeout))
+            # FULL syncs the log at every commit: an acknowledged write survives power loss.
+            synchronous = "FULL" if self._durability == "full" else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute("PRAGMA journal_size_limit = 67108864")
+            connection.execute("PRAGMA cache_size = -8000")  # KB: a long conversation, read again
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def open(self, *, create: bool) -> None:
         """Make sure that the file is there, is ours, and has the newest schema."""
-        if create and not self.readonly:
-            _create(self.path)
+        with _creating:
+            if create and not self.readonly:
+                _create(self.path)
         _check_path(self.path)
-        with self.translated():
-            _check_content(self.path, self._vfs)
         with self.translated(), self.writing:
-            connection = self.writer()
-            if not create or self.readonly:
-                _check_ours(self.path, connection, readonly=self.readonly)
-            if not self.readonly:
-                _use_wal(connection, self._timeout)
-                _migrate(self.path, connection)
+            _check_content(self.path, self._vfs)
+            try:
+                self._prepare(create=create)
+            except BaseException:
+                self._close_all(patience=0)
+                raise
+
+    def _prepare(self, *, create: bool) -> None:
+        connection = self.writer()
+        if not create or self.readonly:
+            _check_ours(self.path, connection, readonly=self.readonly)
+        if not self.readonly:
+            _use_wal(connection, self._timeout)
+            _migrate(self.path, connection)
 
     def close(self) -> None:
         """Close all connections, waiting for those in use."""
@@ -167,6 +182,10 @@ class Database:
         """Turn apsw's errors into ours."""
         try:
             yield
+        except apsw.IOError as error:
+            # A quota is no broken disk, but SQLite knows only one kind of "full".
+            full = self._writer is not None and self._writer.system_errno in _NO_ROOM
+            raise translate(apsw.FullError() if full else error, self.path) from error
         except apsw.Error as error:
             raise translate(error, self.path) from error
         except UnicodeDecodeError as error:  # text is always stored as UTF-8
@@ -209,25 +228,20 @@ def _patience(timeout: float) -> Callable[[int], bool]:
 # -- opening -----------------------------------------------------------------------------------
 
 
-def _create(path: str) -> None:
-    """Create an empty file that only its owner can read, unless there is one.
+#: Held while a file is created: closing it gives up every lock that this process has on it, so
+#: nobody may have it open yet.
+_creating = threading.Lock()
 
-    Under another name first: closing a file gives up every lock that this process has on it, and
-    another thread may open the store as soon as it has its name.
-    """
-    if os.path.lexists(path) or not os.path.isdir(os.path.dirname(path)):
-        return  # _check_path says what is wrong, if anything is
-    draft = f"{path}.{os.getpid()}-{threading.get_ident()}.new"
+
+def _create(path: str) -> None:
+    """Create an empty file that only its owner can read, unless there is one."""
     try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        try:
-            os.link(draft, path)
-        finally:
-            os.unlink(draft)
-    except FileExistsError:
-        return
-    except PermissionError:
-        return  # as above
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # _check_path says what is wrong, if anything is
+    except OSError as error:
+        meaning = apsw.FullError if error.errno in _NO_ROOM else apsw.ReadOnlyError
+        raise translate(meaning(), path) from error
     _sync_directory(os.path.dirname(path))
 
 
