@@ -1,0 +1,114 @@
+"""A long conversation read: all of it, and the window that fits a model."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import holdfast
+from bench._measure import (
+    Bench,
+    Contest,
+    Raw,
+    Row,
+    fill_raw,
+    fill_store,
+    make_turns,
+    milliseconds,
+    timed,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.backends.base import Record
+
+LONG, SHORT = 5_000, 100
+TOKENS = 8_000
+
+
+def measure_load(bench: Bench) -> list[Row]:
+    """All messages of 5,000 turns, against a SELECT that decodes the same bytes to the same."""
+    turns = make_turns(LONG)
+    ours, floor = bench.path("holdfast"), bench.path("raw")
+    fill_store(ours, ["chat"], turns)
+    fill_raw(floor, ["chat"], turns)
+    warm, cold = Contest(), Contest()
+    with closing(Raw(floor)) as raw, holdfast.open(ours) as store:
+        chat = store.conversation("chat")
+        if chat.messages() != raw.load("chat"):
+            msg = "the two ways to load do not give the same"
+            raise AssertionError(msg)
+        for _ in bench.rounds(20, quick=4):
+            warm.round(
+                {
+                    "raw": timed(partial(raw.load, "chat")),
+                    "holdfast": timed(chat.messages),
+                },
+                calls=6,
+            )
+            cold.round({"raw": partial(_raw_cold, floor), "holdfast": partial(_ours_cold, ours)})
+    return [
+        Row(
+            name=f"load {LONG:,} turns",
+            value=warm.ratio("holdfast", to="raw"),
+            at_most=1.5,
+            note=f"{milliseconds(warm.typical('holdfast'))},"
+            f" raw {milliseconds(warm.typical('raw'))};"
+            f" the first time after opening {cold.ratio('holdfast', to='raw'):.2f}",
+        )
+    ]
+
+
+def _raw_cold(path: Path) -> float:
+    with closing(Raw(path)) as raw:
+        return timed(partial(raw.load, "chat"))()
+
+
+def _ours_cold(path: Path) -> float:
+    with holdfast.open(path) as store:
+        return timed(store.conversation("chat").messages)()
+
+
+def measure_window(bench: Bench) -> list[Row]:
+    """The newest 8,000 tokens of 5,000 turns, against those of 100 turns."""
+    contest = Contest()
+    long, short = bench.path("long"), bench.path("short")
+    fill_store(long, ["chat"], make_turns(LONG))
+    fill_store(short, ["chat"], make_turns(LONG)[-SHORT:])
+    with holdfast.open(long) as long_store, holdfast.open(short) as short_store:
+        chats = {LONG: long_store.conversation("chat"), SHORT: short_store.conversation("chat")}
+        read = {LONG: _records_read(long_store), SHORT: _records_read(short_store)}
+        contestants = {
+            str(length): timed(partial(chat.window, max_tokens=TOKENS))
+            for length, chat in chats.items()
+        }
+        Contest().round(contestants, calls=20)  # to warm up
+        for _ in bench.rounds(20, quick=4):
+            contest.round(contestants, calls=50)
+    return [
+        Row(
+            name=f"a window of {TOKENS:,} tokens, {LONG:,} turns to {SHORT}",
+            value=contest.ratio(str(LONG), to=str(SHORT)),
+            at_most=1.2,
+            note=f"{milliseconds(contest.typical(str(LONG)))};"
+            f" {read[LONG]} of {LONG:,} records read, {read[SHORT]} of {SHORT}",
+        )
+    ]
+
+
+def _records_read(store: holdfast.Store) -> int:
+    """How many records one window takes from the backend."""
+    read, total = store.backend.read, 0
+
+    def count(*args: Any, **kwargs: Any) -> list[Record]:
+        nonlocal total
+        found = read(*args, **kwargs)
+        total += len(found)
+        return found
+
+    with mock.patch.object(store.backend, "read", count):
+        store.conversation("chat").window(max_tokens=TOKENS)
+    return total

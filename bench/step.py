@@ -1,0 +1,72 @@
+"""One recorded step, over a task of 1,000."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import holdfast
+from bench._measure import Bench, Contest, Raw, Row, milliseconds, settle, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+STEPS = 1_000
+
+
+def measure(bench: Bench) -> list[Row]:
+    """Run new tasks of 1,000 steps; the floor stores each step's name and result."""
+    contest = Contest()
+    with closing(Raw(bench.path("raw"))) as raw, holdfast.open(bench.path("holdfast")) as store:
+        raw.settle()
+        settle(store)
+        _round(Contest(), raw, store, "to warm up")
+        for number in bench.rounds(8, quick=2):
+            _round(contest, raw, store, f"task-{number}")
+    first = contest.within("holdfast", slice(100))
+    last = contest.within("holdfast", slice(STEPS - 100, None))
+    return [
+        Row(
+            name=f"record a step, over {STEPS:,}",
+            value=contest.ratio("holdfast", to="raw"),
+            at_most=1.5,
+            note=f"{milliseconds(contest.typical('holdfast'))},"
+            f" raw {milliseconds(contest.typical('raw'))};"
+            f" means {contest.mean_ratio('holdfast', to='raw'):.2f};"
+            f" the last 100 steps to the first 100 {last / first:.2f}",
+        )
+    ]
+
+
+def _round(contest: Contest, raw: Raw, store: holdfast.Store, task: str) -> None:
+    with closing(_steps(store, task)) as steps:
+        next(steps)  # opens the task
+        contest.round(
+            {
+                "raw": timed(partial(next, _inserts(raw, task))),
+                "holdfast": timed(partial(next, steps)),
+            },
+            calls=STEPS,
+        )
+
+
+def _steps(store: holdfast.Store, id_: str) -> Generator[None]:
+    with store.task(id_, goal="Take a thousand steps") as task:
+        yield
+        for number in range(STEPS):
+            task.step(f"step-{number}", _work, number)
+            yield
+        task.finish()
+
+
+def _inserts(raw: Raw, id_: str) -> Iterator[None]:
+    for number in range(STEPS):
+        raw.insert(id_, msgspec.json.encode({"name": f"step-{number}", "result": _work(number)}))
+        yield
+
+
+def _work(number: int) -> dict[str, object]:
+    return {"number": number, "status": "ok"}
