@@ -96,20 +96,22 @@ class Codec:
         """The entries of one record, as (type, value)."""
         return [(run[0], value) for run in self.runs((body,)) for value in run[1:]]
 
-    def runs(self, bodies: Iterable[bytes]) -> Iterator[Run]:
+    def runs(self, bodies: Iterable[bytes]) -> list[Run]:
         """The content of many records, run by run: the quick way through a long journal."""
+        found: list[Run] = []
         decode, crc32 = self._decode, zlib.crc32
         for body in bodies:
-            simple = body[:HEADER] == _PLAIN and crc32(body) == _WHOLE
-            payload = body[HEADER:-CHECK] if simple else _unpack(body, self.max_bytes)
+            plain = body[:HEADER] == _PLAIN and crc32(body) == _WHOLE
+            payload = body[HEADER:-CHECK] if plain else _unpack(body, self.max_bytes)
             try:
-                found = decode(payload)
+                content = decode(payload)
             except msgspec.DecodeError as error:
                 raise Unreadable(f"A stored body is not JSON: {error}") from error
-            if found and found[0].__class__ is str:
-                yield found
+            if content and content[0].__class__ is str:
+                found.append(content)
             else:
-                yield from found
+                found += content
+        return found
 
     def _check_limits(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
         if len(payload) > self.max_bytes:

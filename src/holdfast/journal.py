@@ -26,7 +26,6 @@ __all__ = ["AsyncJournal", "Entry", "Journal"]
 
 #: Records a call to the backend: enough to be quick, few enough to be held at once.
 PAGE = 1000
-MOST = 4000
 
 
 class Entry(Struct, frozen=True):
@@ -163,7 +162,7 @@ class AsyncJournal:
         size: int = PAGE,
     ) -> AsyncIterator[list[Record]]:
         """The records as they are stored, in pages of *size*; for nouns that read much."""
-        size = min(max(size, 1), MOST)
+        size = min(max(size, 1), PAGE)
         while True:
             page = await self.page(after=after, upto=upto, limit=size, reverse=reverse)
             if page:
@@ -186,33 +185,40 @@ class AsyncJournal:
     def _entries(self, record: Record) -> Iterator[Entry]:
         at = from_micros(record.at)
         first = record.seq - record.count + 1
-        for seq, (kind, value) in enumerate(self._decode(record), first):
+        for seq, (kind, value) in enumerate(self._decode(record.seq, record.body), first):
             yield Entry(seq, at, kind, value)
 
-    def _decode(self, record: Record) -> list[tuple[str, Any]]:
+    def _decode(self, seq: int, body: bytes) -> list[tuple[str, Any]]:
         try:
-            return self._codec.decode(record.body)
+            return self._codec.decode(body)
         except Unreadable as error:
             msg = (
-                f"Entry {record.seq} of {self.key.kind} {self.key.id!r} cannot be read: {error} "
+                f"Entry {seq} of {self.key.kind} {self.key.id!r} cannot be read: {error} "
                 "`holdfast doctor` finds all such entries."
             )
             raise Unreadable(msg) from error
 
-    async def runs(self) -> AsyncIterator[Iterator[Run]]:
+    async def runs(self) -> AsyncIterator[list[Run]]:
         """Everything, as runs [type, value, value, …] in pages: no cost of an `Entry` each.
 
         The lists are the caller's own.
         """
-        async for records in self.records(size=MOST):
-            yield self._runs(records)
+        after = 0
+        while True:
+            page = await self._port.call(
+                self._port.backend.bodies, self.key, after=after, limit=PAGE
+            )
+            yield self._runs(page)
+            if len(page) < PAGE:
+                return
+            after = page[-1][0]
 
-    def _runs(self, records: list[Record]) -> Iterator[Run]:
+    def _runs(self, page: list[tuple[int, bytes]]) -> list[Run]:
         try:
-            yield from self._codec.runs([record.body for record in records])
+            return self._codec.runs([body for _, body in page])
         except Unreadable:
-            for record in records:  # slowly now, to find out which it is
-                self._decode(record)
+            for seq, body in page:  # slowly now, to find out which it is
+                self._decode(seq, body)
             raise
 
     async def head(self) -> Head | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
 
-__all__ = ["append_all", "create", "find", "now", "remove"]
+__all__ = ["append_all", "append_one", "create", "find", "now", "remove"]
 
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
@@ -62,20 +62,47 @@ def append_all(
     records: list[tuple[Any, ...]] = []
     outcomes: list[Appended | HoldfastError] = []
     for request in requests:
-        head = heads.get(request.key)
-        outcome = _known(connection, head, request) or _refusal(head, request)
-        if outcome is None and head is None and request.count:
-            journal = create(connection, request.key, at)
-            head = heads[request.key] = _Head(journal, 0, None, None, at)
-        if outcome is None:
-            outcome = Appended(0, at) if head is None else _advance(head, request, records, at)
-            if head is not None:
-                changed[head.journal] = head
-                _set_status_and_labels(connection, head.journal, request)
+        outcome, head = _append(connection, heads.get(request.key), request, records, at)
+        if head is not None:
+            heads[request.key] = changed[head.journal] = head
         outcomes.append(outcome)
     _write(connection, _insert_sql, records)
     _write(connection, _update_sql, [head.row() for head in changed.values()])
     return outcomes
+
+
+def append_one(connection: apsw.Connection, request: Append) -> Appended | HoldfastError:
+    """`append_all` for a lone caller: nothing to gather, nothing to portion out."""
+    at = now()
+    rows = connection.execute(_BY_KEY, request.key).fetchall()
+    head = _head(connection, rows[0], at) if rows else None
+    records: list[tuple[Any, ...]] = []
+    outcome, head = _append(connection, head, request, records, at)
+    for record in records:
+        connection.execute(_insert_sql(1), record)
+    if head is not None:
+        connection.execute(_update_sql(1), head.row())
+    return outcome
+
+
+def _append(
+    connection: apsw.Connection,
+    head: _Head | None,
+    request: Append,
+    records: list[tuple[Any, ...]],
+    at: int,
+) -> tuple[Appended | HoldfastError, _Head | None]:
+    """What *request* comes to, its record, and the head if it moved."""
+    outcome = _known(connection, head, request) or _refusal(head, request)
+    if outcome is not None:
+        return outcome, None
+    if head is None:
+        if not request.count:
+            return Appended(0, at), None
+        head = _Head(create(connection, request.key, at), 0, None, None, at)
+    if request.status is not UNSET or request.labels is not UNSET:
+        _set_status_and_labels(connection, head.journal, request)
+    return _advance(head, request, records, at), head
 
 
 def _known(connection: apsw.Connection, head: _Head | None, request: Append) -> Appended | None:
@@ -157,13 +184,22 @@ def find(connection: apsw.Connection, key: Key, at: int) -> tuple[int, int, int 
 
 def _read_heads(connection: apsw.Connection, keys: set[Key], at: int) -> dict[Key, _Head]:
     heads: dict[Key, _Head] = {}
-    for key, (journal, seq, epoch, ttl, updated, expires, until) in _select(connection, keys):
-        if expires is not None and expires <= at and (until is None or until <= at):
-            remove(connection, journal)
-        else:
-            heads[key] = head = _Head(journal, seq, epoch, ttl, updated)
-            head.expires = expires
+    for key, row in _select(connection, keys):
+        head = _head(connection, row, at)
+        if head is not None:
+            heads[key] = head
     return heads
+
+
+def _head(connection: apsw.Connection, row: Sequence[Any], at: int) -> _Head | None:
+    """The head of *row*; None for a journal that has expired, which is then removed."""
+    journal, seq, epoch, ttl, updated, expires, until = row
+    if expires is not None and expires <= at and (until is None or until <= at):
+        remove(connection, journal)
+        return None
+    head = _Head(journal, seq, epoch, ttl, updated)
+    head.expires = expires
+    return head
 
 
 def _select(connection: apsw.Connection, asked: set[Key]) -> Iterator[tuple[Key, Sequence[Any]]]:

@@ -211,6 +211,10 @@ class Backend(ABC):
         across an edge comes whole.
         """
 
+    def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
+        """Number and body of each record, as `read` gives them: for reading much, at less cost."""
+        return [(r.seq, r.body) for r in self.read(key, after=after, limit=limit)]
+
     @abstractmethod
     def head(self, key: Key) -> Head | None:
         """The journal's head, or None where no record was ever added."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import apsw
 
 from holdfast.backends._group import GroupCommit, Ticket
 from holdfast.backends._sqlite import Database, schema_version
-from holdfast.backends._sqlite_append import append_all, create, find, now, remove
+from holdfast.backends._sqlite_append import append_all, append_one, create, find, now, remove
 from holdfast.backends.base import (
     Append,
     Appended,
@@ -79,12 +79,15 @@ _KINDS = f"""
 SELECT DISTINCT tenant, kind FROM holdfast_journals WHERE seq > 0 AND {_LIVE} ORDER BY tenant, kind
 """  # noqa: S608 - all of it from here
 
-_READ = f"""
-SELECT seq, count, at, body FROM holdfast_records
+_FROM = f"""
+FROM holdfast_records
 WHERE journal = (SELECT journal FROM holdfast_journals
                  WHERE tenant = ? AND kind = ? AND id = ? AND {_LIVE})
   AND seq > ?
 """  # noqa: S608 - all of it from here
+
+_READ = f"SELECT seq, count, at, body {_FROM}"
+_BODIES = f"SELECT seq, body {_FROM} ORDER BY seq LIMIT ?"
 
 
 class SqliteBackend(Backend):
@@ -165,6 +168,11 @@ class SqliteBackend(Backend):
         sql += " ORDER BY seq DESC LIMIT ?" if reverse else " ORDER BY seq LIMIT ?"
         with self._database.reader() as connection:
             return [Record(*row) for row in connection.execute(sql, (*values, limit))]
+
+    def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
+        with self._database.reader() as connection:
+            found = connection.execute(_BODIES, (*key, now(), after, limit))
+            return cast("list[tuple[int, bytes]]", found.fetchall())
 
     def head(self, key: Key) -> Head | None:
         with self._database.reader() as connection:
@@ -433,6 +441,9 @@ class SqliteBackend(Backend):
 
 def _perform(connection: apsw.Connection, batch: list[Ticket]) -> None:
     """Do what the tickets ask for, in their order; neighbouring appends together."""
+    if len(batch) == 1 and isinstance(batch[0].work, Append):
+        _tell(batch[0], append_one(connection, batch[0].work))
+        return
     appends: list[Ticket] = []
     for ticket in batch:
         if isinstance(ticket.work, Append):
@@ -450,10 +461,14 @@ def _perform(connection: apsw.Connection, batch: list[Ticket]) -> None:
 def _append(connection: apsw.Connection, tickets: list[Ticket]) -> None:
     outcomes = append_all(connection, [ticket.work for ticket in tickets]) if tickets else []
     for ticket, outcome in zip(tickets, outcomes, strict=True):
-        if isinstance(outcome, Appended):
-            ticket.result, ticket.error = outcome, None
-        else:
-            ticket.error = outcome
+        _tell(ticket, outcome)
+
+
+def _tell(ticket: Ticket, outcome: Appended | HoldfastError) -> None:
+    if isinstance(outcome, Appended):
+        ticket.result, ticket.error = outcome, None
+    else:
+        ticket.error = outcome
 
 
 def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
