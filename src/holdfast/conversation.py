@@ -110,9 +110,10 @@ class AsyncConversation:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
         entries = [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
-        return await self._journal.append(
-            *entries, expect=expect, id=id, labels=self._labels, ttl=self._ttl
+        record = await self._journal.write(
+            entries, expect=expect, id=id, labels=self._labels, ttl=self._ttl
         )
+        return record.seq
 
     async def messages(self, *, last: int | None = None, as_: Any = None) -> list[Any]:
         """Every message, oldest first, or the *last* few; each as the type *as_* if one is named.

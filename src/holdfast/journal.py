@@ -67,16 +67,16 @@ class AsyncJournal:
         number; `IdReused` if its content is another. *expect* is the head's number, or `Conflict`
         is raised; *lease* must be the newest, or `Fenced`.
         """
-        record = await self._write(
+        record = await self.write(
             entries, id=id, expect=expect, lease=lease, status=status, labels=labels, ttl=ttl
         )
         return record.seq
 
     async def record(self, *entries: tuple[str, Any], **conditions: Any) -> list[Entry]:
         """`append`, returning the entries as every reader will see them."""
-        return list(self._entries(await self._write(entries, **conditions)))
+        return list(self._entries(await self.write(entries, **conditions)))
 
-    async def _write(
+    async def write(
         self,
         entries: Sequence[tuple[str, Any]],
         *,
@@ -87,6 +87,7 @@ class AsyncJournal:
         labels: Mapping[str, str | None] | UnsetType = UNSET,
         ttl: float | UnsetType | None = UNSET,
     ) -> Record:
+        """`append`, returning the record: for nouns, which are in a hurry."""
         if id is not None:
             check_id(id, "append id")
         if labels is not UNSET:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -570,14 +569,21 @@ def _typed(value: Any, as_: Any) -> Any:
     return fresh(value) if as_ is None else convert(value, as_)
 
 
-@contextmanager
-def _called(inner: str, outer: str) -> Iterator[None]:
-    """Let an error about a value that cannot be stored speak in the words of the caller."""
-    try:
-        yield
-    except (NotStorable, TooLarge) as error:
-        kind = inner.partition("[")[0]
-        raise error.under(inner, outer).under(kind, outer) from error.__cause__
+class _called:  # noqa: N801 - reads as a word of the sentence that it is used in
+    """Lets an error about a value that cannot be stored speak in the words of the caller."""
+
+    def __init__(self, inner: str, outer: str) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (NotStorable, TooLarge)):
+            type_ = self._inner.partition("[")[0]
+            named = error.under(self._inner, self._outer).under(type_, self._outer)
+            raise named from error.__cause__
 
 
 def _text(value: str, what: str) -> str:
