@@ -160,6 +160,34 @@ def test_an_interrupted_leader_hands_the_others_on(
     assert group._leader is None
 
 
+def test_an_interrupt_among_single_commits_repeats_none_of_them(
+    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
+) -> None:
+    """What is settled is announced, what is not goes to the next leader."""
+    disk.gate.clear()
+    first = pool.submit(group.run, 0)
+    assert disk.began.wait(30)
+    calls = []
+    for number in (1, 2, 3):
+        calls.append(pool.submit(group.run, number))
+        queued(group, number)
+    original = disk.commit
+
+    def one_by_one(batch: list[Ticket]) -> None:
+        group._commit = original
+        for ticket in batch[:2]:
+            original([ticket])
+            ticket.settled = True
+        raise KeyboardInterrupt
+
+    group._commit = one_by_one
+    disk.gate.set()
+    assert first.result(30) == 0
+    assert isinstance(calls[0].exception(30), KeyboardInterrupt)
+    assert [call.result(30) for call in calls[1:]] == [2, 3]
+    assert disk.batches == [[0], [1], [2], [3]]
+
+
 def test_an_interrupt_right_after_the_commit_is_no_loss(group: GroupCommit, disk: Disk) -> None:
     """What was committed stays committed, although the caller hears only of the interrupt."""
     disk.strike, disk.after_commit = KeyboardInterrupt(), True

@@ -62,7 +62,7 @@ class GroupCommit:
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, it has either kept nothing, or set ``settled`` on all tickets and committed them all.
+    raises, it has kept nothing but the tickets on which it has set ``settled``.
     *hire* runs a function on another thread.
     """
 
@@ -215,11 +215,9 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - handed to every caller
             self._fail(batch, error)
         except BaseException:  # an interrupt of this thread, which is not the others' affair
-            if all(ticket.settled for ticket in batch):
-                _announce(batch)
-            else:
-                with self._mutex:
-                    self._queue[:0] = batch[1:]
+            with self._mutex:
+                self._queue[:0] = [ticket for ticket in batch[1:] if not ticket.settled]
+            _announce([ticket for ticket in batch if ticket.settled])
             raise
         else:
             _announce(batch)

@@ -352,6 +352,7 @@ class SqliteBackend(Backend):
             self._transact([ticket])
         except Exception as error:  # noqa: BLE001 - the caller's to see
             ticket.error = error
+        ticket.settled = True
 
     def _transact(self, batch: list[Ticket]) -> None:
         done = False
