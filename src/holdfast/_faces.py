@@ -11,14 +11,24 @@ does everything in place, so they never suspend, and no event loop is needed to 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from holdfast.backends.base import Append, Appended, Backend
 
-__all__ = ["Face", "HopPort", "InlinePort", "Port", "blocking", "blocking_iter", "drive", "faced"]
+__all__ = [
+    "Face",
+    "HopPort",
+    "InlinePort",
+    "Port",
+    "Pulled",
+    "blocking",
+    "blocking_iter",
+    "drive",
+    "faced",
+]
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -155,6 +165,25 @@ def faced(
         return face(method(self._core, *args, **kwargs))
 
     return twin
+
+
+class Pulled(Generic[R]):
+    """An async iterator over what *pull* returns, until that is None.
+
+    Not an async generator: one that is left early must be closed by its event loop.
+    """
+
+    def __init__(self, pull: Callable[[], Coroutine[Any, Any, R | None]]) -> None:
+        self._pull = pull
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        found = await self._pull()
+        if found is None:
+            raise StopAsyncIteration
+        return found
 
 
 async def _next(items: AsyncIterator[R]) -> R:

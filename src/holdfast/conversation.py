@@ -18,7 +18,7 @@ from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
 from holdfast.ids import check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.journal import AsyncJournal
 
@@ -146,21 +146,28 @@ class AsyncConversation:
 
     async def _last(self, count: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        async for message in self._newest_first(count):
-            if len(found) == count:
-                break
+
+        def take(message: dict[str, Any]) -> bool:
             found.append(message)
+            return len(found) < count
+
+        if count:
+            await self._newest_first(take, count)
         return found[::-1]
 
     async def _newest_first(
         self,
+        take: Callable[[dict[str, Any]], bool],
         size: int,
         *,
         after: int = 0,
         upto: int | None = None,
         wanted: Iterable[str] = (MESSAGE,),
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Messages from the end, in pages of about *size*; *wanted*: entry types that count."""
+    ) -> None:
+        """Give *take* messages from the end, in pages of about *size*, until it returns False.
+
+        *wanted*: entry types that count.
+        """
         wanted = set(wanted)
         async for entries in self._journal.pages(after=after, upto=upto, reverse=True, size=size):
             for entry in entries:
@@ -168,8 +175,8 @@ class AsyncConversation:
                     return
                 if entry.type == FORKED:
                     wanted.add(COPIED)
-                elif entry.type in wanted:
-                    yield entry.body
+                elif entry.type in wanted and not take(entry.body):
+                    return
 
     async def last(self) -> dict[str, Any] | None:
         """The newest message, or None."""
@@ -203,9 +210,7 @@ class AsyncConversation:
             window.keep(message)
         after = opening[-1][0] if opening else _start(head)
         size = max_messages or (max_tokens or 4000) // 100  # a guess: a first page that will do
-        async for message in self._newest_first(size, after=after):
-            if not window.take(message):
-                break
+        await self._newest_first(window.take, size, after=after)
         return window.messages()
 
     async def _opening(self, head: Head) -> list[tuple[int, dict[str, Any]]]:
@@ -234,8 +239,13 @@ class AsyncConversation:
         at = head.seq if at is None else min(at, head.seq)
         # In a fork of a fork, what says that its copy is whole may lie behind *at*.
         wanted = (MESSAGE,) if head.status == FORKING else (MESSAGE, COPIED)
-        newest_first = self._newest_first(PAGE, after=_start(head), upto=at, wanted=wanted)
-        found = [message async for message in newest_first]
+        found: list[dict[str, Any]] = []
+
+        def take(message: dict[str, Any]) -> bool:
+            found.append(message)
+            return True
+
+        await self._newest_first(take, PAGE, after=_start(head), upto=at, wanted=wanted)
         if not found:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast._faces import Face, blocking, blocking_iter
+from holdfast._faces import Face, Pulled, blocking, blocking_iter
 from holdfast.backends.base import UNSET, Append, Head, Key, Lease, Record, UnsetType, from_micros
 from holdfast.errors import IdReused, Unreadable
 from holdfast.ids import check_id, check_labels
@@ -136,7 +136,7 @@ class AsyncJournal:
                 return found[:limit]
         return found
 
-    async def pages(
+    def pages(
         self,
         *,
         after: int = 0,
@@ -145,35 +145,31 @@ class AsyncJournal:
         size: int = PAGE,
     ) -> AsyncIterator[list[Entry]]:
         """The same in pages of about *size* entries, each read when it is asked for."""
-        async for records in self.records(after=after, upto=upto, reverse=reverse, size=size):
+        low, high, more = after, upto, True
+        size = min(max(size, 1), PAGE)
+
+        async def pull() -> list[Entry] | None:
+            nonlocal low, high, more
+            records = []
+            if more:
+                records = await self.page(after=low, upto=high, limit=size, reverse=reverse)
+                more = len(records) == size
+            if not records:
+                return None
+            if reverse:
+                high = records[-1].seq - records[-1].count
+                records.reverse()
+            else:
+                low = records[-1].seq
             entries = [
                 entry
-                for record in (reversed(records) if reverse else records)
+                for record in records
                 for entry in self._entries(record)
                 if entry.seq > after and (upto is None or entry.seq <= upto)
             ]
-            yield entries[::-1] if reverse else entries
+            return entries[::-1] if reverse else entries
 
-    async def records(
-        self,
-        *,
-        after: int = 0,
-        upto: int | None = None,
-        reverse: bool = False,
-        size: int = PAGE,
-    ) -> AsyncIterator[list[Record]]:
-        """The records as they are stored, in pages of *size*; for nouns that read much."""
-        size = min(max(size, 1), PAGE)
-        while True:
-            page = await self.page(after=after, upto=upto, limit=size, reverse=reverse)
-            if page:
-                yield page
-            if len(page) < size:
-                return
-            if reverse:
-                upto = page[-1].seq - page[-1].count
-            else:
-                after = page[-1].seq
+        return Pulled(pull)
 
     async def page(
         self, *, after: int = 0, upto: int | None = None, limit: int = PAGE, reverse: bool = False
@@ -199,20 +195,25 @@ class AsyncJournal:
             )
             raise Unreadable(msg) from error
 
-    async def runs(self) -> AsyncIterator[list[Run]]:
+    def runs(self) -> AsyncIterator[list[Run]]:
         """Everything, as runs [type, value, value, …] in pages: no cost of an `Entry` each.
 
         The lists are the caller's own.
         """
-        after = 0
-        while True:
+        after, more = 0, True
+
+        async def pull() -> list[Run] | None:
+            nonlocal after, more
+            if not more:
+                return None
             page = await self._port.call(
                 self._port.backend.bodies, self.key, after=after, limit=PAGE
             )
-            yield self._runs(page)
-            if len(page) < PAGE:
-                return
-            after = page[-1][0]
+            more = len(page) == PAGE
+            after = page[-1][0] if page else after
+            return self._runs(page)
+
+        return Pulled(pull)
 
     def _runs(self, page: list[tuple[int, bytes]]) -> list[Run]:
         try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast import conversation, task
-from holdfast._faces import Face, HopPort, InlinePort, Port, blocking, blocking_iter, faced
+from holdfast._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, blocking_iter, faced
 from holdfast.backends.base import UNSET, Backend, Head, UnsetType
 from holdfast.backends.registry import connect
 from holdfast.codec import Codec
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
+
+T = TypeVar("T")
 
 DEFAULT_TENANT = "default"
 
@@ -104,12 +106,12 @@ class AsyncStore:
             ttl=ttl,
         )
 
-    async def conversations(
+    def conversations(
         self, *, prefix: str = "", labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[ConversationInfo]:
         """The conversations of this tenant, by id."""
-        async for head in self._scan(conversation.KIND, prefix=prefix, labels=labels):
-            yield ConversationInfo.of(head)
+        filters = {"prefix": prefix, "labels": labels}
+        return self._list(conversation.KIND, ConversationInfo.of, filters)
 
     def task(
         self,
@@ -140,7 +142,7 @@ class AsyncStore:
             ttl=ttl,
         )
 
-    async def tasks(
+    def tasks(
         self,
         *,
         status: str | None = None,
@@ -148,8 +150,8 @@ class AsyncStore:
         labels: Mapping[str, str] | None = None,
     ) -> AsyncIterator[TaskInfo]:
         """The tasks of this tenant, by id; *status* is open, done or failed."""
-        async for head in self._scan(task.KIND, status=status, prefix=prefix, labels=labels):
-            yield TaskInfo.of(head)
+        filters = {"prefix": prefix, "labels": labels, "status": status}
+        return self._list(task.KIND, TaskInfo.of, filters)
 
     async def run(
         self,
@@ -179,19 +181,27 @@ class AsyncStore:
             total += count
         return total
 
-    async def _scan(self, kind: str, **filters: Any) -> AsyncIterator[Head]:
+    def _list(
+        self, kind: str, show: Callable[[Head], T], filters: dict[str, Any]
+    ) -> AsyncIterator[T]:
+        """What *show* makes of each journal of one *kind*, page by page as they are asked for."""
         check_prefix(filters["prefix"])
         check_labels(filters["labels"] or {})
+        heads: list[Head] = []  # of the page that is being gone through, the next one last
         cursor: str | None = None
-        while True:
-            page = await self._port.call(
-                self.backend.scan, self.tenant, kind, cursor=cursor, **filters
-            )
-            for head in page.heads:
-                yield head
-            cursor = page.cursor
-            if cursor is None:
-                return
+        more = True
+
+        async def pull() -> T | None:
+            nonlocal cursor, more
+            while more and not heads:
+                page = await self._port.call(
+                    self.backend.scan, self.tenant, kind, cursor=cursor, **filters
+                )
+                heads[:] = page.heads[::-1]
+                cursor, more = page.cursor, page.cursor is not None
+            return show(heads.pop()) if heads else None
+
+        return Pulled(pull)
 
 
 class Store(Face[AsyncStore]):
