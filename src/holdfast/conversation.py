@@ -15,7 +15,7 @@ from holdfast._window import Window
 from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
 from holdfast.codec import convert, plain
 from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
-from holdfast.ids import check_seconds
+from holdfast.ids import check_ttl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -83,7 +83,7 @@ class AsyncConversation:
         self._journal = journal
         self._elsewhere = elsewhere
         self._labels = labels
-        self._ttl = _checked_ttl(ttl)
+        self._ttl = check_ttl(ttl)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -293,7 +293,7 @@ class AsyncConversation:
 
     async def expire(self, ttl: float | None) -> None:
         """Let it end *ttl* seconds after the last append, from now on; None: never."""
-        await self._change(ttl=_checked_ttl(ttl))
+        await self._change(ttl=check_ttl(ttl))
         self._ttl = ttl
 
     async def _change(self, **changes: Any) -> None:
@@ -366,10 +366,6 @@ def _chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
         chunk.append(entry)
         size += weight
     yield chunk
-
-
-def _checked_ttl(ttl: float | UnsetType | None) -> float | UnsetType | None:
-    return ttl if ttl is None or ttl is UNSET else check_seconds(ttl, "ttl")
 
 
 def _start(head: Head) -> int:

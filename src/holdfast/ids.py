@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.backends.base import Key
+from holdfast.backends.base import UNSET, Key, UnsetType
 from holdfast.errors import InvalidId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_id", "check_labels", "check_prefix", "check_seconds", "make_key"]
+__all__ = ["check_id", "check_labels", "check_prefix", "check_seconds", "check_ttl", "make_key"]
 
 #: In UTF-8. The three parts of a key and a separator fit the narrowest backend's sort key.
 MAX_ID_BYTES = 512
@@ -75,6 +75,11 @@ def check_labels(labels: Mapping[str, str | None]) -> dict[str, str | None]:
             msg = f"The value of label {name!r} must be text, not {type(value).__name__}."
             raise InvalidId(msg)
     return dict(labels)
+
+
+def check_ttl(ttl: float | UnsetType | None) -> float | UnsetType | None:
+    """*ttl* if it is a good number of seconds, None (for ever) or not given."""
+    return ttl if ttl is None or ttl is UNSET else check_seconds(ttl, "ttl")
 
 
 def check_seconds(seconds: object, what: str) -> float:

@@ -29,7 +29,7 @@ from holdfast.errors import (
     TaskNotOpen,
     TooLarge,
 )
-from holdfast.ids import check_id, check_seconds
+from holdfast.ids import check_id, check_seconds, check_ttl
 from holdfast.leases import Held, Keeper, holder_name, take
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class AsyncTask(_View):
         self._labels = dict(labels) if labels is not UNSET else {}
         if agent is not None:
             self._labels.setdefault("agent", agent)
-        self._ttl = ttl if ttl is UNSET or ttl is None else check_seconds(ttl, "ttl")
+        self._ttl = check_ttl(ttl)
         self._held: Held | None = None
         self._state = TaskState(journal.key.id)
         self._seen: dict[str, int] = {}

@@ -74,7 +74,7 @@ class Database:
         """The connection for writing. Hold `writing` while you use it."""
         if self._writer is None:
             if self._closed:
-                raise _closed(self.path)
+                raise translate(apsw.ConnectionClosedError(), self.path)
             with self.translated():
                 self._writer = self._connect()
         return self._writer
@@ -84,7 +84,7 @@ class Database:
         """A connection that nobody else uses meanwhile."""
         with self._pool:
             if self._closed:
-                raise _closed(self.path)
+                raise translate(apsw.ConnectionClosedError(), self.path)
             self._busy += 1
             connection = self._idle.pop() if self._idle else None
         try:
@@ -386,10 +386,6 @@ def _migrate(path: str, connection: apsw.Connection) -> None:
 
 
 # -- errors ------------------------------------------------------------------------------------
-
-
-def _closed(path: str) -> StoreClosed:
-    return StoreClosed(f"The store {path} is closed. Open it again, or close it later.")
 
 
 def translate(error: apsw.Error, path: str) -> StoreError:

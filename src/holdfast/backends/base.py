@@ -68,6 +68,7 @@ __all__ = [
     "held",
     "next_epoch",
     "settle",
+    "shown_size",
     "url_parameters",
 ]
 
@@ -387,6 +388,20 @@ def held(key: Key, lease: Lease) -> LeaseHeld:
 def for_people(holder: str) -> str:
     """A holder's name without the mark in brackets that only programs can read."""
     return holder.partition(" [")[0]
+
+
+def shown_size(count: int) -> str:
+    """*count* bytes, as people say it.
+
+    >>> shown_size(999), shown_size(49_152)
+    ('999 B', '49.2 KB')
+    """
+    amount = float(count)
+    for unit in ("B", "KB", "MB"):
+        if amount < 1000:  # noqa: PLR2004 - as the SI has it
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
 
 
 def next_epoch(last: int, now: int) -> int:

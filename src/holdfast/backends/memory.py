@@ -74,9 +74,6 @@ class _Journal:
         )
 
 
-_NONE = _Journal(0)
-
-
 class MemoryBackend(Backend):
     """Journals in a dict, one lock around all of it."""
 
@@ -182,8 +179,12 @@ class MemoryBackend(Backend):
         self._check_open()
         with self._lock:
             now = _now()
-            live = [key for key in list(self._journals) if (self._live(key, now) or _NONE).seq]
-        return sorted({(key.tenant, key.kind) for key in live})
+            found = {
+                (key.tenant, key.kind)
+                for key in list(self._journals)
+                if (journal := self._live(key, now)) is not None and journal.seq
+            }
+        return sorted(found)
 
     def delete(self, key: Key) -> bool:
         self._check_open()

@@ -25,6 +25,7 @@ from holdfast.backends.base import (
     fenced,
     held,
     next_epoch,
+    shown_size,
     url_parameters,
 )
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
@@ -411,15 +412,17 @@ class SqliteBackend(Backend):
         log = self.path + "-wal"
         free = int(connection.pragma("freelist_count")) * int(connection.pragma("page_size"))
         facts = [
-            Fact("size", _bytes(os.path.getsize(self.path))),
-            Fact("log", _bytes(os.path.getsize(log) if os.path.exists(log) else 0)),
-            Fact("free inside", _bytes(free)),
+            Fact("size", shown_size(os.path.getsize(self.path))),
+            Fact("log", shown_size(os.path.getsize(log) if os.path.exists(log) else 0)),
+            Fact("free inside", shown_size(free)),
         ]
         for kind, journals, entries, size in connection.execute(
             "SELECT kind, count(*), sum(seq - floor), sum(size) FROM holdfast_journals"
             " WHERE seq > 0 GROUP BY kind ORDER BY kind"
         ):
-            facts.append(Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {_bytes(size)}"))
+            facts.append(
+                Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
+            )
         return facts
 
     def _close(self) -> None:
@@ -511,15 +514,6 @@ def _integrity(connection: apsw.Connection) -> Fact:
         ok=found == ["ok"],
         advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
     )
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:  # noqa: PLR2004 - as the SI has it
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 _live: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()

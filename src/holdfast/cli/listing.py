@@ -8,9 +8,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.backends.base import from_micros
+from holdfast.backends.base import from_micros, shown_size
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import document, safe, size
+from holdfast.cli.text import document, safe
 from holdfast.cli.where import KINDS, Where, heads, pass_where, store_options
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _table(found: list[Head], screen: Screen) -> Table:
     if held:
         table.add_column("held by", overflow="fold")
     for head in found:
-        cells = [f"{head.seq - head.floor:,}", size(head.size), _updated(head, screen)]
+        cells = [f"{head.seq - head.floor:,}", shown_size(head.size), _updated(head, screen)]
         table.add_row(_name(head), _state(head), *cells, *([holder(head)] if held else []))
     return table
 
@@ -161,7 +161,7 @@ def _lines(head: Head, screen: Screen) -> None:
     state = _state(head)
     if state:
         screen.line("  ", state)
-    screen.block(f"{entries(head)} · {size(head.size)} · {_updated(head, screen)}")
+    screen.block(f"{entries(head)} · {shown_size(head.size)} · {_updated(head, screen)}")
     if head.lease:
         screen.block(f"held by {holder(head)}")
 

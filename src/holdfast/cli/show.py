@@ -8,12 +8,12 @@ import click
 from rich.text import Text
 
 from holdfast import conversation, task
-from holdfast.backends.base import from_micros
+from holdfast.backends.base import from_micros, shown_size
 from holdfast.checkpoint import item_name, numbered
 from holdfast.cli.listing import entries, facts_of, holder, labels_of, status_style
 from holdfast.cli.messages import parts, role, written
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import document, one_line, safe, shorten, size
+from holdfast.cli.text import document, one_line, safe, shorten
 from holdfast.cli.where import Where, find, pass_where, store_options
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _heading(head: Head, screen: Screen) -> None:
     screen.line(title)
     facts = [
         entries(head),
-        size(head.size),
+        shown_size(head.size),
         f"updated {screen.since(from_micros(head.updated))}",
         labels_of(head),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ago", "clock", "document", "json_line", "one_line", "safe", "shorten", "size", "stamp"]
+__all__ = ["ago", "clock", "document", "json_line", "one_line", "safe", "shorten", "stamp"]
 
 # What a terminal obeys instead of showing (C0 but for the line feed, DEL, C1), line separators, and
 # the marks that make text run backwards. Stored text is other people's text.
@@ -62,20 +62,6 @@ def _escaped(encoded: bytes) -> str:
 
 
 # -- sizes and times -------------------------------------------------------------------------------
-
-
-def size(count: int) -> str:
-    """*count* bytes, as people say it.
-
-    >>> size(999), size(49_152)
-    ('999 B', '49.2 KB')
-    """
-    amount = float(count)
-    for unit in ("B", "KB", "MB"):
-        if amount < 1000:  # noqa: PLR2004 - as the SI has it
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
