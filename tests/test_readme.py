@@ -1,10 +1,12 @@
-"""The README does what it says."""
+"""The README, and the examples in docstrings, do what they say."""
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     """Those to files of this project."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+SOURCE = ROOT / "src"
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_do_as_shown(module: str) -> None:
+    """They are the first thing that an editor shows of a name."""
+    found = doctest.testmod(import_module(module))
+    assert found.attempted > 0
+    assert found.failed == 0
