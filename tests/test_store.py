@@ -121,7 +121,7 @@ def test_a_file_is_named_by_path_or_url(here: Path, opener: Opener, url: Any, na
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://host/db", r"mysql: is not a kind of store.*sqlite:, memory:"),
+        ("mysql://host/db", r"mysql: is not a kind of store.*sqlite:, file:, postgresql:"),
         ("agents:db", r"agents: is not a kind of store.*write sqlite:PATH"),
         ("sqlite://agents.db", r"ambiguous\. Write sqlite:agents.db"),
         ("sqlite:///var/agents.db", r"ambiguous"),

@@ -375,8 +375,8 @@ def _start(head: Head) -> int:
 
 
 def _ttl(head: Head) -> float | None:
-    """How many seconds after its last append a conversation expires, as its head tells."""
-    return None if head.expires is None else (head.expires - head.updated) / 1e6
+    """How many seconds after its last append a conversation expires."""
+    return None if head.ttl is None else head.ttl / 1e6
 
 
 def _checked(message: object, number: int) -> Message:

@@ -238,3 +238,11 @@ class TaskFinished(HoldfastError, RuntimeError):
 
 class MissingExtra(HoldfastError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
+
+    @classmethod
+    def of(cls, what: str, package: str, extra: str) -> Self:
+        """The error for *what* needs *package*, which comes with *extra*."""
+        return cls(
+            f"{what} needs the package {package}, which is not installed. "
+            f"Install it with: pip install 'holdfast[{extra}]'"
+        )

@@ -50,7 +50,7 @@ class AsyncStore:
         self.backend = backend
         self._port = port
         self._ttl = None if ttl is None else check_seconds(ttl, "ttl")
-        self._codec = codec or Codec()
+        self._codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
         self._keeper = Keeper(backend)
         #: Makes a task show itself to the user's functions as the sync face has it.
         self._show: Callable[[AsyncTask], object] = lambda opened: opened

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.backends.base import UNSET, Append, Appended, Key, conflict, fenced
+from holdfast.backends.base import UNSET, Append, Appended, Key, Origin, conflict, fenced, micros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -100,6 +100,11 @@ def _append(
         if not request.count:
             return Appended(0, at), None
         head = _Head(create(connection, request.key, at), 0, None, None, at)
+    if request.origin is not None:
+        at = request.origin.at
+        if not head.seq:
+            head.ttl = _micros(request.default_ttl)
+            _begin(connection, head, request.origin)
     if request.status is not UNSET or request.labels is not UNSET:
         _set_status_and_labels(connection, head.journal, request)
     return _advance(head, request, records, at), head
@@ -150,8 +155,17 @@ def _advance(head: _Head, request: Append, records: list[tuple[Any, ...]], at: i
     return Appended(head.seq, head.updated)
 
 
+def _begin(connection: apsw.Connection, head: _Head, origin: Origin) -> None:
+    """Let a journal begin as its copy in another store did."""
+    connection.execute(
+        "UPDATE holdfast_journals SET created = ?, floor = ? WHERE journal = ?",
+        (origin.created, origin.floor, head.journal),
+    )
+    head.seq, head.updated = origin.floor, origin.created
+
+
 def _micros(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds * 1e6)
+    return None if seconds is None else micros(seconds)
 
 
 def _set_status_and_labels(connection: apsw.Connection, journal: int, request: Append) -> None:

@@ -23,9 +23,14 @@ journal at 1. `sweep` frees the room.
 `delete` and re-creation, so a late holder can never pass for a new one. Writes that name an epoch
 are refused with `Fenced` unless it is the newest; writes that name none are not bound by leases.
 
+*Copies.* An append with an `Origin` is a copy of what another store has. Its record keeps the time
+``origin.at`` (or that of the record before it, if that is later), expiry counts from that time, and
+a journal that it begins takes over ``created`` and ``floor``: its first number is ``floor`` + 1.
+
 *Errors* are those of `holdfast.errors`, with the driver's error as cause. A call that raises has
 changed nothing, except for `StoreUnavailable`, after which an append may or may not be there:
-repeat it with the same id, and it is there once.
+repeat it with the same id, and it is there once. A backend over a network does that by itself, for
+as long as its ``timeout``; it gives every append without an id one of its own (`own_id`).
 
 A backend is written blocking and must be safe to call from many threads. Async callers reach it
 through one thread hop a call (`hop`); a backend that can do better for appends overrides
@@ -34,7 +39,9 @@ through one thread hop a call (`hop`); a backend that can do better for appends 
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -42,7 +49,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, Ty
 
 from msgspec import UNSET, Struct, UnsetType
 
-from holdfast.errors import Conflict, Fenced, InvalidURL, LeaseHeld, StoreClosed
+from holdfast.backends.options import safe_url
+from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -58,6 +66,7 @@ __all__ = [
     "Head",
     "Key",
     "Lease",
+    "Origin",
     "Page",
     "Record",
     "UnsetType",
@@ -65,11 +74,13 @@ __all__ = [
     "fenced",
     "for_people",
     "from_micros",
+    "given_id",
     "held",
+    "micros",
     "next_epoch",
+    "own_id",
     "settle",
     "shown_size",
-    "url_parameters",
 ]
 
 P = ParamSpec("P")
@@ -98,6 +109,7 @@ class Record(Struct, frozen=True, gc=False):
     count: int
     at: int
     body: bytes
+    id: str | None = None  # the append's, where its caller gave one
 
 
 class Lease(Struct, frozen=True, gc=False):
@@ -117,10 +129,19 @@ class Head(Struct, frozen=True):
     size: int  # stored bytes of the records that are there
     created: int
     updated: int
+    ttl: int | None  # microseconds after the last append
     expires: int | None
     status: str | None
     labels: dict[str, str]
     lease: Lease | None  # the newest one while it is valid
+
+
+class Origin(Struct, frozen=True, gc=False):
+    """What another store gave to a record that is copied from it, and to that record's journal."""
+
+    at: int
+    created: int
+    floor: int
 
 
 class Append(Struct, frozen=True, kw_only=True):
@@ -140,6 +161,7 @@ class Append(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str | None] | UnsetType = UNSET  # merged; None removes
     ttl: float | UnsetType | None = UNSET  # None: never expires
     default_ttl: float | None = None  # of a journal that this append begins, if it sets no ttl
+    origin: Origin | None = None  # for a copy: its times are kept, not the clock's (see `Backend`)
 
 
 class Appended(Struct, frozen=True, gc=False):
@@ -175,16 +197,24 @@ class Backend(ABC):
     #: How many async calls may be waiting on this backend at the same time.
     hops: ClassVar[int] = 8
 
+    #: True where people read what is stored: the store then compresses no bodies.
+    readable: ClassVar[bool] = False
+
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url = safe_url(url)
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
+        _live.add(self)
 
     @classmethod
     @abstractmethod
-    def from_url(cls, rest: str, **options: Any) -> Self:
-        """Open what a URL names; *rest* is what follows ``scheme:``. See `url_parameters`."""
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Open what *url* names; *options* go before its parameters (see `backends.options`).
+
+        Two options are the same everywhere: with ``create=False`` nothing comes to be by opening
+        (`StoreNotFound` if there is no store), with ``readonly=True`` nothing is written.
+        """
 
     # -- records ---------------------------------------------------------------------------
 
@@ -327,31 +357,61 @@ class Backend(ABC):
                 self._pool = ThreadPoolExecutor(self.hops, thread_name_prefix="holdfast")
             return self._pool
 
-    def _forget_threads(self) -> None:
-        """In a forked child the parent's threads are not there; start anew."""
+    # -- fork ------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:  # noqa: B027 - most have nothing to do
+        """Come to rest: hold what must not be forked in the middle of something."""
+
+    def _after_fork_in_parent(self) -> None:  # noqa: B027
+        """Go on."""
+
+    def _after_fork_in_child(self) -> None:
+        """The parent's threads are not there, and its connections are the parent's: start anew."""
         self._pool = None
         self._pool_lock = threading.Lock()
 
 
-def url_parameters(
-    url: str, kinds: Mapping[str, Callable[[str], object]]
-) -> tuple[str, dict[str, Any]]:
-    """Split a URL into what is before the ``?``, unquoted, and its parameters by their *kinds*."""
-    if "?" not in url and "%" not in url:
-        return url, {}
-    from urllib.parse import parse_qsl, unquote  # noqa: PLC0415 - slow to import
+_live: weakref.WeakSet[Backend] = weakref.WeakSet()
+_forking: list[Backend] = []
 
-    place, _, query = url.partition("?")
-    parameters: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in kinds:
-            msg = f"{url} has a parameter {name!r}; known here are {', '.join(kinds)}."
-            raise InvalidURL(msg)
-        try:
-            parameters[name] = kinds[name](value)
-        except ValueError as error:
-            raise InvalidURL(f"{url}: {name} cannot be {value!r} ({error}).") from error
-    return unquote(place), parameters
+
+def _before_fork() -> None:
+    _forking[:] = [backend for backend in _live if not backend._closed]  # noqa: SLF001 - its own
+    for backend in _forking:
+        backend._before_fork()  # noqa: SLF001
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop()._after_fork_in_parent()  # noqa: SLF001
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop()._after_fork_in_child()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
+
+
+def own_id() -> str:
+    """An id for an append whose caller gave none, which no caller's can be. See `given_id`."""
+    return "\x1f" + os.urandom(12).hex()
+
+
+def given_id(id_: str | None) -> str | None:
+    """*id_* if a caller gave it, None if it is an `own_id`."""
+    return None if id_ is None or id_[0] == "\x1f" else id_
+
+
+def micros(seconds: float) -> int:
+    """*seconds* as whole microseconds."""
+    return round(seconds * 1e6)
 
 
 def conflict(request: Append, actual: int) -> Conflict:

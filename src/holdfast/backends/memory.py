@@ -15,11 +15,13 @@ from holdfast.backends.base import (
     Head,
     Key,
     Lease,
+    Origin,
     Page,
     Record,
     conflict,
     fenced,
     held,
+    micros,
     next_epoch,
 )
 from holdfast.errors import InvalidURL
@@ -40,11 +42,15 @@ class _Journal:
         self.floor = 0
         self.created = now
         self.updated = now
-        self.ttl: float | None = None
+        self.ttl: int | None = None
         self.expires: int | None = None
         self.status: str | None = None
         self.labels: dict[str, str] = {}
         self.lease: Lease | None = None
+
+    def begin(self, origin: Origin) -> None:
+        self.created = self.updated = origin.created
+        self.seq = self.floor = origin.floor
 
     def change(self, request: Append, now: int) -> None:
         if request.status is not UNSET:
@@ -53,11 +59,11 @@ class _Journal:
             merged = {**self.labels, **request.labels}
             self.labels = {name: value for name, value in merged.items() if value is not None}
         if request.ttl is not UNSET:
-            self.ttl = request.ttl
+            self.ttl = None if request.ttl is None else micros(request.ttl)
         elif not self.seq:
-            self.ttl = request.default_ttl
+            self.ttl = None if request.default_ttl is None else micros(request.default_ttl)
         if request.count or request.ttl is not UNSET:
-            self.expires = None if self.ttl is None else now + int(self.ttl * 1e6)
+            self.expires = None if self.ttl is None else now + self.ttl
 
     def head(self, key: Key, now: int) -> Head:
         return Head(
@@ -67,6 +73,7 @@ class _Journal:
             size=sum(len(record.body) for record in self.records),
             created=self.created,
             updated=self.updated,
+            ttl=self.ttl,
             expires=self.expires,
             status=self.status,
             labels=dict(self.labels),
@@ -85,8 +92,8 @@ class MemoryBackend(Backend):
         self._journals: dict[Key, _Journal] = {}
 
     @classmethod
-    def from_url(cls, rest: str, **options: Any) -> Self:
-        if rest or options:
+    def from_url(cls, url: str, **options: Any) -> Self:
+        if url != "memory:" or options:
             msg = "Each memory: store is new and its own, so its URL ends there; it has no options."
             raise InvalidURL(msg)
         return cls()
@@ -104,9 +111,12 @@ class MemoryBackend(Backend):
                 if not request.count:
                     return Appended(0, now)
                 journal = self._journals[request.key] = _Journal(now)
-            journal.change(request, now)
+            at = now if request.origin is None else request.origin.at
+            journal.change(request, at)
+            if request.origin and not journal.seq:
+                journal.begin(request.origin)
             if request.count:
-                _add(journal, request, max(now, journal.updated))
+                _add(journal, request, max(at, journal.updated))
             return Appended(journal.seq, journal.updated)
 
     @staticmethod
@@ -230,7 +240,7 @@ class MemoryBackend(Backend):
             if last and last.until > now and last.epoch != over:
                 raise held(key, last)
             epoch = next_epoch(last.epoch if last else 0, now)
-            journal.lease = Lease(holder, epoch, now + int(ttl * 1e6))
+            journal.lease = Lease(holder, epoch, now + micros(ttl))
             return journal.lease
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
@@ -240,7 +250,7 @@ class MemoryBackend(Backend):
             journal = self._live(key, now)
             if journal is None or journal.lease is None or journal.lease.epoch != lease.epoch:
                 raise fenced(key)
-            journal.lease = Lease(lease.holder, lease.epoch, now + int(ttl * 1e6))
+            journal.lease = Lease(lease.holder, lease.epoch, now + micros(ttl))
             return journal.lease
 
     def release(self, key: Key, lease: Lease) -> None:
@@ -270,7 +280,8 @@ class MemoryBackend(Backend):
 
 
 def _add(journal: _Journal, request: Append, now: int) -> None:
-    record = Record(journal.seq + request.count, request.count, now, request.body)
+    seq = journal.seq + request.count
+    record = Record(seq, request.count, now, request.body, request.id)
     journal.records.append(record)
     journal.seq = record.seq
     journal.updated = now

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.options import safe_url
 from holdfast.errors import InvalidURL
 
 if TYPE_CHECKING:
@@ -20,6 +21,14 @@ ENTRY_POINTS = "holdfast.backends"
 
 _SCHEMES = {
     "sqlite": "holdfast.backends.sqlite:SqliteBackend",
+    "file": "holdfast.backends.file:FileBackend",
+    "postgresql": "holdfast.backends.postgresql:PostgresBackend",
+    "postgres": "holdfast.backends.postgresql:PostgresBackend",
+    "redis": "holdfast.backends.redis:RedisBackend",
+    "rediss": "holdfast.backends.redis:RedisBackend",
+    "valkey": "holdfast.backends.redis:RedisBackend",
+    "valkeys": "holdfast.backends.redis:RedisBackend",
+    "dynamodb": "holdfast.backends.dynamodb:DynamoBackend",
     "memory": "holdfast.backends.memory:MemoryBackend",
 }
 
@@ -32,8 +41,9 @@ def connect(url: str | os.PathLike[str] | None, **options: Any) -> Backend:
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or DEFAULT_URL
     scheme, rest = _split(os.fspath(url), is_path=isinstance(url, os.PathLike))
-    backend = _find(scheme).from_url(rest, **options)
-    backend.url = f"{scheme}:{rest}"
+    url = f"{scheme}:{rest}"
+    backend = _find(scheme).from_url(url, **options)
+    backend.url = safe_url(url)
     return backend
 
 

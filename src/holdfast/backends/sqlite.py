@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -24,10 +23,11 @@ from holdfast.backends.base import (
     Record,
     fenced,
     held,
+    micros,
     next_epoch,
     shown_size,
-    url_parameters,
 )
+from holdfast.backends.options import flag, seconds, url_parameters
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
@@ -45,25 +45,11 @@ def _durability(text: str) -> str:
     return text
 
 
-def _timeout(seconds: str | float) -> float:
-    if not 0 <= float(seconds) < float("inf"):
-        msg = f"timeout is a number of seconds from 0 up, not {seconds!r}"
-        raise InvalidURL(msg)
-    return float(seconds)
-
-
-def _flag(text: str) -> bool:
-    if text not in ("1", "true", "0", "false"):
-        msg = f"it is true or false, not {text!r}"
-        raise ValueError(msg)
-    return text in ("1", "true")
-
-
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
-    "timeout": _timeout,
+    "timeout": seconds,
     "durability": _durability,
-    "readonly": _flag,
-    "create": _flag,
+    "readonly": flag,
+    "create": flag,
     "vfs": str,
 }
 
@@ -71,7 +57,7 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
 _LIVE = "coalesce(max(expires, coalesce(until, 0)) > ?, 1)"
 
 _HEAD = """
-SELECT id, seq, floor, size, created, updated, expires, status, holder, epoch, until,
+SELECT id, seq, floor, size, created, updated, ttl, expires, status, holder, epoch, until,
        (SELECT json_group_object(name, value) FROM holdfast_labels l WHERE l.journal = j.journal)
 FROM holdfast_journals j
 """
@@ -87,7 +73,7 @@ WHERE journal = (SELECT journal FROM holdfast_journals
   AND seq > ?
 """  # noqa: S608 - all of it from here
 
-_READ = f"SELECT seq, count, at, body {_FROM}"
+_READ = f"SELECT seq, count, at, body, id {_FROM}"
 _BODIES = f"SELECT seq, body {_FROM} ORDER BY seq LIMIT ?"
 
 
@@ -113,15 +99,14 @@ class SqliteBackend(Backend):
         self.path = os.path.abspath(path)
         self._durability = _durability(durability)
         self._database = Database(
-            self.path, timeout=_timeout(timeout), durability=durability, readonly=readonly, vfs=vfs
+            self.path, timeout=seconds(timeout), durability=durability, readonly=readonly, vfs=vfs
         )
         self._database.open(create=create)
         self._group = self._new_group()
-        _live.add(self)
 
     @classmethod
-    def from_url(cls, rest: str, **options: Any) -> Self:
-        path, parameters = url_parameters(rest, _PARAMETERS)
+    def from_url(cls, url: str, **options: Any) -> Self:
+        path, parameters = url_parameters(url.removeprefix("sqlite:"), _PARAMETERS)
         if path.startswith("//"):
             msg = (
                 f"sqlite:{path} is ambiguous. Write sqlite:agents.db for a file in this directory, "
@@ -279,7 +264,7 @@ class SqliteBackend(Backend):
         last = self._lease(journal)
         if last and last.until > at and last.epoch != over:
             raise held(key, last)
-        lease = Lease(holder, next_epoch(last.epoch if last else 0, at), at + int(ttl * 1e6))
+        lease = Lease(holder, next_epoch(last.epoch if last else 0, at), at + micros(ttl))
         self._set_lease(journal, lease)
         return lease
 
@@ -291,7 +276,7 @@ class SqliteBackend(Backend):
         found = self._find(key, at)
         if found is None or found[2] != lease.epoch:
             raise fenced(key)
-        renewed = Lease(lease.holder, lease.epoch, at + int(ttl * 1e6))
+        renewed = Lease(lease.holder, lease.epoch, at + micros(ttl))
         self._set_lease(found[0], renewed)
         return renewed
 
@@ -426,7 +411,6 @@ class SqliteBackend(Backend):
         return facts
 
     def _close(self) -> None:
-        _live.discard(self)
         self._database.close()
 
     # -- fork ------------------------------------------------------------------------------------
@@ -438,8 +422,8 @@ class SqliteBackend(Backend):
         self._database.after_fork_in_parent()
 
     def _after_fork_in_child(self) -> None:
+        super()._after_fork_in_child()
         self._database.after_fork_in_child()
-        self._forget_threads()
         self._group = self._new_group()
 
 
@@ -478,7 +462,8 @@ def _tell(ticket: Ticket, outcome: Appended | HoldfastError) -> None:
 def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
     import json  # noqa: PLC0415 - not needed to write or read records
 
-    id_, seq, floor, size, created, updated, expires, status, holder, epoch, until, labels = row
+    id_, seq, floor, size, created, updated, ttl, expires, status, *lease, labels = row
+    holder, epoch, until = lease
     return Head(
         key=Key(tenant, kind, id_),
         seq=seq,
@@ -486,6 +471,7 @@ def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
         size=size,
         created=created,
         updated=updated,
+        ttl=ttl,
         expires=expires,
         status=status,
         labels=json.loads(labels),
@@ -513,32 +499,4 @@ def _integrity(connection: apsw.Connection) -> Fact:
         "ok" if found == ["ok"] else "; ".join(found),
         ok=found == ["ok"],
         advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
-    )
-
-
-_live: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-_forking: list[SqliteBackend] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = _live
-    for backend in _forking:
-        backend._before_fork()  # noqa: SLF001 - this module's own
-
-
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop()._after_fork_in_parent()  # noqa: SLF001
-
-
-def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop()._after_fork_in_child()  # noqa: SLF001
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
     )

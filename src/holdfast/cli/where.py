@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 import holdfast
 from holdfast import conversation, task
+from holdfast.backends.options import safe_url
 from holdfast.backends.registry import DEFAULT_URL
 from holdfast.cli.errors import Ambiguous, Missing
 from holdfast.errors import InvalidId
@@ -40,7 +40,7 @@ class Where:
     def name(self) -> str:
         """The store's URL, without the password that may be in it."""
         url = self.store or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
-        return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:***@", url)
+        return safe_url(url)
 
     def open(self, **options: Any) -> holdfast.Store:
         """Open the store to look at it: neither the file nor anything in it comes to be by that."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.backends.base import Append, Appended, Backend, Key, Lease
+from holdfast.backends.base import Append, Appended, Backend, Key, Lease, Origin
 from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed
 
 if TYPE_CHECKING:
@@ -337,6 +337,36 @@ class BackendContract:
         assert store.compact(KEY, 100) == 3
         assert (store.seqs(), store.head(KEY).seq) == ([], 5)
         assert store.append(expect=5).seq == 6
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def test_a_read_tells_the_ids_that_callers_gave(self, store: Caller) -> None:
+        """And none that the backend may have made for itself."""
+        store.append(id="a")
+        store.append()
+        assert [record.id for record in store.read(KEY)] == ["a", None]
+
+    def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
+        """As if it had been written here, then."""
+        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        assert store.append(count=2, expect=0, origin=origin).seq == 9
+        later = Origin(at=3_000_000, created=1_000_000, floor=7)
+        assert store.append(expect=9, origin=later) == Appended(10, 3_000_000)
+        head = store.head(KEY)
+        assert (head.seq, head.floor, head.created, head.updated) == (10, 7, 1_000_000, 3_000_000)
+        assert [(r.seq, r.at) for r in store.read(KEY)] == [(9, 2_000_000), (10, 3_000_000)]
+        assert store.append().at > 3_000_000
+
+    def test_the_expiry_of_a_copy_counts_from_its_own_time(self, store: Caller) -> None:
+        """What was to be gone tomorrow is not given another month by being copied."""
+        at = store.append(KEY._replace(id="clock")).at - 10_000_000
+        origin = Origin(at=at, created=at, floor=0)
+        store.append(origin=origin)
+        store.append(body=b"", count=0, ttl=60, origin=origin)
+        head = store.head(KEY)
+        assert (head.ttl, head.expires) == (60_000_000, at + 60_000_000)
+        store.append(body=b"", count=0, ttl=5, origin=origin)
+        assert store.head(KEY) is None
 
     # -- expiry --------------------------------------------------------------------------------
 
