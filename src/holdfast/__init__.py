@@ -15,6 +15,7 @@ from holdfast.conversation import AsyncConversation, Conversation, ConversationI
 from holdfast.errors import (
     Conflict,
     ConversationNotFound,
+    DurabilityWarning,
     Fenced,
     GoalMismatch,
     HoldfastError,
@@ -71,6 +72,7 @@ __all__ = [
     "Conversation",
     "ConversationInfo",
     "ConversationNotFound",
+    "DurabilityWarning",
     "Decision",
     "Entry",
     "Fenced",

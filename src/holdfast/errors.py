@@ -33,6 +33,7 @@
     └── MissingExtra                (ImportError) an optional dependency is not installed
 
 Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
+One thing is worth a warning, a `DurabilityWarning`: a store that may forget what it acknowledged.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conflict",
     "ConversationNotFound",
+    "DurabilityWarning",
     "Fenced",
     "GoalMismatch",
     "HoldfastError",
@@ -80,6 +82,10 @@ __all__ = [
 
 class HoldfastError(Exception):
     """The base of everything this package raises on purpose."""
+
+
+class DurabilityWarning(UserWarning):
+    """This store acknowledges writes that a power loss can undo."""
 
 
 class StoreError(HoldfastError):

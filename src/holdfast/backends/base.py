@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -249,6 +250,22 @@ class Backend(ABC):
     @abstractmethod
     def head(self, key: Key) -> Head | None:
         """The journal's head, or None where no record was ever added."""
+
+    def wait(self, key: Key, *, after: int = 0, timeout: float) -> bool:
+        """Wait until there are entries numbered over *after*; False if *timeout* seconds pass.
+
+        Here by looking again, ever less often; a backend that can be woken overrides it.
+        """
+        deadline, pause = time.monotonic() + timeout, 0.01
+        while True:
+            head = self.head(key)
+            if head is not None and head.seq > after:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, 0.5)
 
     @abstractmethod
     def scan(

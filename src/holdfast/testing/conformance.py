@@ -154,6 +154,23 @@ class BackendContract:
         finally:
             other.close()
 
+    def test_a_waiter_is_told_when_there_is_more(
+        self, store: Caller, opened: Callable[[], Backend]
+    ) -> None:
+        """By another connection's append; not by the entries that it knows."""
+        other = opened()
+        try:
+            store.append()
+            assert store.wait(KEY, timeout=0) is True
+            assert store.wait(KEY, after=1, timeout=0.05) is False
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(other.wait, KEY, after=1, timeout=60)
+                time.sleep(0.05)
+                store.append()
+                assert waiting.result() is True
+        finally:
+            other.close()
+
     # -- conditions ----------------------------------------------------------------------------
 
     def test_the_second_writer_at_one_position_gets_a_conflict(self, store: Caller) -> None:
