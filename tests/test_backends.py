@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -15,7 +20,6 @@ from holdfast.testing.machine import contract_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from holdfast.backends.base import Backend
 
@@ -60,3 +64,28 @@ def a_dict() -> Iterator[Callable[[], Backend]]:
 
 TestSqliteMachine = contract_machine(a_file, examples=60)
 TestMemoryMachine = contract_machine(a_dict, reopen=False)
+
+
+def test_a_backend_of_ones_own_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    """The example package, installed as people would; then its scheme works in any program."""
+    example = Path(__file__).parent.parent / "examples" / "backend"
+    copied = shutil.copytree(example, tmp_path / "backend")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    where = tmp_path / "installed"
+    subprocess.run(
+        [*pip, "--no-deps", "--no-build-isolation", "--target", where, copied], check=True
+    )
+    program = (
+        "import holdfast\n"
+        "with holdfast.open('shared:demo') as store:\n"
+        "    store.conversation('alice').append({'role': 'user', 'content': 'Hello'})\n"
+        "with holdfast.open('shared:demo') as store:\n"
+        "    print(store.backend.url, store.conversation('alice').messages())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(where)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "shared:demo [{'role': 'user', 'content': 'Hello'}]\n"
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(copied)]
+    subprocess.run(suite, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
