@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import append, concurrency, disk, imports, reading, resume, step
+from bench import append, backends, concurrency, disk, imports, reading, resume, step
 from bench._measure import Bench, Row
 from bench._plot import as_svg
 from bench._report import as_json, as_table
@@ -28,6 +28,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "disk": disk.measure,
     "resume": resume.measure,
     "import": imports.measure,
+    "backends": backends.measure,
 }
 
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -57,7 +58,8 @@ def main(
 ) -> None:
     """Measure what Holdfast costs, as ratios to a raw insert in the same run.
 
-    Without names, everything: append, step, concurrency, load, window, disk, resume, import.
+    Without names, everything: append, step, concurrency, load, window, disk, resume, import,
+    backends.
     """
     names = names or tuple(MEASUREMENTS)
     if plot_file is not None and "append" not in names:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,36 @@ class Contest:
     def within(self, name: str, part: slice) -> float:
         """The same for only a *part* of each round's calls."""
         return statistics.median(statistics.median(times[name][part]) for times in self._rounds)
+
+
+def slice_of_threads(calls: Sequence[Callable[[], object]], seconds: float) -> list[int]:
+    """Make each of *calls* over and over, on a thread of its own; how often each was done in time.
+
+    What a thread has under way at the end does not count.
+    """
+    counts = [0] * len(calls)
+    deadline = 0.0
+
+    def start() -> None:
+        nonlocal deadline
+        deadline = perf_counter() + seconds
+
+    barrier = threading.Barrier(len(calls), action=start)
+
+    def repeat(number: int) -> None:
+        barrier.wait()
+        while True:
+            calls[number]()
+            if perf_counter() > deadline:
+                return
+            counts[number] += 1
+
+    threads = [threading.Thread(target=repeat, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return counts
 
 
 def milliseconds(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-import threading
 from contextlib import closing
 from functools import partial
 from itertools import count, cycle
@@ -13,7 +12,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import holdfast
-from bench._measure import Bench, Raw, Row, make_bodies, make_turns, milliseconds, timed
+from bench._measure import (
+    Bench,
+    Raw,
+    Row,
+    make_bodies,
+    make_turns,
+    milliseconds,
+    slice_of_threads,
+    timed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,27 +158,7 @@ class _Loop:
 
 
 def _thread_slice(store: holdfast.Store, seconds: float) -> list[int]:
-    counts = [0] * APPENDERS
-    deadline = 0.0
-
-    def start() -> None:
-        nonlocal deadline
-        deadline = perf_counter() + seconds
-
-    barrier = threading.Barrier(APPENDERS, action=start)
-
-    def append(number: int) -> None:
-        chat, turn = store.conversation(f"chat-{number}"), TURNS[number]
-        barrier.wait()
-        while True:
-            chat.append(*turn)
-            if perf_counter() > deadline:
-                return
-            counts[number] += 1
-
-    threads = [threading.Thread(target=append, args=(number,)) for number in range(APPENDERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return counts
+    chats = [store.conversation(f"chat-{number}") for number in range(APPENDERS)]
+    return slice_of_threads(
+        [partial(chat.append, *turn) for chat, turn in zip(chats, TURNS, strict=True)], seconds
+    )
