@@ -44,7 +44,7 @@ from holdfast import (
     tokens,
 )
 from holdfast._recovery import PREAMBLE
-from holdfast.backends.base import Key
+from holdfast.backends.base import Head, Key
 from tests import nouns
 from tests.nouns import Place
 
@@ -1114,3 +1114,49 @@ def test_opening_may_be_cancelled_at_any_moment(tmp_path: Path) -> None:
             assert store._keeper._held == []
 
     asyncio.run(main())
+
+
+def test_a_task_can_be_labelled_and_given_an_end_later(place: Place) -> None:
+    """While it is open, and when it is not."""
+    store = place.open()
+    with store.task("t", goal="Say hello") as task:
+        task.label(team="red")
+        task.expire(60)
+        task.finish("hello")
+    assert [info.id for info in store.tasks(labels={"team": "red"})] == ["t"]
+    store.task("t").expire(0.01)
+    store.task("t").label(team=None)
+    time.sleep(0.05)
+    assert list(store.tasks()) == []
+    with pytest.raises(TaskNotFound):
+        store.task("t").expire(60)
+    with pytest.raises(TaskNotFound):
+        store.task("t").label(team="red")
+
+
+def test_a_time_to_live_given_on_resuming_counts_from_then_on(place: Place) -> None:
+    """Whoever opens a task says how long it is to be kept; saying nothing changes nothing."""
+    store = place.open()
+    with store.task("t", goal="Say hello", ttl=60):
+        pass
+    with store.task("t"):
+        pass
+    assert head_of(store).ttl == 60_000_000
+    with store.task("t", ttl=None) as task:
+        task.finish("hello")
+    assert head_of(store).ttl is None
+
+
+def test_a_run_takes_labels_and_a_time_to_live(place: Place) -> None:
+    """As a task does."""
+    store = place.open()
+    store.run("t", "Go", plan=["a"], execute=lambda step: 1, labels={"team": "red"}, ttl=60)
+    head = head_of(store)
+    assert (head.labels, head.ttl) == ({"team": "red"}, 60_000_000)
+
+
+def head_of(store: Store) -> Head:
+    """The head of the task "t"."""
+    head = store.backend.head(Key("default", "task", "t"))
+    assert head is not None
+    return head

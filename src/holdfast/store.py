@@ -164,13 +164,15 @@ class AsyncStore:
         agent: str | None = None,
         lease: float = 60,
         wait: float = 0,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | UnsetType | None = UNSET,
     ) -> Any:
         """Run a whole task, or what is left of it, and return its outcome.
 
         *plan*: a list of steps, or a function that makes one. ``execute(step)`` does one step;
         ``finish(results)`` makes the outcome, without it the results are the outcome.
         """
-        opened = self.task(id, goal, agent=agent, lease=lease, wait=wait)
+        opened = self.task(id, goal, agent=agent, lease=lease, wait=wait, labels=labels, ttl=ttl)
         self._show(opened)
         return await opened.run(plan=plan, execute=execute, finish=finish)
 

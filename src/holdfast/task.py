@@ -263,7 +263,11 @@ class AsyncTask(_View):
             raise GoalMismatch(msg)
         if not self.done:
             await self._record(
-                kinds.RESUMED, {"agent": self._agent}, status=kinds.OPEN, labels=self._labels
+                kinds.RESUMED,
+                {"agent": self._agent},
+                status=kinds.OPEN,
+                labels=self._labels,
+                ttl=self._ttl,
             )
 
     async def __aexit__(
@@ -450,6 +454,23 @@ class AsyncTask(_View):
             raise self._not_found()
         return TaskInfo.of(head)
 
+    async def label(self, /, **labels: str | None) -> None:
+        """Set labels; None removes one. They are what `store.tasks(labels=…)` finds by."""
+        await self._change(labels=labels)
+
+    async def expire(self, ttl: float | None) -> None:
+        """Let it end *ttl* seconds after its last entry, from now on; None: never.
+
+        Not while it is open: the time counts, but a task does not end in the middle of a step.
+        """
+        await self._change(ttl=check_ttl(ttl))
+
+    async def _change(self, **changes: Any) -> None:
+        """Change what is not in the journal; under the lease, if we have it."""
+        lease = None if self._held is None else self._held.lease
+        if not await self._journal.append(lease=lease, **changes):
+            raise self._not_found()
+
     async def delete(self) -> bool:
         """Remove the task. False if it was not there. A worker that has it open is fenced off."""
         return await self._journal.delete()
@@ -557,6 +578,8 @@ class Task(_View, Face[AsyncTask]):
     checkpoint = blocking(AsyncTask.checkpoint)
     resume_context = blocking(AsyncTask.resume_context)
     info = blocking(AsyncTask.info)
+    label = blocking(AsyncTask.label)
+    expire = blocking(AsyncTask.expire)
     delete = blocking(AsyncTask.delete)
     run = blocking(AsyncTask.run)
 
