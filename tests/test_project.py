@@ -26,7 +26,9 @@ LAYERS = (
     # Commands see everything; nothing imports a command.
     {"cli"},
     # What is built on the public face. None of these needs another.
-    {"adapters", "inspector", "testing"},
+    {"adapters", "copying", "importing", "inspector", "testing"},
+    # What others' files mean: the part of importing that does no I/O.
+    {"_foreign"},
     # The public face, holdfast/__init__.py: only what stands above it may `import holdfast`.
     {"holdfast"},
     # A URL in, nouns out: the one place that knows both nouns and backends.
@@ -49,7 +51,10 @@ LAYERS = (
 )
 
 # Parts that see the backend contract, never one backend: these modules of `backends` are theirs.
-ONLY_THE_CONTRACT = {"journal", "leases", "conversation", "task", "state", "memory"}
+ONLY_THE_CONTRACT = {
+    *("journal", "leases", "conversation", "task", "state", "memory"),
+    *("copying", "importing"),
+}
 CONTRACT = {"holdfast.backends", "holdfast.backends.base"}
 
 # Absent after `import holdfast`, for the time they cost or because they are optional. A module

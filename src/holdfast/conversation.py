@@ -347,7 +347,7 @@ async def _copy(
     """Write *messages* to an empty *target*, in chunks that a repeated call takes up again."""
     entries = [*((COPIED, message) for message in messages), (FORKED, origin)]
     done = position = 0
-    for chunk in _chunks(entries):
+    for chunk in chunks(entries):
         status = None if done + len(chunk) == len(entries) else FORKING
         position = await target.append(
             *chunk, id=f"fork-{done}", expect=position, status=status, **changes
@@ -355,7 +355,7 @@ async def _copy(
         done += len(chunk)
 
 
-def _chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+def chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
     chunk: list[tuple[str, Any]] = []
     size = 0
     for entry in entries:

@@ -22,6 +22,7 @@
     ├── InvalidId                   (ValueError) a tenant, kind, id or label that cannot be one
     ├── InvalidURL                  (ValueError) a store URL that says nothing we know
     ├── InvalidMessage              (ValueError) not a dict with a role
+    ├── NotImportable               (ValueError) a file that says nothing we know; says where
     ├── NotStorable                 (TypeError) a value no store can keep; says where it sits
     ├── TooLarge                    (ValueError) over a limit on size or depth; says where it sits
     ├── Unreadable                  (ValueError) stored bytes this release cannot decode
@@ -59,6 +60,7 @@ __all__ = [
     "MissingExtra",
     "NotAStore",
     "NotFound",
+    "NotImportable",
     "NotStorable",
     "SchemaTooNew",
     "StoreBusy",
@@ -190,6 +192,10 @@ class InvalidURL(HoldfastError, ValueError):
 
 class InvalidMessage(HoldfastError, ValueError):
     """A message is a dict with a role."""
+
+
+class NotImportable(HoldfastError, ValueError):
+    """A file that cannot be read, that is nothing we know, or that may mean several things."""
 
 
 class _Located(HoldfastError):

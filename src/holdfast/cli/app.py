@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 import holdfast
+from holdfast.cli.copy import copy
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.errors import translated
+from holdfast.cli.importing import import_
 from holdfast.cli.listing import ls
 from holdfast.cli.show import show
 from holdfast.cli.tail import tail
@@ -21,7 +23,7 @@ __all__ = ["main"]
 EXIT_CODES = """\b
 Exit codes:
   0  fine
-  1  an error, or doctor found a problem
+  1  an error, doctor found a problem, or copy left something out
   2  usage, or an id that means several things
   3  nothing under that id
 """
@@ -59,10 +61,10 @@ class Commands(click.Group):
 def main() -> None:
     """Look into a Holdfast store: what agents have said, done, and left to do.
 
-    Commands only read: none of them creates a store or changes one. --store and --tenant may also
-    follow the command.
+    Commands only read, but for copy and import: no other creates a store or changes one. --store
+    and --tenant may also follow the command.
     """
 
 
-for command in (demo, ls, show, tail, doctor):
+for command in (demo, ls, show, tail, doctor, copy, import_):
     main.add_command(command)

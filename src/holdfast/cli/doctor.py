@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import click
 from msgspec import Struct, field
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast import Codec, HoldfastError, StoreError
 from holdfast.backends.base import Fact
-from holdfast.cli.errors import FAILED
+from holdfast.cli.errors import FAILED, Failure
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, store_options
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast import Store
-    from holdfast.backends.base import Backend, Head, Record
+    from holdfast.backends.base import Backend, Head, Key, Record
 
 __all__ = ["doctor"]
 
@@ -29,6 +29,17 @@ ADVICE = (
     "Copy the store away before anything else, then restore these from a backup. "
     "Everything else can be read."
 )
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """What a backend has whose damaged parts can be told from the others."""
+
+    def repair(self) -> list[str]:
+        """Set aside what is damaged and keep the rest; what was done."""
+
+    def lost(self, key: Key) -> list[tuple[int, int]]:
+        """The entries that repairs have taken out: the first and last of each run."""
 
 
 class Problem(Struct, frozen=True):
@@ -46,6 +57,7 @@ class Report(Struct):
     tenant: str
     ok: bool = True
     error: str | None = None
+    repaired: list[str] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     journals: int = 0
     records: int = 0
@@ -55,17 +67,25 @@ class Report(Struct):
 
 @click.command(short_help="Check that the store is well.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="First move what is damaged to files beside the journals, and keep the rest. For file: "
+    "stores, of all tenants.",
+)
 @store_options
 @click.pass_context
-def doctor(context: click.Context, *, as_json: bool) -> None:
+def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
     """Check the store: engine, durability, integrity, sizes, and that every record can be read.
 
-    Reads everything and changes nothing. Exit code 1 if anything is not as it should be; the
-    advice says what to do. Records are those of one tenant.
+    Reads everything and, without --repair, changes nothing. Exit code 1 if anything is not as it
+    should be; the advice says what to do. Records are those of one tenant.
     """
     where = context.ensure_object(Where)
     report = Report(where.name, where.tenant)
     try:
+        if repair:
+            _repair(where, report)
         with where.open() as store:
             _examine(store, report)
     except HoldfastError as error:
@@ -78,6 +98,20 @@ def doctor(context: click.Context, *, as_json: bool) -> None:
     else:
         _print(report, Screen())
     context.exit(0 if report.ok else FAILED)
+
+
+# -- repairing -------------------------------------------------------------------------------------
+
+
+def _repair(where: Where, report: Report) -> None:
+    with where.open(readonly=False) as store:
+        if not isinstance(store.backend, Repairable):
+            msg = (
+                f"{where.name} cannot be repaired by this command: only file: stores can. "
+                "Restore it from a backup; `holdfast doctor` alone says what is wrong."
+            )
+            raise Failure(msg)
+        report.repaired = store.backend.repair()
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -114,16 +148,18 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
     codec = Codec()
     last = head.floor
     try:
+        gone = backend.lost(head.key) if isinstance(backend, Repairable) else []
         for record in _records(backend, head):
             report.records += 1
             report.entries += record.count
-            if record.seq - record.count != last:
+            first = record.seq - record.count + 1
+            if first != last + 1 and (last + 1, first - 1) not in gone:
                 yield Problem(name, last + 1, "Entries are missing here.")
             last = record.seq
             trouble = _trouble(codec, record)
             if trouble:
-                yield Problem(name, record.seq - record.count + 1, trouble)
-        if last < head.seq:
+                yield Problem(name, first, trouble)
+        if last < head.seq and (last + 1, head.seq) not in gone:
             yield Problem(name, last + 1, "Entries are missing from here on.")
     except StoreError as error:
         yield Problem(name, last + 1, str(error))
@@ -151,7 +187,8 @@ def _trouble(codec: Codec, record: Record) -> str | None:
 
 
 def _print(report: Report, screen: Screen) -> None:
-    facts = [*report.facts, *_records_facts(report)]
+    done = [Fact("repaired", text) for text in report.repaired]
+    facts = [*done, *report.facts, *_records_facts(report)]
     width = max(len(fact.name) for fact in facts)
     for fact in facts:
         _line(screen, fact, width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["tail"]
 
-#: Seconds between two looks: one small read each, soon enough for a person.
-POLL = 0.5
+#: Seconds that we wait for more before we look whether the journal is still there.
+PATIENCE = 2.0
 
 #: Columns of an entry's type, where there is room to align what follows it.
 TYPE = 10
@@ -68,7 +67,7 @@ def _entries(store: Store, head: Head, count: int, *, follow: bool) -> Iterator[
     for entry in journal.read(upto=seq, limit=count, reverse=True)[::-1] if count else ():
         yield entry
     while follow:
-        time.sleep(POLL)
+        store.backend.wait(journal.key, after=seq, timeout=PATIENCE)
         now = journal.head()
         if now is None:
             raise Missing(f"{head.key.kind}/{head.key.id} is no longer there.")

@@ -43,8 +43,8 @@ class Where:
         return safe_url(url)
 
     def open(self, **options: Any) -> holdfast.Store:
-        """Open the store to look at it: neither the file nor anything in it comes to be by that."""
-        options |= {"create": False, "readonly": True}
+        """Open the store to look at it, unless *options* say more: nothing comes to be by that."""
+        options = {"create": False, "readonly": True} | options
         return holdfast.open(self.store, tenant=self.tenant, **options)
 
 
