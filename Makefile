@@ -3,21 +3,27 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format bench soak lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
 ROUNDS ?= 10
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' Makefile
 
 demo: run-env ## watch an agent get killed and carry on
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: lint ## check everything: style, types, and every test
+test: lint servers ## check everything: style, types, and every test, against real servers
 	@echo '· Running the tests'
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-fast: dev-env ## run the tests that need no server and little time
+	@$(BIN)/python -m pytest -m 'not server and not soak and not slow' $(ARGS)
+
+servers: ## install the servers that the tests start
+	@tools/servers
 
 lint: dev-env ## check style and types
 	@echo '· Checking style'
@@ -52,7 +58,7 @@ lock: ## pin versions and hashes again after a change of dependencies
 		--constraints requirements/build.txt --output-file requirements/dev.txt
 
 clean: ## remove everything that was made here
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 run-env:
