@@ -17,11 +17,23 @@ import holdfast
 from holdfast import AsyncConversation, AsyncJournal, AsyncStep, AsyncStore, AsyncTask, Store
 from holdfast._faces import HopPort, InlinePort
 from holdfast.backends.memory import MemoryBackend
+from tests import places
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Driven", "Place", "bot", "call", "place", "result", "store", "system", "user"]
+__all__ = [
+    "Driven",
+    "Place",
+    "bot",
+    "call",
+    "everywhere",
+    "place",
+    "result",
+    "store",
+    "system",
+    "user",
+]
 
 ASYNC_NOUNS = (AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep)
 
@@ -68,11 +80,15 @@ async def _result(awaitable: Awaitable[Any]) -> Any:
 
 
 class Place:
-    """Where state lives in a test: `open` it as often as you like, each time through one face."""
+    """Where state lives in a test: `open` it as often as you like, each time through one face.
 
-    def __init__(self, backend: str, face: str, directory: Path) -> None:
+    That is at *url*; without one, for SQLite, a file in *directory*.
+    """
+
+    def __init__(self, backend: str, face: str, directory: Path, url: str | None = None) -> None:
         self.is_async = face == "async"
         self.path = directory / "nouns.db"
+        self.url = f"sqlite:{self.path}" if url is None else url
         self.memory = MemoryBackend() if backend == "memory" else None
         self._loop = asyncio.new_event_loop()
         self._opened: list[Store] = []
@@ -85,7 +101,7 @@ class Place:
             opened = AsyncStore(self.memory, port, **options)
             opened = opened if self.is_async else Store(opened)
         else:
-            opened = (holdfast.open_async if self.is_async else holdfast.open)(self.path, **options)
+            opened = (holdfast.open_async if self.is_async else holdfast.open)(self.url, **options)
         if self.is_async:
             opened = Driven(opened, self._loop)
         self._opened.append(cast("Store", opened))
@@ -104,6 +120,25 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each backend, through each face."""
     backend, _, face = request.param.partition("-")
     made = Place(backend, face, tmp_path)
+    yield made
+    made.close()
+
+
+def _through_both_faces() -> Iterator[Any]:
+    for face in ("sync", "async"):
+        yield f"memory-{face}"
+        for name in places.LOCAL:
+            yield f"{name}-{face}"
+        for name in places.SERVERS:
+            yield pytest.param(f"{name}-{face}", marks=pytest.mark.server)
+
+
+@pytest.fixture(params=_through_both_faces())
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend there is, through each face: for what is essential."""
+    backend, _, face = request.param.rpartition("-")
+    url = None if backend == "memory" else places.find(backend, request, hurried=True).url
+    made = Place(backend, face, tmp_path, url)
     yield made
     made.close()
 
