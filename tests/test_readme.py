@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -29,6 +30,20 @@ def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout == output
         assert (done.returncode == 0) == ("--crash" not in command)
+
+
+def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
+    """Import and copy, one after the other, with the files of the examples."""
+    for file in (ROOT / "examples").glob("*.json"):
+        shutil.copy(file, tmp_path)
+    sessions = [text for language, text in BLOCKS if language == "console" and "$ holdfast" in text]
+    steps = [step for session in sessions for step in session.split("$ ")[1:]]
+    assert len(steps) == 3
+    for step in steps:
+        command, _, output = step.partition("\n")
+        arguments = [sys.executable, "-m", "holdfast.cli", *command.split()[1:]]
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_the_other_examples_run(tmp_path: Path) -> None:
