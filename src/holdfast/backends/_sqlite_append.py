@@ -102,7 +102,7 @@ def _append(
         head = _Head(create(connection, request.key, at), 0, None, None, at)
     if request.origin is not None:
         at = request.origin.at
-        if not head.seq:
+        if request.count and not head.seq:
             head.ttl = _micros(request.default_ttl)
             _begin(connection, head, request.origin)
     if request.status is not UNSET or request.labels is not UNSET:

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, Ty
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.backends.options import safe_url
-from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed
+from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed, StoreError
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -148,8 +148,9 @@ class Origin(Struct, frozen=True, gc=False):
 class Append(Struct, frozen=True, kw_only=True):
     """One write: a record to add, conditions, and what else changes with it.
 
-    With ``count=0`` and no body it adds no record and only changes status, labels and ttl; on a
-    journal that is not there it then does nothing and reports number 0.
+    With ``count=0`` and no body it adds no record and only changes status, labels and ttl. Where
+    there is neither a journal nor a lease it then does nothing; where there is only a lease, the
+    journal has them when it begins. Either way it reports number 0.
     """
 
     key: Key
@@ -327,6 +328,21 @@ class Backend(ABC):
     @abstractmethod
     def facts(self, *, deep: bool = False) -> list[Fact]:
         """What `holdfast doctor` reports; *deep* also reads everything and checks it."""
+
+    def repair(self) -> list[str]:
+        """Set aside what is damaged and keep the rest, deleting nothing; what was done, in words.
+
+        For ``holdfast doctor --repair``, where damaged parts can be told from the others.
+        """
+        msg = (
+            f"{self.url} cannot be repaired in place: only file: stores can. Restore a backup; "
+            "`holdfast doctor` says what is wrong."
+        )
+        raise StoreError(msg)
+
+    def lost(self, key: Key) -> list[tuple[int, int]]:  # noqa: ARG002 - nothing, unless it repairs
+        """The entries that repairs have taken out: the first and last of each run."""
+        return []
 
     @abstractmethod
     def _close(self) -> None:

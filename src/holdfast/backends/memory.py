@@ -113,7 +113,7 @@ class MemoryBackend(Backend):
                 journal = self._journals[request.key] = _Journal(now)
             at = now if request.origin is None else request.origin.at
             journal.change(request, at)
-            if request.origin and not journal.seq:
+            if request.origin and request.count and not journal.seq:
                 journal.begin(request.origin)
             if request.count:
                 _add(journal, request, max(at, journal.updated))

@@ -61,8 +61,8 @@ class Commands(click.Group):
 def main() -> None:
     """Look into a Holdfast store: what agents have said, done, and left to do.
 
-    Commands only read, but for copy and import: no other creates a store or changes one. --store
-    and --tenant may also follow the command.
+    Commands only read, but for copy, import and doctor --repair: no other creates a store or
+    changes one. --store and --tenant may also follow the command.
     """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, field
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast import Codec, HoldfastError, StoreError
 from holdfast.backends.base import Fact
-from holdfast.cli.errors import FAILED, Failure
+from holdfast.cli.errors import FAILED
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, store_options
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast import Store
-    from holdfast.backends.base import Backend, Head, Key, Record
+    from holdfast.backends.base import Backend, Head, Record
 
 __all__ = ["doctor"]
 
@@ -29,17 +29,6 @@ ADVICE = (
     "Copy the store away before anything else, then restore these from a backup. "
     "Everything else can be read."
 )
-
-
-@runtime_checkable
-class Repairable(Protocol):
-    """What a backend has whose damaged parts can be told from the others."""
-
-    def repair(self) -> list[str]:
-        """Set aside what is damaged and keep the rest; what was done."""
-
-    def lost(self, key: Key) -> list[tuple[int, int]]:
-        """The entries that repairs have taken out: the first and last of each run."""
 
 
 class Problem(Struct, frozen=True):
@@ -105,12 +94,6 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
 
 def _repair(where: Where, report: Report) -> None:
     with where.open(readonly=False) as store:
-        if not isinstance(store.backend, Repairable):
-            msg = (
-                f"{where.name} cannot be repaired by this command: only file: stores can. "
-                "Restore it from a backup; `holdfast doctor` alone says what is wrong."
-            )
-            raise Failure(msg)
         report.repaired = store.backend.repair()
 
 
@@ -119,9 +102,7 @@ def _repair(where: Where, report: Report) -> None:
 
 def _examine(store: Store, report: Report) -> None:
     report.facts = store.backend.facts(deep=True)
-    for tenant, kind in store.backend.kinds():
-        if tenant != store.tenant:
-            continue
+    for kind in _kinds(store, report):
         try:
             for head in heads(store, kind):
                 report.journals += 1
@@ -129,6 +110,14 @@ def _examine(store: Store, report: Report) -> None:
         except StoreError as error:
             report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
     report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
+
+
+def _kinds(store: Store, report: Report) -> list[str]:
+    try:
+        return [kind for tenant, kind in store.backend.kinds() if tenant == store.tenant]
+    except StoreError as error:
+        report.unreadable.append(Problem("…", 0, f"They cannot be listed: {error}"))
+        return []
 
 
 def _check(backend: Backend, head: Head, report: Report) -> list[Problem]:
@@ -148,7 +137,7 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
     codec = Codec()
     last = head.floor
     try:
-        gone = backend.lost(head.key) if isinstance(backend, Repairable) else []
+        gone = backend.lost(head.key)
         for record in _records(backend, head):
             report.records += 1
             report.entries += record.count

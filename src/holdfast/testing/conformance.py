@@ -374,6 +374,14 @@ class BackendContract:
         assert [(r.seq, r.at) for r in store.read(KEY)] == [(9, 2_000_000), (10, 3_000_000)]
         assert store.append().at > 3_000_000
 
+    def test_a_copy_of_attributes_alone_begins_nothing(self, store: Caller) -> None:
+        """Not even where there is a lease."""
+        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        store.acquire(KEY, "me", 60)
+        assert store.append(body=b"", count=0, labels={"a": "b"}, origin=origin).seq == 0
+        assert store.head(KEY) is None
+        assert store.append().seq == 1
+
     def test_the_expiry_of_a_copy_counts_from_its_own_time(self, store: Caller) -> None:
         """What was to be gone tomorrow is not given another month by being copied."""
         at = store.append(KEY._replace(id="clock")).at - 10_000_000
