@@ -10,6 +10,7 @@
     │   ├── StoreBusy               (TimeoutError) another process holds the write lock
     │   ├── StoreUnavailable        (ConnectionError) I/O failed, or the server is away
     │   ├── StoreClosed             (RuntimeError) used after close()
+    │   ├── NotDurable              it cannot give the durability that was asked for
     │   └── SchemaTooNew            a newer release wrote it
     ├── Conflict                    somebody else wrote first
     │   └── IdReused                the same append id, with other content
@@ -59,6 +60,7 @@ __all__ = [
     "LeaseHeld",
     "MissingExtra",
     "NotAStore",
+    "NotDurable",
     "NotFound",
     "NotImportable",
     "NotStorable",
@@ -124,6 +126,10 @@ class StoreUnavailable(StoreError, ConnectionError):
 
 class StoreClosed(StoreError, RuntimeError):
     """The store was used after it was closed."""
+
+
+class NotDurable(StoreError):
+    """The store cannot promise what ``durability=`` asks for."""
 
 
 class SchemaTooNew(StoreError):
