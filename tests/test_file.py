@@ -24,9 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_lines import body_of, is_whole, pack, read_line
-from holdfast.backends._file_names import name_of
+from holdfast.backends._file import disk
+from holdfast.backends._file.lines import body_of, is_whole, pack, read_line
+from holdfast.backends._file.names import name_of
 from holdfast.backends.base import Append, Key
 from holdfast.backends.file import FileBackend
 from holdfast.testing.conformance import BackendContract

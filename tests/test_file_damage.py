@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_names import name_of
+from holdfast.backends._file import disk
+from holdfast.backends._file.names import name_of
 from holdfast.backends.base import Append, Head, Key, Record
 from holdfast.backends.file import FileBackend
 from holdfast.codec import Codec

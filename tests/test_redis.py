@@ -21,9 +21,9 @@ import redis
 
 import holdfast
 from holdfast.backends import redis as module
-from holdfast.backends._redis_errors import translate
-from holdfast.backends._redis_servers import Servers
-from holdfast.backends._redis_wire import Node, packed
+from holdfast.backends._redis.errors import translate
+from holdfast.backends._redis.servers import Servers
+from holdfast.backends._redis.wire import Node, packed
 from holdfast.backends.base import Append, Appended, Key, Lease
 from holdfast.backends.redis import RedisBackend
 from holdfast.testing.conformance import BackendContract
@@ -465,7 +465,7 @@ def test_an_idle_connection_is_not_trusted_for_ever(
     lone: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall may have forgotten it, and then nobody answers."""
-    monkeypatch.setattr("holdfast.backends._redis_wire.IDLE", 0.0)
+    monkeypatch.setattr("holdfast.backends._redis.wire.IDLE", 0.0)
     assert [append(lone).seq for _ in range(3)] == [1, 2, 3]
 
 

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 import holdfast
-from holdfast.backends._redis_durability import Barrier, Standing
-from holdfast.backends._redis_errors import Unconfirmed
+from holdfast.backends._redis.durability import Barrier, Standing
+from holdfast.backends._redis.errors import Unconfirmed
 from holdfast.backends.base import Append, Key
 from holdfast.backends.redis import RedisBackend
 from tests.processes import free_port, until
@@ -392,7 +392,7 @@ def test_a_server_that_is_too_old_is_named(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the first one that will do."""
-    monkeypatch.setattr("holdfast.backends._redis_calls.OLDEST", (99, 0))
+    monkeypatch.setattr("holdfast.backends._redis.calls.OLDEST", (99, 0))
     with pytest.raises(holdfast.StoreError, match=r"is Redis 7.*too old\. Redis 7\.0, or any"):
         RedisBackend.from_url(place(own_redis))
 

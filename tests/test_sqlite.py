@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends import _sqlite
+from holdfast.backends._sqlite import database
 from holdfast.backends.base import Append, Key
 from holdfast.backends.sqlite import SqliteBackend
 
@@ -114,7 +114,7 @@ def test_a_store_of_a_newer_release_is_refused(filled: str) -> None:
 
 def test_migrations_are_numbered_without_gaps() -> None:
     """1, 2, 3."""
-    numbers = [number for number, _ in _sqlite.migrations()]
+    numbers = [number for number, _ in database.migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -122,17 +122,17 @@ def test_migrating_step_by_step_gives_the_schema_of_a_new_store(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However old the file was when it came to us."""
-    steps = _sqlite.migrations()
+    steps = database.migrations()
     with monkeypatch.context() as patch:
         for count in range(1, len(steps) + 1):
-            patch.setattr(_sqlite, "migrations", lambda count=count: steps[:count])
-            patch.setattr(_sqlite, "_files", lambda count=count: _FILES[:count])
+            patch.setattr(database, "migrations", lambda count=count: steps[:count])
+            patch.setattr(database, "_files", lambda count=count: _FILES[:count])
             holdfast.open(path).close()
     holdfast.open(path + "2").close()
     assert _schema(path) == _schema(path + "2")
 
 
-_FILES = _sqlite._files()
+_FILES = database._files()
 
 
 def _schema(path: str) -> list[object]:

@@ -8,7 +8,7 @@
       .holdfast/                         locks and leases; not for version control
 
 Every append is synced before it returns. Writers keep each other out by the locks of the system;
-readers need none. What is in a line is told in `holdfast.backends._file_lines`.
+readers need none. What is in a line is told in `holdfast.backends._file.lines`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_facts import describe
-from holdfast.backends._file_leases import hold, newest, valid
-from holdfast.backends._file_lines import State, body_of, pack, record_of
-from holdfast.backends._file_names import LEASES, STRIPES, Place, is_plain, name_of
-from holdfast.backends._file_reading import File, check_key, misplaced, opened
-from holdfast.backends._file_repair import repair
-from holdfast.backends._file_root import check_root, directories, make_root, names
-from holdfast.backends._file_writing import Shelf, compacted
+from holdfast.backends._file import disk
+from holdfast.backends._file.facts import describe
+from holdfast.backends._file.leases import hold, newest, valid
+from holdfast.backends._file.lines import State, body_of, pack, record_of
+from holdfast.backends._file.names import LEASES, STRIPES, Place, is_plain, name_of
+from holdfast.backends._file.reading import File, check_key, misplaced, opened
+from holdfast.backends._file.repair import repair
+from holdfast.backends._file.root import check_root, directories, make_root, names
+from holdfast.backends._file.writing import Shelf, compacted
 from holdfast.backends.base import (
     Append,
     Appended,
@@ -59,7 +59,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from holdfast.backends._file_writing import Journal
+    from holdfast.backends._file.writing import Journal
 
 __all__ = ["FileBackend"]
 

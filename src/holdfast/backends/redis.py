@@ -45,11 +45,11 @@ try:
 except ImportError as missing:
     raise MissingExtra.of("Redis", "redis", "redis") from missing
 
-from holdfast.backends._redis_calls import Calls
-from holdfast.backends._redis_durability import choose
-from holdfast.backends._redis_facts import examine, settings
-from holdfast.backends._redis_names import Index, Names
-from holdfast.backends._redis_url import PARAMETERS, Target, check_durability, check_prefix, count
+from holdfast.backends._redis.calls import Calls
+from holdfast.backends._redis.durability import choose
+from holdfast.backends._redis.facts import examine, settings
+from holdfast.backends._redis.names import Index, Names
+from holdfast.backends._redis.url import PARAMETERS, Target, check_durability, check_prefix, count
 from holdfast.backends.base import (
     UNSET,
     Append,
@@ -71,7 +71,7 @@ from holdfast.backends.options import seconds, url_parameters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.backends._redis_wire import Word
+    from holdfast.backends._redis.wire import Word
 
 __all__ = ["RedisBackend"]
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import apsw
 
 from holdfast.backends._group import GroupCommit, Ticket
-from holdfast.backends._sqlite import Database, schema_version
-from holdfast.backends._sqlite_append import append_all, append_one, create, find, now, remove
+from holdfast.backends._sqlite.append import (
+    append_all,
+    append_one,
+    create,
+    find,
+    now,
+    remove,
+)
+from holdfast.backends._sqlite.database import Database, schema_version
 from holdfast.backends.base import (
     Append,
     Appended,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.backends._file_lines import (
+from holdfast.backends._file.lines import (
     FORMAT,
     Header,
     Line,
@@ -20,7 +20,7 @@ from holdfast.backends._file_lines import (
     read_header,
     read_line,
 )
-from holdfast.backends._file_names import SUFFIX, name_of
+from holdfast.backends._file.names import SUFFIX, name_of
 from holdfast.errors import NotAStore, SchemaTooNew, StoreCorrupt, StoreError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from redis.exceptions import ResponseError
 
-from holdfast.backends._redis_errors import Unconfirmed
-from holdfast.backends._redis_wire import Node, Word, packed
+from holdfast.backends._redis.errors import Unconfirmed
+from holdfast.backends._redis.wire import Node, Word, packed
 from holdfast.errors import NotDurable
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.backends._file_lines import FORMAT, entries
-from holdfast.backends._file_names import SUFFIX
-from holdfast.backends._file_reading import File, Text, opened
-from holdfast.backends._file_repair import QUARANTINE, Survey
+from holdfast.backends._file.lines import FORMAT, entries
+from holdfast.backends._file.names import SUFFIX
+from holdfast.backends._file.reading import File, Text, opened
+from holdfast.backends._file.repair import QUARANTINE, Survey
 from holdfast.backends.base import Fact, shown_size
 from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.backends._file_names import Place
+    from holdfast.backends._file.names import Place
 
 __all__ = ["describe"]
 

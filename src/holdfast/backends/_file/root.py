@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_lines import FORMAT
-from holdfast.backends._file_names import LEASES, SUFFIX
+from holdfast.backends._file import disk
+from holdfast.backends._file.lines import FORMAT
+from holdfast.backends._file.names import LEASES, SUFFIX
 from holdfast.errors import NotAStore, SchemaTooNew, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:

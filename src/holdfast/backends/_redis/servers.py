@@ -15,12 +15,12 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from holdfast.backends._redis_wire import Message, Node, Word, packed
+from holdfast.backends._redis.wire import Message, Node, Word, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.backends._redis_wire import Wire
+    from holdfast.backends._redis.wire import Wire
 
 __all__ = ["Servers", "slot_of"]
 

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from holdfast.backends._file_names import LOCKS, PRIVATE
+from holdfast.backends._file.names import LOCKS, PRIVATE
 from holdfast.errors import (
     StoreBusy,
     StoreClosed,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_lines import to_micros
-from holdfast.backends._file_reading import File, misplaced
+from holdfast.backends._file import disk
+from holdfast.backends._file.lines import to_micros
+from holdfast.backends._file.reading import File, misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.backends._file_lines import State
-    from holdfast.backends._file_names import Place
+    from holdfast.backends._file.lines import State
+    from holdfast.backends._file.names import Place
     from holdfast.backends.base import Key
 
 __all__ = ["Journal", "Shelf", "compacted"]

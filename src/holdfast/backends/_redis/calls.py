@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from holdfast.backends._network import persist
-from holdfast.backends._redis_durability import Barrier, Standing, survey
-from holdfast.backends._redis_errors import passes, translate
-from holdfast.backends._redis_scripts import script
-from holdfast.backends._redis_servers import Servers, slot_of
-from holdfast.backends._redis_wire import Word, packed
+from holdfast.backends._redis.durability import Barrier, Standing, survey
+from holdfast.backends._redis.errors import passes, translate
+from holdfast.backends._redis.scripts import script
+from holdfast.backends._redis.servers import Servers, slot_of
+from holdfast.backends._redis.wire import Word, packed
 from holdfast.backends.base import micros
 from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.backends._redis_url import Target
+    from holdfast.backends._redis.url import Target
 
 __all__ = ["Calls"]
 

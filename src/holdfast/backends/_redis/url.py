@@ -14,7 +14,7 @@ from holdfast.errors import InvalidURL
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends._redis_wire import Wire
+    from holdfast.backends._redis.wire import Wire
 
 __all__ = ["PARAMETERS", "Target", "check_durability", "check_prefix", "count"]
 

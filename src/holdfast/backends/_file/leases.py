@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_lines import is_whole, seal
+from holdfast.backends._file import disk
+from holdfast.backends._file.lines import is_whole, seal
 from holdfast.backends.base import Lease
 
 if TYPE_CHECKING:
-    from holdfast.backends._file_names import Place
+    from holdfast.backends._file.names import Place
 
 __all__ = ["Held", "hold", "newest", "valid"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.backends._redis_servers import slot_of
+from holdfast.backends._redis.servers import slot_of
 
 if TYPE_CHECKING:
     from holdfast.backends.base import Key

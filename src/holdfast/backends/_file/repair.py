@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Struct
 
-from holdfast.backends import _file_disk as disk
-from holdfast.backends._file_lines import (
+from holdfast.backends._file import disk
+from holdfast.backends._file.lines import (
     FORMAT,
     Header,
     Line,
@@ -31,15 +31,15 @@ from holdfast.backends._file_lines import (
     seal,
     to_micros,
 )
-from holdfast.backends._file_names import name_of
-from holdfast.backends._file_reading import Text
+from holdfast.backends._file.names import name_of
+from holdfast.backends._file.reading import Text
 from holdfast.backends.base import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends._file_names import Place
-    from holdfast.backends._file_writing import Shelf
+    from holdfast.backends._file.names import Place
+    from holdfast.backends._file.writing import Shelf
 
 __all__ = ["QUARANTINE", "Damage", "Survey", "repair"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends._redis_durability import advise, describe, weakest
+from holdfast.backends._redis.durability import advise, describe, weakest
 from holdfast.backends.base import Fact, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.backends._redis_durability import Barrier, Standing
+    from holdfast.backends._redis.durability import Barrier, Standing
     from holdfast.backends.base import Head, Key, Record
 
 __all__ = ["examine", "settings"]
