@@ -1,0 +1,153 @@
+"""Calls of a PostgreSQL server: on a connection of the pool, and again if that goes away."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+from holdfast.backends._network import persist
+from holdfast.backends._postgresql import LEAST, Connection, Pool, connect_parameters
+from holdfast.backends._postgresql_errors import lost, passing, raced, translate
+from holdfast.backends._postgresql_facts import settings
+from holdfast.backends._postgresql_lost import Lost
+from holdfast.backends.options import safe_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Calls"]
+
+T = TypeVar("T")
+
+
+class Calls:
+    """How one store reaches its server.
+
+    All that it is given to do may be done twice. With *prepare* off there is a pooler in between,
+    and nothing is asked of a session.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        durability: str | None,
+        pool: int,
+        prepare: bool,
+        check_open: Callable[[], None],
+    ) -> None:
+        self.place = safe_url(url.partition("?")[0])
+        self._timeout = timeout
+        self._durability = durability
+        self._prepare = prepare
+        self._check_open = check_open
+        self._parameters = connect_parameters(url, timeout, session=prepare)
+        self._pool = Pool(pool)
+        self._lost = Lost()
+
+    def open(self, check: Callable[[Connection], None]) -> None:
+        """Connect for the first time and *check* what is there.
+
+        A server that is starting is waited for; one that is not there is reported at once.
+        """
+        try:
+            persist(
+                lambda: self.attempt(check, self.deadline()),
+                timeout=self._timeout,
+                passing=lambda error: isinstance(error, psycopg.Error) and raced(error),
+            )
+        except BaseException as error:
+            self._pool.forget()
+            if isinstance(error, psycopg.Error):
+                raise translate(error, self.place) from error
+            raise
+
+    def deadline(self) -> float:
+        """When a call that begins now must have ended; there is always time for one try."""
+        return time.monotonic() + max(self._timeout, LEAST)
+
+    def rows(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement returns."""
+        return self.run(lambda connection: connection.rows(sql, values))
+
+    def run(self, work: Callable[[Connection], T], deadline: float | None = None) -> T:
+        """Do *work*, again and again until *deadline* if connections go away."""
+        last = deadline or self.deadline()
+        try:
+            return persist(
+                lambda: self.attempt(work, last),
+                timeout=last - time.monotonic(),
+                passing=passing,
+            )
+        except psycopg.Error as error:
+            raise translate(error, self.place) from error
+
+    def attempt(self, work: Callable[[Connection], T], deadline: float) -> T:
+        """Do *work* once. Errors are psycopg's."""
+        self._check_open()
+        slot = self._pool.take(deadline)
+        try:
+            left = max(deadline - time.monotonic(), LEAST)
+            if slot.connection is None:
+                self._check_open()
+                slot.connection = self._connect(left)
+            else:
+                # It may be dead without knowing: leave time for another try, with a new one.
+                slot.connection.patience = max(left / 2, LEAST)
+            self._lost.end(slot.connection)
+            return work(slot.connection)
+        except psycopg.Error as error:
+            if lost(error):
+                self._lose(slot.connection)
+            raise
+        finally:
+            self._pool.give(slot)
+
+    def _lose(self, connection: Connection | None) -> None:
+        """*connection* went away, and others probably with it."""
+        if connection is not None:
+            self._lost.add(connection.session)
+            connection.close()
+        self._pool.forget()
+
+    def _connect(self, patience: float) -> Connection:
+        connection = Connection.connect(
+            autocommit=True,
+            prepare_threshold=1 if self._prepare else None,
+            **self._parameters,
+        )
+        connection.patience = patience
+        try:
+            if self._prepare:
+                self._begin(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin(self, connection: Connection) -> None:
+        """Have every commit wait for the disk, whatever the server's default; or not, if asked."""
+        found = settings(connection)
+        connection.session = connection.info.backend_pid, found.at
+        if self._durability == "normal":
+            connection.run("SET synchronous_commit = off")
+        elif found["synchronous_commit"] == "off":
+            connection.run("SET synchronous_commit = on")
+
+    def listener(self) -> Connection:
+        """A connection that is not of the pool, and waits for ever."""
+        connection = self._connect(max(self._timeout, LEAST))
+        connection.patience = float("inf")
+        return connection
+
+    def close(self) -> None:
+        """Close all connections, when they are no longer in use."""
+        self._pool.close(patience=60)
+
+    def abandon(self) -> None:
+        """Begin anew in a forked child."""
+        self._lost = Lost()
+        self._pool.abandon()
