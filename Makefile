@@ -39,7 +39,7 @@ format: dev-env ## put the code into shape
 bench: dev-env ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: dev-env ## repeat the crash and power-loss tests, ROUNDS=10 times as long
+soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
 	@HOLDFAST_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 # Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.

@@ -14,11 +14,44 @@ if TYPE_CHECKING:
     from tests.servers import Server
 
 
+#: What takes seconds, by how its id begins, and why it does. Only `make test` runs it.
+SLOW = {
+    "tests/test_backends.py::TestMemoryMachine": "plays many random games",
+    "tests/test_backends.py::TestSqliteMachine": "plays many random games",
+    "tests/test_backends.py::test_a_backend_of_ones_own": "installs a package",
+    "tests/test_cli.py::test_control_characters_are_written_out_in_a_real": "starts terminals",
+    "tests/test_cli.py::test_following": "waits for what it follows",
+    "tests/test_cli.py::test_output_fits": "starts terminals",
+    "tests/test_demo.py": "watches the demo, which takes its time",
+    "tests/test_everywhere.py": "does on each backend what the tests of each noun do on one",
+    "tests/test_faults.py": "fails the disk at one write after the other",
+    "tests/test_fencing.py": "waits for leases to end, in many processes",
+    "tests/test_file.py::TestFileMachine": "plays many random games",
+    "tests/test_import.py::test_whatever": "reads many random files",
+    "tests/test_linear.py::test_the_checker_and_a_search": "goes through all orders",
+    "tests/test_sqlite.py::test_a_forked_child_can_hold_tasks": "waits for leases to end",
+    "tests/test_sqlite.py::test_a_store_left_open": "starts many processes",
+    "tests/test_sqlite.py::test_processes": "starts many processes",
+    "tests/test_task.py::test_a_lease_renews_itself": "waits for leases to be renewed",
+    "tests/test_window.py::test_it_fits": "tries many random conversations",
+    "tests/test_window.py::test_it_is_what_reading": "tries many random conversations",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, so that `make test-fast` can leave it out."""
+    """Mark what needs a server or long, so that `make test-fast` can leave it out."""
     for item in items:
-        if SHARED.keys() & set(getattr(item, "fixturenames", ())):
+        if not SHARED.keys().isdisjoint(_asks_for(item)):
             item.add_marker(pytest.mark.server)
+        if item.nodeid.startswith(tuple(SLOW)):
+            item.add_marker(pytest.mark.slow)
+
+
+def _asks_for(item: pytest.Item) -> Iterator[object]:
+    """Its fixtures, and its parameters: some name a fixture that is found while the test runs."""
+    yield from getattr(item, "fixturenames", ())
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        yield from (value for value in item.callspec.params.values() if isinstance(value, str))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Processes that die with the tests, and ports for them."""
+"""Processes that die with the tests, and what they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["alive", "children_of", "free_port", "kill", "mortal", "until"]
+__all__ = ["alive", "children_of", "free_port", "kill", "mortal", "roomy", "until"]
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds; Java on a busy machine needs some to start
@@ -36,6 +36,12 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def roomy(directory: str, size: int) -> str | None:
+    """*directory*, if it is there and has room for *size* bytes."""
+    there = os.access(directory, os.W_OK) and shutil.disk_usage(directory).free > size
+    return directory if there else None
 
 
 def mortal(dying: signal.Signals, user: int | None) -> list[str]:

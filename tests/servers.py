@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from tests.processes import HOST, alive, children_of, free_port, kill, mortal, until
+from tests.processes import HOST, alive, children_of, free_port, kill, mortal, roomy, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,6 +77,8 @@ class Server(ABC):
 
     name: ClassVar[str]
     stopping: ClassVar[signal.Signals] = signal.SIGTERM
+    dying: ClassVar[signal.Signals] = signal.SIGKILL  # what it gets when we die
+    parent: ClassVar[str | None] = None  # of its directory; None: the usual one
     user: int | None = None  # to run as, where that is not us
 
     def __init__(self) -> None:
@@ -120,7 +122,8 @@ class Server(ABC):
     def directory(self) -> Path:
         """Where its data and its log are."""
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.name.lower()}-"))
+            prefix = f"holdfast-{self.name.lower()}-"
+            self._directory = Path(tempfile.mkdtemp(prefix=prefix, dir=self.parent))
             if self.user is not None:
                 os.chown(self._directory, self.user, -1)
             self.prepare()
@@ -141,7 +144,7 @@ class Server(ABC):
         assert not self.running, f"{self.name} is running"
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*mortal(self.user), *self.command()],
+                [*mortal(self.dying, self.user), *self.command()],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -179,6 +182,7 @@ class Server(ABC):
 
     def close(self) -> None:
         """End it and remove its data."""
+        self.stop()
         self.kill()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -193,7 +197,7 @@ class Server(ABC):
     def run(self, *command: str) -> None:
         """Run *command* as the server's user, to its end."""
         done = subprocess.run(
-            [*mortal(self.user), *command],
+            [*mortal(self.dying, self.user), *command],
             cwd=self.directory,
             capture_output=True,
             text=True,
@@ -212,6 +216,7 @@ class PostgresServer(Server):
 
     name = "PostgreSQL"
     stopping = signal.SIGINT  # "fast": does not wait for clients to leave
+    dying = signal.SIGQUIT  # "immediate"; but it has time to give back its shared memory
     role = "holdfast"
     password = "s3cret/+ word"  # noqa: S105 - and one that must be quoted in a URL
 
@@ -399,9 +404,14 @@ class RedisCluster(Server):
 
 
 class DynamoServer(Server):
-    """DynamoDB Local, the vendor's own, which keeps its tables in a file."""
+    """DynamoDB Local, the vendor's own, which keeps its tables in a file.
+
+    How well it syncs that file says nothing of the service, but takes most of its time: so the file
+    is in memory, where there is such a directory. It outlives the process all the same.
+    """
 
     name = "DynamoDB"
+    parent = roomy("/dev/shm", 2_000_000_000)  # noqa: S108 - in it, the directory is our own
 
     def command(self) -> Sequence[str]:
         home = _dynamodb()
