@@ -1,0 +1,125 @@
+"""The beginning of a journal: head, index and first record in one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from holdfast.backends._dynamodb_bodies import Upload, part_items, parts_of
+from holdfast.backends._dynamodb_effort import check, in_micros
+from holdfast.backends._dynamodb_errors import Refused, Stale
+from holdfast.backends._dynamodb_layout import (
+    Change,
+    Item,
+    Journal,
+    head_key,
+    index_item,
+    made_token,
+)
+from holdfast.backends._dynamodb_life import beginning, keep_until, removal
+from holdfast.backends.base import Appended
+
+if TYPE_CHECKING:
+    from holdfast.backends._dynamodb_bodies import Bodies
+    from holdfast.backends._dynamodb_effort import Effort
+    from holdfast.backends._dynamodb_heads import Heads
+    from holdfast.backends._dynamodb_life import Life
+    from holdfast.backends._dynamodb_table import Table
+
+__all__ = ["Beginner"]
+
+_NOTHING = Journal.of({"rev": {"S": ""}, "gen": {"S": ""}})
+
+
+class Beginner:
+    """Begins journals."""
+
+    def __init__(self, table: Table, heads: Heads, bodies: Bodies, life: Life) -> None:
+        self._table = table
+        self._heads = heads
+        self._bodies = bodies
+        self._life = life
+
+    def begin(self, effort: Effort, journal: Journal | None, now: int) -> Appended:
+        """With a first record; on a head without records, on nothing, or on what has expired."""
+        request, key = effort.request, effort.key
+        former = journal if journal is not None and journal.seq else None
+        ground = None if former is not None else journal
+        check(request, ground)
+        if not request.count:
+            return Appended(0, now)
+        if ground is None and parts_of(request.body) > 1:
+            self._life.found(key, former)  # it knows of the parts while they are written
+            raise Stale
+        change = beginning(key, former, now)
+        if ground is not None:
+            change = Change(head_key(key))
+            change.when("#rev = :old", old=ground.rev)
+        if request.epoch is not None:
+            change.when("#epoch = :epoch", epoch=request.epoch)
+        self._life.announce(key)
+        born, part = self._born(change, effort, ground or replace(_NOTHING, gen=made_token()), now)
+        change.put(**born.attributes())
+        try:
+            self._table.transact(
+                self._table.updating(change),
+                self._table.putting(index_item(key, born.keep)),
+                *map(self._table.putting, part),
+            )
+        except Refused:
+            effort.upload = None if part else effort.upload  # it was not written either
+            raise
+        self._heads.remember(key, born)
+        if former is not None:
+            self._life.clear_former(key, former)
+        return Appended(born.seq, born.updated)
+
+    def _born(
+        self, change: Change, effort: Effort, ground: Journal, now: int
+    ) -> tuple[Journal, list[Item]]:
+        """The head with its first record; and the item of its body, if it has one."""
+        request, origin = effort.request, effort.request.origin
+        at = now if origin is None else max(origin.at, origin.created)
+        floor = 0 if origin is None else origin.floor
+        labels = {} if request.labels is UNSET else request.labels
+        born = replace(
+            ground,
+            rev=made_token(),
+            seq=floor + request.count,
+            floor=floor,
+            stored=floor,
+            size=len(request.body),
+            created=at if origin is None else origin.created,
+            updated=at,
+            status=None if request.status is UNSET else request.status,
+            labels={name: value for name, value in labels.items() if value is not None},
+            remove_after=None,
+        )
+        life = in_micros(request.default_ttl if request.ttl is UNSET else request.ttl)
+        if life is not None:
+            born = _mortal(born, life, at + life, now)
+            change.when("(attribute_not_exists(#until) OR #until <= :until)", until=ground.until)
+        parts = parts_of(request.body)
+        items: list[Item] = []
+        if parts == 1:
+            effort.upload = Upload(born.gen, born.keep, made_token(), 1, None)
+            items += part_items(effort.key, born.gen, born.keep, effort.upload.name, request.body)
+        elif parts:
+            self._bodies.write(effort, replace(born, rev=ground.rev))
+            if effort.upload is not None and effort.upload.pending is not None:
+                change.take_from("pending", [effort.upload.pending])
+        kept = effort.kept(at, born.seq)
+        return replace(born, items=parts > 0, tail={kept.mark: kept}), items
+
+
+def _mortal(born: Journal, life: int, ends: int, now: int) -> Journal:
+    lasts = max(ends, born.until)
+    return replace(
+        born,
+        life=life,
+        expires=ends,
+        keep=keep_until(born.created, life, max(lasts, now), now),
+        remove_after=removal(max(lasts, now)),
+    )

@@ -1,0 +1,64 @@
+"""DynamoDB's clock, as its replies tell it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from holdfast.backends import _dynamodb_clock
+from holdfast.backends._dynamodb_clock import ServerClock
+
+SERVER = 1_800_000_000
+
+
+def heard(clock: ServerClock, server: float, now: float, trip: float = 0.01) -> None:
+    """Let a reply come in at *now*, from a server whose clock shows *server* then."""
+    moment = time.gmtime(server - trip / 2)
+    date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", moment)
+    clock.heard(date, now - trip, now)
+
+
+class Watch:
+    """This machine's clocks, set by hand."""
+
+    def __init__(self, wall: float) -> None:
+        self.wall = wall
+        self.passed = 100.0
+
+    def time(self) -> float:
+        """The one on the wall."""
+        return self.wall + self.passed
+
+    def monotonic(self) -> float:
+        """The one that is never set."""
+        return self.passed
+
+
+@pytest.mark.parametrize("error", [0, 0.3, -0.3, 90, -3600])
+def test_the_servers_clock_is_told_from_its_replies(
+    monkeypatch: pytest.MonkeyPatch, error: float
+) -> None:
+    """To a second at once, to a few hundredths after many, however wrong our own is."""
+    watch = Watch(SERVER + error)
+    monkeypatch.setattr(_dynamodb_clock, "time", watch)
+    clock, last = ServerClock(), 0
+    for reply in range(200):
+        watch.passed += 0.137
+        heard(clock, SERVER + watch.passed, watch.passed)
+        off = clock.now() / 1e6 - SERVER - watch.passed
+        assert abs(off) < (1.02 if reply < 150 else 0.05)
+        assert clock.now() >= last
+        last = clock.now()
+
+
+def test_a_machine_that_slept_knows_the_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its monotonic clock stood still meanwhile."""
+    watch = Watch(SERVER)
+    monkeypatch.setattr(_dynamodb_clock, "time", watch)
+    clock = ServerClock()
+    for slept in (0, 500, 500):
+        for _ in range(20):
+            watch.passed += 0.3
+            heard(clock, SERVER + watch.passed + slept, watch.passed)
+    assert abs(clock.now() / 1e6 - SERVER - 500 - watch.passed) < 1.02
