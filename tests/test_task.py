@@ -44,7 +44,9 @@ from holdfast import (
     tokens,
 )
 from holdfast._recovery import PREAMBLE
-from holdfast.backends.base import Head, Key
+from holdfast.backends.base import Head, Key, Lease
+from holdfast.backends.sqlite import SqliteBackend
+from holdfast.leases import Keeper
 from tests import nouns
 from tests.nouns import Place
 
@@ -1160,3 +1162,29 @@ def head_of(store: Store) -> Head:
     head = store.backend.head(Key("default", "task", "t"))
     assert head is not None
     return head
+
+
+def test_a_renewal_that_hangs_holds_up_no_other_task(tmp_path: Path) -> None:
+    """With the server away one renewal waits for it; opening and closing other tasks does not."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Slow(SqliteBackend):
+        def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
+            if key.id == "slow":
+                hangs.set()
+                assert goes_on.wait(60)
+            return super().renew(key, lease, ttl)
+
+    keeper = Keeper(Slow(str(tmp_path / "agents.db")))
+    slow, quick = (Key("default", "task", id_) for id_ in ("slow", "quick"))
+    backend = keeper._backend
+    held = keeper.keep(slow, backend.acquire(slow, "me", 60), 0.01)
+    assert hangs.wait(60)
+    keeper.drop(keeper.keep(quick, backend.acquire(quick, "me", 60), 60))
+    dropping = threading.Thread(target=keeper.drop, args=(held,))
+    dropping.start()
+    assert dropping.is_alive()  # what it drops is not renewed after it
+    goes_on.set()
+    dropping.join()
+    keeper.stop()
+    backend.close()

@@ -49,6 +49,7 @@ class Keeper:
         """Hold nothing. Also in a forked child: the parent's leases are the parent's to renew."""
         self._news = threading.Condition()
         self._held: list[Held] = []
+        self._renewing: Held | None = None
         self._thread: threading.Thread | None = None
 
     def keep(self, key: Key, lease: Lease, ttl: float) -> Held:
@@ -62,7 +63,7 @@ class Keeper:
                     target=self._run, name="holdfast-leases", daemon=True
                 )
                 self._thread.start()
-            self._news.notify()
+            self._news.notify_all()
         return held
 
     def drop(self, held: Held) -> None:
@@ -70,35 +71,48 @@ class Keeper:
         with self._news:
             if held in self._held:
                 self._held.remove(held)
-            self._news.notify()
+            self._news.notify_all()
+            while self._renewing is held:
+                self._news.wait()
 
     def stop(self) -> None:
         """Renew nothing more."""
         with self._news:
             self._held.clear()
-            self._news.notify()
+            self._news.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join(timeout=5)
 
     def _run(self) -> None:
-        # The lock is held while renewing: what `drop` has let go must not be renewed after it.
+        # Not under the lock: a store that is away keeps one renewal, and nobody else, waiting.
+        while (held := self._next()) is not None:
+            self._renew(held)
+            with self._news:
+                self._renewing = None
+                self._news.notify_all()
+
+    def _next(self) -> Held | None:
+        """The next to be renewed, when it is due; None when there is none, and the thread ends."""
         with self._news:
             while self._held:
                 held = min(self._held, key=lambda held: held.due)
                 wait = held.due - time.monotonic()
-                if wait > 0:
-                    self._news.wait(wait)
-                else:
-                    self._renew(held)
+                if wait <= 0:
+                    self._renewing = held
+                    return held
+                self._news.wait(wait)
             self._thread = None
+            return None
 
     def _renew(self, held: Held) -> None:
         try:
             held.lease = self._backend.renew(held.key, held.lease, held.ttl)
         except Fenced as error:
             held.lost = error
-            self._held.remove(held)
+            with self._news:
+                if held in self._held:
+                    self._held.remove(held)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
             # The store is away for now. Ask again soon; the writer will see the error for itself.
             held.lost = error
