@@ -281,6 +281,21 @@ def test_processes_that_start_at_once_create_one_store(url: str) -> None:
     assert sorted(said) == [str(number) for number in range(4)]
 
 
+@pytest.mark.parametrize("missing", ["boto3", "botocore"])
+def test_a_driver_that_is_not_installed_is_named(missing: str) -> None:
+    """With the command that installs it."""
+    code = f"""
+        import sys, holdfast
+        sys.modules["{missing}"] = None
+        try:
+            holdfast.open("dynamodb://agents?region=eu-west-1")
+        except holdfast.MissingExtra as error:
+            print(error)
+    """
+    out, _ = python(code).communicate(timeout=60)
+    assert "pip install 'holdfast[dynamodb]'" in out
+
+
 # -- messages --------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from holdfast.testing.machine import contract_machine
 from holdfast.testing.proxy import Proxy
 from tests.processes import until
 from tests.servers import PostgresServer, shared
+from tests.test_sqlite import INTERRUPTED, finish, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -517,6 +518,13 @@ def test_closing_waits_for_calls_that_are_under_way(
         closed.result()
     with pytest.raises(holdfast.StoreClosed):
         backend.head(KEY)
+
+
+def test_interrupts_leave_whole_entries_and_no_deadlock(url: str) -> None:
+    """Ctrl-C 300 times, in a program whose main thread and seven others all write."""
+    assert finish(python(INTERRUPTED, url)) == "whole True\n"
+    with closing(PostgresBackend.from_url(url)) as backend:
+        assert facts(backend)["integrity"].value == "ok"
 
 
 # -- fork ------------------------------------------------------------------------------------------

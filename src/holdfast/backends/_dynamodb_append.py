@@ -160,7 +160,8 @@ class Appender:
         """The time to live counts from this append."""
         late = effort.request.count and journal.updated > at
         ends = (journal.updated if late else at) + life
-        lasts = max(ends, journal.until)
+        # A copy may have ended long ago; DynamoDB passes over moments that are years back.
+        lasts = max(ends, journal.until, self._table.clock.now())
         if not self._life.covers(journal, lasts):
             self._life.extend(effort.key, journal, lasts)
             raise Stale
@@ -249,7 +250,7 @@ class Appender:
         draft.put(touch=None)
         keep = None
         if life is not None:
-            lasts = max(at + life, journal.until)
+            lasts = max(at + life, journal.until, now)
             keep = keep_until(journal.created, life, lasts, now)
             draft.put(life=life, expires=at + life, keep=keep)
             draft.put(**{"touch": made_token()} if items else {"remove_after": removal(lasts)})

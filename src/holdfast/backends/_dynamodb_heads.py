@@ -67,7 +67,7 @@ class Heads:
         None for one whose head is gone.
         """
         listed = self._table.query(
-            index_partition(tenant, kind), low, high, page=max(at_once, 100), names=("sk",)
+            index_partition(tenant, kind), low, high, page=max(at_once, 100) + 1, names=("sk",)
         )
         for group in in_groups(listed, at_once):
             keys = [Key(tenant, kind, item["sk"]["S"]) for item in group]

@@ -19,7 +19,7 @@ from holdfast.backends._dynamodb_errors import (
 )
 from holdfast.backends._dynamodb_layout import Change, Item, in_groups, item_key
 from holdfast.backends._network import persist
-from holdfast.errors import InvalidURL, StoreBusy
+from holdfast.errors import InvalidURL, MissingExtra, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -84,9 +84,11 @@ class Table:
         return self._client
 
     def _connect(self) -> Any:
-        import boto3  # noqa: PLC0415 - slow to import
-        from botocore.config import Config  # noqa: PLC0415 - as above
-
+        try:
+            import boto3  # noqa: PLC0415 - slow to import
+            from botocore.config import Config  # noqa: PLC0415 - as above
+        except ImportError as error:
+            raise MissingExtra.of("DynamoDB", "boto3", "dynamodb") from error
         # A reply that does not come must leave time to ask again.
         patience = min(max(self.timeout / 3, 0.5), 10.0)
         config = Config(

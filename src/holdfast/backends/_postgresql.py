@@ -158,8 +158,14 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """A store that is left open is no fault, and a forked child's copy is its parent's."""
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        """As psycopg's, with an end."""
-        return super().wait(_impatient(gen, self.patience), *args, **kwargs)
+        """As psycopg's, with an end, and an interrupt that is never lost."""
+        try:
+            return super().wait(_impatient(gen, self.patience), *args, **kwargs)
+        except psycopg.Error as error:
+            # If the statement fails that was interrupted, its error takes the interrupt's place.
+            if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
+                raise error.__context__ from error
+            raise
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement; the rows that it returns."""

@@ -33,7 +33,7 @@ class Late(psycopg.OperationalError):
 class _Meaning(NamedTuple):
     """What an error means that has one of these codes, or these words.
 
-    A server that refuses a connection is known by its words only: libpq does not tell the code.
+    A server that refuses a connection is known by its words: libpq does not tell the code.
     """
 
     make: type[HoldfastError]
@@ -44,8 +44,8 @@ class _Meaning(NamedTuple):
 
     def fits(self, code: str, text: str) -> bool:
         """Whether it is meant; a code may be the beginning of one."""
-        if self.codes and code.startswith(self.codes):
-            return True
+        if code:
+            return code.startswith(self.codes)
         return self.words is not None and re.search(self.words, text) is not None
 
 
@@ -55,6 +55,12 @@ _MEANINGS = [
         "{place} is starting or stopping ({text}). Try again in a moment.",
         codes=("57P01", "57P02", "57P03"),
         words=r"is (starting up|shutting down|not yet accepting|in recovery mode)",
+        passes=True,
+    ),
+    _Meaning(
+        StoreUnavailable,
+        "{place} ended the connection ({text}). Try again.",
+        codes=("08", "25P03", "57P05"),
         passes=True,
     ),
     _Meaning(
@@ -191,7 +197,9 @@ def raced(error: psycopg.Error) -> bool:
 
 def lost(error: psycopg.Error) -> bool:
     """Whether the connection went away, and perhaps others with it."""
-    return error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    if error.sqlstate is None:
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    return error.sqlstate.startswith(("08", "25P03", "57P"))
 
 
 def _meaning(error: psycopg.Error) -> _Meaning:
@@ -201,8 +209,7 @@ def _meaning(error: psycopg.Error) -> _Meaning:
     for meaning in _MEANINGS:
         if meaning.fits(code, text):
             return meaning
-    away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    return _AWAY if away and code[:2] in ("", "08") else _REFUSED
+    return _AWAY if lost(error) else _REFUSED
 
 
 def _line(error: psycopg.Error) -> str:
