@@ -293,7 +293,7 @@ def test_the_path_leads_to_what_cannot_be_stored(
         ({True: 1}, "value[True]: the key True is a bool, but keys must be text"),
         ([{(1, 2): 1}], "value[0][(1, 2)]: the key (1, 2) is a tuple, but keys must be text"),
     ],
-    ids=lambda value: str(value)[:30] if not isinstance(value, int) else "digits",
+    ids=lambda value: value[:30] if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_stored_is_called_by_its_kind(value: object, message: str) -> None:
     """Where, and what."""

@@ -99,27 +99,28 @@ class Leases:
                 self._life.extend(key, journal, max(journal.expires or 0, lease.until))
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        """See `Backend.renew`."""
+        """See `Backend.renew`.
+
+        On condition of the end that it had: so a renewal that comes late, when the lease has been
+        released since, does not bring it back.
+        """
         turn, deadline = 0, time.monotonic() + self._table.timeout
         journal: Journal | None = None
+        last = lease.until
         while True:
             now = self._table.clock.now()
             renewed = Lease(lease.holder, lease.epoch, now + micros(ttl))
-            change = Change(head_key(key))
-            change.when("#epoch = :epoch", epoch=lease.epoch)
-            change.when(
-                "(#until > :now OR attribute_not_exists(#expires) OR #expires > :now)", now=now
-            )
-            _lasting(change, journal, renewed.until)
-            change.put(until=renewed.until)
             try:
-                self._table.update(change)
+                self._table.update(_renewing(key, journal, renewed, last, now))
             except Refused as refused:
                 journal = self._heads.found(key, refused.item)
             else:
                 return renewed
             if journal is None or journal.epoch != lease.epoch or journal.expired(now):
                 raise fenced(key)
+            if journal.until == renewed.until:
+                return renewed  # a try whose reply was lost
+            last = journal.until
             self._let_last(key, journal, renewed)
             turn += 1
             self._table.try_again(turn, deadline)
@@ -136,6 +137,21 @@ class Leases:
             self._table.update(change)
         except Refused:
             return  # taken over
+
+
+def _renewing(key: Key, journal: Journal | None, lease: Lease, last: int, now: int) -> Change:
+    """Let *lease* last, if it is the newest and has ended at *last* so far, or not (0)."""
+    change = Change(head_key(key))
+    change.when("#epoch = :epoch", epoch=lease.epoch)
+    if last:
+        change.when("#until = :last", last=last)
+    else:
+        change.when("attribute_not_exists(#until)")
+    if last <= now:
+        change.when("(attribute_not_exists(#expires) OR #expires > :now)", now=now)
+    _lasting(change, journal, lease.until)
+    change.put(until=lease.until)
+    return change
 
 
 def _lasting(change: Change, journal: Journal | None, until: int) -> None:
