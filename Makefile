@@ -9,6 +9,10 @@ BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
 ROUNDS ?= 10
 
+# Tests mostly wait: for a disk, a server, a clock. Four processes, each with servers of its own; a
+# class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
+TOGETHER ?= --numprocesses 4 --dist loadscope
+
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' Makefile
 
@@ -17,10 +21,10 @@ demo: run-env ## watch an agent get killed and carry on
 
 test: lint servers ## check everything: style, types, and every test, against real servers
 	@echo '· Running the tests'
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(TOGETHER) $(ARGS)
 
 test-fast: dev-env ## run the tests that need no server and little time
-	@$(BIN)/python -m pytest -m 'not server and not soak and not slow' $(ARGS)
+	@$(BIN)/python -m pytest $(TOGETHER) -m 'not server and not soak and not slow' $(ARGS)
 
 servers: ## install the servers that the tests start
 	@tools/servers

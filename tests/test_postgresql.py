@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends import _postgresql_wakeups as wakeups
 from holdfast.backends._group import Ticket
-from holdfast.backends._postgresql_append import SIZES, Write, rounds
+from holdfast.backends._postgresql import wakeups
+from holdfast.backends._postgresql.append import SIZES, Write, rounds
 from holdfast.backends.base import Append, Appended, Key, Origin
 from holdfast.backends.postgresql import PostgresBackend
 from holdfast.testing.conformance import BackendContract

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends import _postgresql_schema as tables
-from holdfast.backends._postgresql import Connection
-from holdfast.backends._postgresql_errors import Late, passing, translate
+from holdfast.backends._postgresql import schema as tables
+from holdfast.backends._postgresql.connections import Connection
+from holdfast.backends._postgresql.errors import Late, passing, translate
 from holdfast.backends.base import Append, Key, Lease
 from holdfast.backends.postgresql import PostgresBackend
 from tests.processes import free_port

@@ -77,6 +77,11 @@ class GroupCommit:
         self._queue: list[Ticket] = []
         self._leader: Ticket | None = None  # never None while somebody is in the queue
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody leads at this moment; only a hint, for it may be over at once."""
+        return self._leader is not None
+
     def run(self, work: Any) -> Any:
         """Have *work* committed and return its value: as the leader, or as one of the led."""
         ticket = Ticket(work)

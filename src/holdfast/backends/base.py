@@ -197,7 +197,7 @@ class Backend(ABC):
     blocks: ClassVar[bool] = True
 
     #: How many async calls may be waiting on this backend at the same time.
-    hops: ClassVar[int] = 8
+    hops: int = 8
 
     #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False

@@ -7,7 +7,7 @@ lies where, what it costs, and what permissions it takes.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.backends._dynamodb_append import Appender
 from holdfast.backends._dynamodb_bodies import Bodies
@@ -66,7 +66,7 @@ class DynamoBackend(Backend):
     while the server is away or has too much to do.
     """
 
-    hops: ClassVar[int] = 32
+    hops = 32
 
     def __init__(
         self,

@@ -13,14 +13,14 @@ except ImportError as error:
 
     raise MissingExtra.of("PostgreSQL", "psycopg", "postgres") from error
 
-from holdfast.backends import _postgresql_schema as tables
-from holdfast.backends._postgresql import PARAMETERS, Connection, own_parameters
-from holdfast.backends._postgresql_append import new_journal
-from holdfast.backends._postgresql_calls import Calls
-from holdfast.backends._postgresql_facts import facts, settings
-from holdfast.backends._postgresql_sql import Statements
-from holdfast.backends._postgresql_wakeups import Wakeups, channel
-from holdfast.backends._postgresql_writer import Writer, check_time, clear
+from holdfast.backends._postgresql import schema as tables
+from holdfast.backends._postgresql.append import new_journal
+from holdfast.backends._postgresql.calls import Calls
+from holdfast.backends._postgresql.connections import PARAMETERS, Connection, own_parameters
+from holdfast.backends._postgresql.facts import facts, settings
+from holdfast.backends._postgresql.sql import Statements
+from holdfast.backends._postgresql.wakeups import Wakeups, channel
+from holdfast.backends._postgresql.writer import Writer, check_time, clear
 from holdfast.backends.base import (
     Append,
     Appended,
@@ -78,7 +78,7 @@ class PostgresBackend(Backend):
         self.schema: str = PARAMETERS["schema"](schema)
         self._readonly = readonly
         self._durability = durability and PARAMETERS["durability"](durability)
-        self.hops: int = PARAMETERS["pool"](pool)  # type: ignore[misc]  # a caller's choice here
+        self.hops = PARAMETERS["pool"](pool)
         self._calls = Calls(
             url,
             timeout=PARAMETERS["timeout"](timeout),

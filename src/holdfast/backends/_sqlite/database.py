@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "migrations", "schema_version"]
 
-MIGRATIONS = os.path.join(os.path.dirname(__file__), "sql")
+MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
 
 #: How a SQLite file begins.
 MAGIC = b"SQLite format 3\0"

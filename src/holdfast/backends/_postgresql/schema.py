@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.backends._postgresql_sql import quoted
+from holdfast.backends._postgresql.sql import quoted
 from holdfast.errors import SchemaTooNew, StoreError, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:
-    from holdfast.backends._postgresql import Connection
+    from holdfast.backends._postgresql.connections import Connection
 
 __all__ = ["check_server", "migrate", "migrations", "prepare", "version"]
 
-MIGRATIONS = os.path.join(os.path.dirname(__file__), "sql", "postgresql")
+MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
 
 #: The oldest server: the first with all that the statements need. As libpq numbers them.
 OLDEST = 110000

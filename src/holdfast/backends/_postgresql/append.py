@@ -16,13 +16,13 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.backends._postgresql_sql import BEGAN, HOUR, NOW, json, live
+from holdfast.backends._postgresql.sql import BEGAN, HOUR, NOW, json, live
 from holdfast.backends.base import UNSET, Append, Key, micros, own_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.backends._postgresql_sql import Statements
+    from holdfast.backends._postgresql.sql import Statements
 
 __all__ = ["Appends", "Write", "new_journal", "rounds"]
 

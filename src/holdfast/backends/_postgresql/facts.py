@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.backends import _postgresql_schema as tables
-from holdfast.backends._postgresql_sql import NOW
+from holdfast.backends._postgresql import schema as tables
+from holdfast.backends._postgresql.sql import NOW
 from holdfast.backends.base import Fact, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends._postgresql import Connection
-    from holdfast.backends._postgresql_sql import Statements
+    from holdfast.backends._postgresql.connections import Connection
+    from holdfast.backends._postgresql.sql import Statements
 
 __all__ = ["Settings", "facts", "settings"]
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from holdfast.backends._group import GroupCommit, Ticket
-from holdfast.backends._postgresql_append import Appends, Write, rounds
+from holdfast.backends._postgresql.append import Appends, Write, rounds
 from holdfast.backends.base import Append, Appended, Key, conflict, fenced
 from holdfast.errors import StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends._postgresql import Connection
-    from holdfast.backends._postgresql_calls import Calls
-    from holdfast.backends._postgresql_sql import Statements
+    from holdfast.backends._postgresql.calls import Calls
+    from holdfast.backends._postgresql.connections import Connection
+    from holdfast.backends._postgresql.sql import Statements
 
 __all__ = ["Writer", "check_time", "clear"]
 
@@ -76,7 +76,7 @@ class Writer:
         """The first group, where all gather; or another one, if nobody leads it and few come."""
         if self._crowd < CROWD:
             for group in self._groups:
-                if group._leader is None:  # noqa: SLF001 - only a guess: the group itself decides
+                if not group.busy:
                     return group
         return self._groups[0]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from holdfast.backends._network import persist
-from holdfast.backends._postgresql import LEAST, Connection, Pool, connect_parameters
-from holdfast.backends._postgresql_errors import lost, passing, raced, translate
-from holdfast.backends._postgresql_facts import settings
-from holdfast.backends._postgresql_lost import Lost
+from holdfast.backends._postgresql.connections import LEAST, Connection, Pool, connect_parameters
+from holdfast.backends._postgresql.errors import lost, passing, raced, translate
+from holdfast.backends._postgresql.facts import settings
+from holdfast.backends._postgresql.lost import Lost
 from holdfast.backends.options import safe_url
 
 if TYPE_CHECKING:

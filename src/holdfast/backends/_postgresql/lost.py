@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 if TYPE_CHECKING:
-    from holdfast.backends._postgresql import Connection
+    from holdfast.backends._postgresql.connections import Connection
 
 __all__ = ["Lost"]
 

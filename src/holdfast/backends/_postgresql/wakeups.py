@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from holdfast.backends._postgresql_sql import quoted
+from holdfast.backends._postgresql.sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends._postgresql import Connection
+    from holdfast.backends._postgresql.connections import Connection
     from holdfast.backends.base import Key
 
 __all__ = ["Wakeups", "channel"]

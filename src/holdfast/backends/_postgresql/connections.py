@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8BinaryDumper
 
-from holdfast.backends._postgresql_errors import Late
+from holdfast.backends._postgresql.errors import Late
 from holdfast.backends.options import flag, safe_url, seconds
 from holdfast.errors import InvalidURL, StoreBusy
 
