@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.backends import _dynamodb_bodies, _dynamodb_move
-from holdfast.backends._dynamodb_layout import index_partition, partition
+from holdfast.backends._dynamodb import bodies as long_bodies
+from holdfast.backends._dynamodb import move
+from holdfast.backends._dynamodb.layout import index_partition, partition
 from holdfast.backends.base import Append, Appended, Key
 from holdfast.backends.dynamodb import DynamoBackend
 
@@ -115,10 +116,10 @@ class Later:
 def small_items() -> Iterator[None]:
     """Tails of two records, and parts of a few bytes: so that there are chunks and parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_dynamodb_move, "MOST", 2)
-        patch.setattr(_dynamodb_bodies, "INLINE", 6)
-        patch.setattr(_dynamodb_bodies, "PART", 5)
-        patch.setattr(_dynamodb_bodies, "SMALL", 5)
+        patch.setattr(move, "MOST", 2)
+        patch.setattr(long_bodies, "INLINE", 6)
+        patch.setattr(long_bodies, "PART", 5)
+        patch.setattr(long_bodies, "SMALL", 5)
         yield
 
 

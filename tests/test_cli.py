@@ -98,12 +98,14 @@ def in_terminal(*args: str, columns: int = 80, **environ: str) -> str:
     """All that the installed command writes to a terminal of that width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    # The width is the terminal's, whatever the one is that the tests run in.
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     child = subprocess.Popen(
         [HOLDFAST, *args],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", **environ},
+        env={**inherited, "TERM": "xterm-256color", **environ},
     )
     os.close(theirs)
     written = b""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.backends._dynamodb_layout import partition
-from holdfast.backends._dynamodb_table import Table
+from holdfast.backends._dynamodb.layout import partition
+from holdfast.backends._dynamodb.table import Table
 from holdfast.backends.base import Appended, Key
 from holdfast.backends.dynamodb import DynamoBackend
 from holdfast.testing.conformance import BackendContract
@@ -56,8 +56,8 @@ def a_table_of_small_items() -> Iterator[Callable[[], Backend]]:
 
 
 _needs_server = pytest.mark.usefixtures("dynamodb_server")
-TestDynamoMachine = _needs_server(contract_machine(a_table, examples=10))
-TestSmallItemsMachine = _needs_server(contract_machine(a_table_of_small_items, examples=15))
+TestDynamoMachine = _needs_server(contract_machine(a_table, examples=6))
+TestSmallItemsMachine = _needs_server(contract_machine(a_table_of_small_items, examples=8))
 
 
 # -- sizes -----------------------------------------------------------------------------------------

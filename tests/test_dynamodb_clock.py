@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.backends import _dynamodb_clock
-from holdfast.backends._dynamodb_clock import ServerClock
+from holdfast.backends._dynamodb import clock as server_clock
+from holdfast.backends._dynamodb.clock import ServerClock
 
 SERVER = 1_800_000_000
 
@@ -41,7 +41,7 @@ def test_the_servers_clock_is_told_from_its_replies(
 ) -> None:
     """To a second at once, to a few hundredths after many, however wrong our own is."""
     watch = Watch(SERVER + error)
-    monkeypatch.setattr(_dynamodb_clock, "time", watch)
+    monkeypatch.setattr(server_clock, "time", watch)
     clock, last = ServerClock(), 0
     for reply in range(200):
         watch.passed += 0.137
@@ -55,7 +55,7 @@ def test_the_servers_clock_is_told_from_its_replies(
 def test_a_machine_that_slept_knows_the_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its monotonic clock stood still meanwhile."""
     watch = Watch(SERVER)
-    monkeypatch.setattr(_dynamodb_clock, "time", watch)
+    monkeypatch.setattr(server_clock, "time", watch)
     clock = ServerClock()
     for slept in (0, 500, 500):
         for _ in range(20):

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.backends import _dynamodb_clock, _dynamodb_life
-from holdfast.backends._dynamodb_layout import item_key, partition
-from holdfast.backends._dynamodb_life import Life
+from holdfast.backends._dynamodb import clock as server_clock
+from holdfast.backends._dynamodb import life as life_of
+from holdfast.backends._dynamodb.layout import item_key, partition
+from holdfast.backends._dynamodb.life import Life
 from holdfast.backends.base import Append, Appended, Key, Origin
 from holdfast.backends.dynamodb import DynamoBackend
 from holdfast.testing.crash import seeded, soak
@@ -52,7 +53,7 @@ def long_expired(aws_environment: None) -> Iterator[DynamoBackend]:
     with DynamoServer() as server, pytest.MonkeyPatch.context() as patch:
         backend = DynamoBackend.from_url(server.place())
         for name in ("HOUR", "DAY"):
-            patch.setattr(_dynamodb_life, name, 0)
+            patch.setattr(life_of, name, 0)
         for number in range(40):
             append(backend, b"x" * 300, ttl=2, id=f"n{number}")
         append(backend, b"x" * 500_000, ttl=2)
@@ -386,7 +387,7 @@ def off(
 ) -> Iterator[DynamoBackend]:
     """Another client, on a machine whose clock is off by some seconds."""
     wrong = SimpleNamespace(time=lambda: time.time() + request.param, monotonic=time.monotonic)
-    monkeypatch.setattr(_dynamodb_clock, "time", wrong)
+    monkeypatch.setattr(server_clock, "time", wrong)
     backend = DynamoBackend.from_url(url)
     yield backend
     backend.close()
@@ -430,7 +431,6 @@ def test_times_of_clients_who_differ_never_go_back(
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(soak() == 1, reason="DynamoDB Local looks every few minutes: make soak")
 def test_dynamodb_removes_the_whole_of_what_has_expired(long_expired: DynamoBackend) -> None:
     """With nobody sweeping. DynamoDB Local looks every ten seconds, and takes some of it."""
     assert until(lambda: not items(long_expired))

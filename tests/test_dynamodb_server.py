@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 import holdfast
-from holdfast.backends._dynamodb_layout import partition
+from holdfast.backends._dynamodb.layout import partition
 from holdfast.backends.base import Appended
 from holdfast.backends.dynamodb import DynamoBackend
 from tests import tables

@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.backends._dynamodb_append import Appender
-from holdfast.backends._dynamodb_bodies import Bodies
-from holdfast.backends._dynamodb_errors import Refused
-from holdfast.backends._dynamodb_heads import Heads
-from holdfast.backends._dynamodb_leases import Leases
-from holdfast.backends._dynamodb_life import Life
-from holdfast.backends._dynamodb_open import open_store, table_facts
-from holdfast.backends._dynamodb_records import Records
-from holdfast.backends._dynamodb_sweep import Sweeper
-from holdfast.backends._dynamodb_table import Table
+from holdfast.backends._dynamodb.append import Appender
+from holdfast.backends._dynamodb.bodies import Bodies
+from holdfast.backends._dynamodb.errors import Refused
+from holdfast.backends._dynamodb.heads import Heads
+from holdfast.backends._dynamodb.leases import Leases
+from holdfast.backends._dynamodb.life import Life
+from holdfast.backends._dynamodb.open import open_store, table_facts
+from holdfast.backends._dynamodb.records import Records
+from holdfast.backends._dynamodb.sweep import Sweeper
+from holdfast.backends._dynamodb.table import Table
 from holdfast.backends.base import (
     Append,
     Appended,
@@ -37,7 +37,7 @@ from holdfast.errors import InvalidURL, StoreCorrupt, StoreReadOnly
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.backends._dynamodb_layout import Journal
+    from holdfast.backends._dynamodb.layout import Journal
 
 __all__ = ["DynamoBackend"]
 

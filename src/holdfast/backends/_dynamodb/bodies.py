@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from holdfast.backends._dynamodb_errors import Refused
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.errors import Refused
+from holdfast.backends._dynamodb.layout import (
     INLINE,
     PART,
     Change,
@@ -23,15 +23,15 @@ from holdfast.backends._dynamodb_layout import (
     part_keys,
     partition,
 )
-from holdfast.backends._dynamodb_table import MOST_READS
+from holdfast.backends._dynamodb.table import MOST_READS
 from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.backends._dynamodb_effort import Effort
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.effort import Effort
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.table import Table
     from holdfast.backends.base import Append, Key
 
 __all__ = ["Bodies", "Gone", "Upload", "part_items", "parts_of"]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.backends._dynamodb_begin import Beginner
-from holdfast.backends._dynamodb_bodies import parts_of
-from holdfast.backends._dynamodb_effort import Draft, Effort, check, in_micros
-from holdfast.backends._dynamodb_errors import Refused, Stale
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.begin import Beginner
+from holdfast.backends._dynamodb.bodies import parts_of
+from holdfast.backends._dynamodb.effort import Draft, Effort, check, in_micros
+from holdfast.backends._dynamodb.errors import Refused, Stale
+from holdfast.backends._dynamodb.layout import (
     Item,
     Journal,
     id_key,
@@ -30,17 +30,17 @@ from holdfast.backends._dynamodb_layout import (
     pack_record,
     partition,
 )
-from holdfast.backends._dynamodb_life import keep_until, removal
-from holdfast.backends._dynamodb_move import Mover
+from holdfast.backends._dynamodb.life import keep_until, removal
+from holdfast.backends._dynamodb.move import Mover
 from holdfast.backends.base import Append, Appended, Key
 from holdfast.errors import Conflict, Fenced, StoreError
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_bodies import Bodies
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_records import Records
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.bodies import Bodies
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.records import Records
+    from holdfast.backends._dynamodb.table import Table
 
 __all__ = ["Appender"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from holdfast.backends._dynamodb_bodies import Upload, part_items, parts_of
-from holdfast.backends._dynamodb_effort import check, in_micros
-from holdfast.backends._dynamodb_errors import Refused, Stale
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.bodies import Upload, part_items, parts_of
+from holdfast.backends._dynamodb.effort import check, in_micros
+from holdfast.backends._dynamodb.errors import Refused, Stale
+from holdfast.backends._dynamodb.layout import (
     Change,
     Item,
     Journal,
@@ -18,15 +18,15 @@ from holdfast.backends._dynamodb_layout import (
     index_item,
     made_token,
 )
-from holdfast.backends._dynamodb_life import beginning, keep_until, removal
+from holdfast.backends._dynamodb.life import beginning, keep_until, removal
 from holdfast.backends.base import Appended
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_bodies import Bodies
-    from holdfast.backends._dynamodb_effort import Effort
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.bodies import Bodies
+    from holdfast.backends._dynamodb.effort import Effort
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.table import Table
 
 __all__ = ["Beginner"]
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends._dynamodb_errors import Refused, Stale
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.errors import Refused, Stale
+from holdfast.backends._dynamodb.layout import (
     REMOVE_AFTER,
     Change,
     Item,
@@ -36,8 +36,8 @@ from holdfast.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.table import Table
     from holdfast.backends.base import Key
 
 __all__ = ["DAY", "HOUR", "Life", "beginning", "keep_until", "removal"]

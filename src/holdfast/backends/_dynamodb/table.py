@@ -9,15 +9,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from holdfast.backends._dynamodb_clock import ServerClock
-from holdfast.backends._dynamodb_errors import (
+from holdfast.backends._dynamodb.clock import ServerClock
+from holdfast.backends._dynamodb.errors import (
     Unprocessed,
     check_refused,
     in_doubt,
     passing,
     translate,
 )
-from holdfast.backends._dynamodb_layout import Change, Item, in_groups, item_key
+from holdfast.backends._dynamodb.layout import Change, Item, in_groups, item_key
 from holdfast.backends._network import persist
 from holdfast.errors import InvalidURL, MissingExtra, StoreBusy
 

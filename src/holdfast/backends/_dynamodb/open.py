@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.backends._dynamodb_errors import code_of
-from holdfast.backends._dynamodb_layout import FORMAT, REMOVE_AFTER, Change, Item, item_key
+from holdfast.backends._dynamodb.errors import code_of
+from holdfast.backends._dynamodb.layout import FORMAT, REMOVE_AFTER, Change, Item, item_key
 from holdfast.backends.base import Fact, shown_size
 from holdfast.errors import NotAStore, SchemaTooNew, StoreError, StoreNotFound, StoreUnavailable
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.table import Table
 
 __all__ = ["open_store", "table_facts"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.backends._dynamodb_errors import Refused, Stale
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.errors import Refused, Stale
+from holdfast.backends._dynamodb.layout import (
     MOST,
     REMOVE_AFTER,
     TAIL,
@@ -22,12 +22,12 @@ from holdfast.backends._dynamodb_layout import (
     pack_chunk,
     partition,
 )
-from holdfast.backends._dynamodb_records import forget
+from holdfast.backends._dynamodb.records import forget
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_effort import Draft, Effort
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.effort import Draft, Effort
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.table import Table
     from holdfast.backends.base import Key
 
 __all__ = ["Mover"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.layout import (
     HEAD_ONLY,
     Item,
     Journal,
@@ -22,7 +22,7 @@ from holdfast.backends.base import Key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.table import Table
 
 __all__ = ["Heads"]
 

@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_layout import Item
+    from holdfast.backends._dynamodb.layout import Item
 
 __all__ = [
     "Refused",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.backends._dynamodb_errors import Refused
-from holdfast.backends._dynamodb_life import DAY, HOUR
+from holdfast.backends._dynamodb.errors import Refused
+from holdfast.backends._dynamodb.life import DAY, HOUR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends._dynamodb_bodies import Bodies
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_layout import Journal
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.bodies import Bodies
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.layout import Journal
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.table import Table
     from holdfast.backends.base import Key
 
 __all__ = ["Sweeper"]

@@ -6,15 +6,15 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.backends._dynamodb_errors import Refused
-from holdfast.backends._dynamodb_layout import Change, Journal, head_key, made_token
-from holdfast.backends._dynamodb_life import HOUR, removal
+from holdfast.backends._dynamodb.errors import Refused
+from holdfast.backends._dynamodb.layout import Change, Journal, head_key, made_token
+from holdfast.backends._dynamodb.life import HOUR, removal
 from holdfast.backends.base import Key, Lease, fenced, held, micros, next_epoch
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_life import Life
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.life import Life
+    from holdfast.backends._dynamodb.table import Table
 
 __all__ = ["Leases"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from holdfast.backends._dynamodb_layout import Change, Journal, Kept, head_key, made_token
+from holdfast.backends._dynamodb.layout import Change, Journal, Kept, head_key, made_token
 from holdfast.backends.base import Append, UnsetType, conflict, fenced, micros
 
 if TYPE_CHECKING:
-    from holdfast.backends._dynamodb_bodies import Upload
+    from holdfast.backends._dynamodb.bodies import Upload
 
 __all__ = ["Draft", "Effort", "check", "in_micros"]
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.backends._dynamodb_bodies import Gone
-from holdfast.backends._dynamodb_errors import Refused
-from holdfast.backends._dynamodb_layout import (
+from holdfast.backends._dynamodb.bodies import Gone
+from holdfast.backends._dynamodb.errors import Refused
+from holdfast.backends._dynamodb.layout import (
     INLINE,
     MOST,
     TAIL,
@@ -30,9 +30,9 @@ from holdfast.errors import StoreCorrupt, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.backends._dynamodb_bodies import Bodies
-    from holdfast.backends._dynamodb_heads import Heads
-    from holdfast.backends._dynamodb_table import Table
+    from holdfast.backends._dynamodb.bodies import Bodies
+    from holdfast.backends._dynamodb.heads import Heads
+    from holdfast.backends._dynamodb.table import Table
     from holdfast.backends.base import Key, Record
 
 __all__ = ["Records"]
