@@ -40,7 +40,7 @@ format: dev-env ## put the code into shape
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
-bench: dev-env ## measure against the raw insert
+bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
