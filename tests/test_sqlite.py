@@ -48,7 +48,7 @@ def python(code: str, *args: str, **how: object) -> subprocess.Popen[str]:
 def finish(child: subprocess.Popen[str]) -> str:
     """What the child printed, if it ended well and in time."""
     try:
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.communicate(timeout=240)
     finally:
         child.kill()  # if it hangs, it does so alone
     assert child.returncode == 0, out
