@@ -210,7 +210,10 @@ def test_whoever_dies_while_giving_an_end_is_succeeded(
 def test_two_who_give_and_take_an_end_at_once_lose_nothing(
     store: DynamoBackend, other: DynamoBackend
 ) -> None:
-    """In the end all items agree with the head."""
+    """Whatever DynamoDB may remove before the journal ends is a copy that nobody needs.
+
+    A writer who was overtaken while it moved a tail leaves one, with the moment of that time.
+    """
     fill(store, 100)
     with ThreadPoolExecutor(3) as pool:
         filled = pool.submit(fill, other, 40)
@@ -221,13 +224,17 @@ def test_two_who_give_and_take_an_end_at_once_lose_nothing(
         filled.result()
         assert [len(turn.result()) for turn in turns] == [6, 6]
     fill(store, 15)
-    assert len(store.read(KEY)) == 155
     head = store.head(KEY)
     assert head is not None
-    if head.expires is None:
-        assert set(moments(store).values()) == {math.inf}
-    else:
-        assert head.expires / 1e6 + HOUR / 2 < min(moments(store).values())
+    needed = math.inf if head.expires is None else head.expires / 1e6 + HOUR / 2
+    early = [name for name, moment in moments(store).items() if moment < needed]
+    assert all("/r/" in name for name in early)
+    store._table.write(
+        {"DeleteRequest": {"Key": {"pk": item["pk"], "sk": item["sk"]}}}
+        for name, item in items(store).items()
+        if name in early
+    )
+    assert len(store.read(KEY)) == 155
 
 
 def test_an_expired_journal_is_gone_although_its_items_lie_there(store: DynamoBackend) -> None:
