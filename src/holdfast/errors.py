@@ -11,6 +11,9 @@
     │   ├── StoreUnavailable        (ConnectionError) I/O failed, or the server is away
     │   ├── StoreClosed             (RuntimeError) used after close()
     │   ├── NotDurable              it cannot give the durability that was asked for
+    │   ├── NotTransactional        (NotImplementedError) it holds no rows of yours
+    │   ├── TransactionMisused      (RuntimeError) something that a transaction cannot go with
+    │   ├── TransactionUndone       the database gave way to another; run it again
     │   └── SchemaTooNew            a newer release wrote it
     ├── Conflict                    somebody else wrote first
     │   └── IdReused                the same append id, with other content
@@ -19,7 +22,8 @@
     ├── Fenced                      our lease was taken over: this writer is the late one
     ├── NotFound                    (LookupError)
     │   ├── ConversationNotFound
-    │   └── TaskNotFound
+    │   ├── TaskNotFound
+    │   └── UnknownKind             a task that no function is registered for
     ├── InvalidId                   (ValueError) a tenant, kind, id or label that cannot be one
     ├── InvalidURL                  (ValueError) a store URL that says nothing we know
     ├── InvalidMessage              (ValueError) not a dict with a role
@@ -29,13 +33,25 @@
     ├── Unreadable                  (ValueError) stored bytes this release cannot decode
     ├── WrongType                   (ValueError) stored data does not fit the type asked for
     ├── WindowTooSmall              (ValueError) the newest message alone is over the budget
+    ├── BrokenHistory               (ValueError) messages that no provider would take
     ├── GoalMismatch                (ValueError) a task id used again for another goal
     ├── TaskNotOpen                 (RuntimeError) written to outside its `with` block
     ├── TaskFinished                (RuntimeError) new work for a task that has ended
+    ├── TaskFailed                  (RuntimeError) the task that a job of an engine ran has failed
+    ├── TaskHalted                  the task stands still and can go on later: nothing went wrong
+    │   ├── TaskWaiting             for a signal, a time or a person; says for what, and until when
+    │   ├── TaskPaused
+    │   └── TaskCancelled
+    ├── DeadlinePassed              (TimeoutError) the task had until then
+    ├── StepTimedOut                (TimeoutError) an attempt took longer than it may
+    ├── WaitTimedOut                (TimeoutError) the signal did not come in time
+    ├── NotLoaded                   (LookupError) a large result, which is to be asked for
     └── MissingExtra                (ImportError) an optional dependency is not installed
 
+Adapters have some of their own, all of them below `HoldfastError`.
 Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
-One thing is worth a warning, a `DurabilityWarning`: a store that may forget what it acknowledged.
+Two things are worth a warning: a `DurabilityWarning`, for a store that may forget what it
+acknowledged, and an `EffectsWarning`, for a past that is taken up again though its effects are out.
 """
 
 from __future__ import annotations
@@ -43,13 +59,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
-    from typing import Self
+    from typing import Any, Self
 
 __all__ = [
+    "BrokenHistory",
     "Conflict",
     "ConversationNotFound",
+    "DeadlinePassed",
     "DurabilityWarning",
+    "EffectsWarning",
     "Fenced",
     "GoalMismatch",
     "HoldfastError",
@@ -63,8 +83,11 @@ __all__ = [
     "NotDurable",
     "NotFound",
     "NotImportable",
+    "NotLoaded",
     "NotStorable",
+    "NotTransactional",
     "SchemaTooNew",
+    "StepTimedOut",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -73,12 +96,21 @@ __all__ = [
     "StoreNotFound",
     "StoreReadOnly",
     "StoreUnavailable",
+    "TaskCancelled",
+    "TaskFailed",
     "TaskFinished",
+    "TaskHalted",
     "TaskHeld",
     "TaskNotFound",
     "TaskNotOpen",
+    "TaskPaused",
+    "TaskWaiting",
     "TooLarge",
+    "TransactionMisused",
+    "TransactionUndone",
+    "UnknownKind",
     "Unreadable",
+    "WaitTimedOut",
     "WindowTooSmall",
     "WrongType",
 ]
@@ -90,6 +122,10 @@ class HoldfastError(Exception):
 
 class DurabilityWarning(UserWarning):
     """This store acknowledges writes that a power loss can undo."""
+
+
+class EffectsWarning(UserWarning):
+    """A task goes back to a point after which it has had effects, and may have them again."""
 
 
 class StoreError(HoldfastError):
@@ -130,6 +166,18 @@ class StoreClosed(StoreError, RuntimeError):
 
 class NotDurable(StoreError):
     """The store cannot promise what ``durability=`` asks for."""
+
+
+class NotTransactional(StoreError, NotImplementedError):
+    """This store cannot commit a caller's own rows together with a record."""
+
+
+class TransactionMisused(StoreError, RuntimeError):
+    """Something was done within a transaction, or after it, that it cannot go with."""
+
+
+class TransactionUndone(StoreError):
+    """The database undid a transaction. Nothing of it was kept, and it can be run again."""
 
 
 class SchemaTooNew(StoreError):
@@ -188,6 +236,10 @@ class TaskNotFound(NotFound):
     """There is no task with this id."""
 
 
+class UnknownKind(NotFound):
+    """A task of a kind that the registry has no function for."""
+
+
 class InvalidId(HoldfastError, ValueError):
     """A tenant, kind, id or label that cannot be one."""
 
@@ -242,6 +294,17 @@ class WindowTooSmall(HoldfastError, ValueError):
     """What must be in the window does not fit the budget."""
 
 
+class BrokenHistory(HoldfastError, ValueError):
+    """A history that no provider would take; ``repairs`` is what would make it whole."""
+
+    def __init__(self, message: str, repairs: Sequence[Any] = ()) -> None:
+        super().__init__(message, tuple(repairs))
+        self.repairs = list(repairs)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class GoalMismatch(HoldfastError, ValueError):
     """The task exists, and has another goal."""
 
@@ -252,6 +315,53 @@ class TaskNotOpen(HoldfastError, RuntimeError):
 
 class TaskFinished(HoldfastError, RuntimeError):
     """The task has ended and takes no new work."""
+
+
+class TaskFailed(HoldfastError, RuntimeError):
+    """The task that a job of an engine ran has failed."""
+
+
+class TaskHalted(HoldfastError):
+    """The task stands still, and nothing went wrong: it goes on when somebody lets it."""
+
+
+class TaskWaiting(TaskHalted):
+    """The task waits, and its process is free: ``task_id``, ``waits_for`` and ``until``."""
+
+    def __init__(
+        self, message: str, task_id: str, waits_for: str, until: datetime | None = None
+    ) -> None:
+        super().__init__(message, task_id, waits_for, until)
+        self.task_id = task_id
+        self.waits_for = waits_for
+        self.until = until
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TaskPaused(TaskHalted):
+    """Somebody has paused the task."""
+
+
+class TaskCancelled(TaskHalted):
+    """Somebody has cancelled the task."""
+
+
+class DeadlinePassed(HoldfastError, TimeoutError):
+    """The task was to be done by now."""
+
+
+class StepTimedOut(HoldfastError, TimeoutError):
+    """One attempt at a step took longer than `Retry.timeout` allows."""
+
+
+class WaitTimedOut(HoldfastError, TimeoutError):
+    """What a task waited for did not come in time."""
+
+
+class NotLoaded(HoldfastError, LookupError):
+    """A large result is kept apart, and this face loads nothing by itself."""
 
 
 class MissingExtra(HoldfastError, ImportError):

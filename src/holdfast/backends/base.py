@@ -27,6 +27,9 @@ are refused with `Fenced` unless it is the newest; writes that name none are not
 ``origin.at`` (or that of the record before it, if that is later), expiry counts from that time, and
 a journal that it begins takes over ``created`` and ``floor``: its first number is ``floor`` + 1.
 
+*Transactions.* A place may also hold tables of the callers' own. Where it does (``transactional``),
+`transaction` commits rows of theirs and one append together.
+
 *Errors* are those of `holdfast.errors`, with the driver's error as cause. A call that raises has
 changed nothing, except for `StoreUnavailable`, after which an append may or may not be there:
 repeat it with the same id, and it is there once. A backend over a network does that by itself, for
@@ -46,17 +49,27 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.backends.options import safe_url
-from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed, StoreError
+from holdfast.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed, StoreError
 
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
+    from contextlib import AbstractContextManager
 
 __all__ = [
     "UNSET",
@@ -70,6 +83,7 @@ __all__ = [
     "Origin",
     "Page",
     "Record",
+    "Transaction",
     "UnsetType",
     "conflict",
     "fenced",
@@ -190,6 +204,17 @@ class Fact(Struct, frozen=True):
     advice: str = ""
 
 
+class Transaction(Protocol):
+    """A transaction that is open, for statements of the caller's own and one append."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's (apsw's, psycopg's), within the transaction, and of no use after it."""
+
+    def append(self, request: Append) -> Appended:
+        """`Backend.append` as a part of it: once, and with a record."""
+
+
 class Backend(ABC):
     """One place where journals live."""
 
@@ -201,6 +226,9 @@ class Backend(ABC):
 
     #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False
+
+    #: True where callers may have tables of their own, and `transaction` works.
+    transactional: ClassVar[bool] = False
 
     def __init__(self, url: str) -> None:
         self.url = safe_url(url)
@@ -322,6 +350,50 @@ class Backend(ABC):
     @abstractmethod
     def release(self, key: Key, lease: Lease) -> None:
         """End the lease now. Does nothing if it is not the newest."""
+
+    # -- together with rows of the caller's own --------------------------------------------
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction for statements of the caller's own and one append: all of it or nothing.
+
+        Leaving the block commits, as durably as `append` does. An exception undoes all of it and
+        goes on; that of a refused append, too. An append whose id is known is ``repeated``, and
+        undoes the rest: the rows that belong to it are there from the first time.
+
+        `TransactionUndone`: the database gave way to another transaction, or was lost before the
+        commit. Whether to run the block again is the caller's to say: it may have done more than
+        SQL. `StoreUnavailable`, after a lost answer to the commit: it may be there or not; run it
+        again with the same id, and it is there once.
+
+        Within the block this thread may read the store but not write to it; nor commit by itself,
+        nor leave without an append: `TransactionMisused`. Keep it short: others wait for it.
+        """
+        msg = (
+            f"{self.url} cannot commit your own rows together with a record: SQLite and PostgreSQL "
+            "stores can. Use an ordinary step, and write the rows under its idempotency key."
+        )
+        raise NotTransactional(msg)
+
+    def transact(
+        self, work: Callable[[Any], R], request: Callable[[R], Append]
+    ) -> tuple[R, Appended]:
+        """`transaction` in one call: what *work* made with the connection, and what its append did.
+
+        *work* gets the connection; *request* makes an append of what it returned.
+        """
+        with self.transaction() as opened:
+            made = work(opened.connection)
+            done = opened.append(request(made))
+        return made, done
+
+    async def transact_async(
+        self, work: Callable[[Any], R], request: Callable[[R], Append]
+    ) -> tuple[R, Appended]:
+        """`transact` for async callers, on one thread from its beginning to its end.
+
+        If the caller is cancelled, it is settled first.
+        """
+        return await self.hop(self.transact, work, request)
 
     # -- the place itself ------------------------------------------------------------------
 

@@ -18,13 +18,14 @@ from holdfast.backends._postgresql.append import new_journal
 from holdfast.backends._postgresql.calls import Calls
 from holdfast.backends._postgresql.connections import PARAMETERS, Connection, own_parameters
 from holdfast.backends._postgresql.facts import facts, settings
+from holdfast.backends._postgresql.lending import Lending
 from holdfast.backends._postgresql.sql import Statements
 from holdfast.backends._postgresql.wakeups import Wakeups, channel
 from holdfast.backends._postgresql.writer import Writer, check_time, clear
+from holdfast.backends._transactions import Transactional
 from holdfast.backends.base import (
     Append,
     Appended,
-    Backend,
     Fact,
     Head,
     Key,
@@ -41,6 +42,9 @@ from holdfast.errors import DurabilityWarning, InvalidURL, NotDurable, StoreRead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from holdfast.backends._transactions import Opened
 
 __all__ = ["PostgresBackend"]
 
@@ -48,14 +52,14 @@ __all__ = ["PostgresBackend"]
 PORTION = 50
 
 
-class PostgresBackend(Backend):
+class PostgresBackend(Transactional):
     """Journals in two tables of a PostgreSQL database.
 
     *schema*: where the tables are. *pool*: how many connections there may be, and how many async
-    calls at once. *durability*: ``full``, or ``normal`` (a power loss may undo the last writes;
-    faster); if it is not said, as full as the server can, with a warning if that is less.
-    *prepare*: False behind a pooler that keeps no sessions. *wakeups*: appends notify, and
-    `wait` listens; writers and waiters must both have it.
+    calls at once; as many more for transactions. *durability*: ``full``, or ``normal`` (a power
+    loss may undo the last writes; faster); if it is not said, as full as the server can, with a
+    warning if that is less. *prepare*: False behind a pooler that keeps no sessions. *wakeups*:
+    appends notify, and `wait` listens; writers and waiters must both have it.
     """
 
     def __init__(
@@ -78,8 +82,9 @@ class PostgresBackend(Backend):
         self.schema: str = PARAMETERS["schema"](schema)
         self._readonly = readonly
         self._durability = durability and PARAMETERS["durability"](durability)
-        self.hops = PARAMETERS["pool"](pool)
-        self._calls = Calls(
+        self.hops = self.lends = PARAMETERS["pool"](pool)
+        calls = partial(
+            Calls,
             url,
             timeout=PARAMETERS["timeout"](timeout),
             durability=self._durability,
@@ -87,6 +92,7 @@ class PostgresBackend(Backend):
             prepare=prepare,
             check_open=self._check_open,
         )
+        self._calls = calls()
         self._sql = Statements(self.schema)
         self._writer = Writer(
             self._calls,
@@ -94,6 +100,7 @@ class PostgresBackend(Backend):
             channel(self.schema) if wakeups else None,
             lambda lead: self._threads().submit(lead),
         )
+        self._lending = Lending(calls(lends=True), self._writer, self._sql)
         self._wakeups: Wakeups | None = None
         if wakeups:
             self._wakeups = Wakeups(self.schema, self._calls.listener, lambda: self._closed)
@@ -250,8 +257,16 @@ class PostgresBackend(Backend):
         self._check_writable()
         self._calls.rows(self._sql.release, *key, lease.epoch)
 
+    def _lend(self) -> AbstractContextManager[Opened]:
+        self._check_not_readonly()
+        return self._lending.transaction()
+
     def _check_writable(self) -> None:
         self._check_open()
+        self._check_outside()
+        self._check_not_readonly()
+
+    def _check_not_readonly(self) -> None:
         if self._readonly:
             msg = f"The store {self.url} was opened with readonly=True, so it is read-only."
             raise StoreReadOnly(msg)
@@ -279,11 +294,14 @@ class PostgresBackend(Backend):
     def _close(self) -> None:
         if self._wakeups is not None:
             self._wakeups.close()
+        super()._close()
+        self._lending.close()
         self._calls.close()
 
     def _after_fork_in_child(self) -> None:
         super()._after_fork_in_child()
         self._calls.abandon()
+        self._lending.abandon()
         self._writer.begin()
         if self._wakeups is not None:
             self._wakeups.abandon()

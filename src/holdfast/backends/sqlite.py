@@ -17,11 +17,13 @@ from holdfast.backends._sqlite.append import (
     now,
     remove,
 )
-from holdfast.backends._sqlite.database import Database, schema_version
+from holdfast.backends._sqlite.database import Database
+from holdfast.backends._sqlite.facts import facts
+from holdfast.backends._sqlite.lending import Lending
+from holdfast.backends._transactions import Transactional
 from holdfast.backends.base import (
     Append,
     Appended,
-    Backend,
     Fact,
     Head,
     Key,
@@ -32,13 +34,15 @@ from holdfast.backends.base import (
     held,
     micros,
     next_epoch,
-    shown_size,
 )
 from holdfast.backends.options import flag, seconds, url_parameters
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from holdfast.backends._transactions import Opened
 
 __all__ = ["SqliteBackend"]
 
@@ -84,7 +88,7 @@ _READ = f"SELECT seq, count, at, body, id {_FROM}"
 _BODIES = f"SELECT seq, body {_FROM} ORDER BY seq LIMIT ?"
 
 
-class SqliteBackend(Backend):
+class SqliteBackend(Transactional):
     """Journals in a SQLite file.
 
     Several processes may have it open. *timeout*: how long a write waits for another process's.
@@ -109,6 +113,7 @@ class SqliteBackend(Backend):
             self.path, timeout=seconds(timeout), durability=durability, readonly=readonly, vfs=vfs
         )
         self._database.open(create=create)
+        self._lending = Lending(self._database)
         self._group = self._new_group()
 
     @classmethod
@@ -132,12 +137,14 @@ class SqliteBackend(Backend):
 
     def append(self, request: Append) -> Appended:
         self._check_open()
+        self._check_outside()
         done: Appended = self._group.run(request)
         return done
 
     async def append_async(self, request: Append) -> Appended:
         """Joins the group commit without a thread of its own."""
         self._check_open()
+        self._check_outside()
         done: Appended = await self._group.run_async(request)
         return done
 
@@ -324,11 +331,17 @@ class SqliteBackend(Backend):
         A work raises only before it has written anything: what it refuses leaves no trace.
         """
         self._check_open()
+        self._check_outside()
         done: T = self._group.run(work)
         return done
 
+    def _lend(self) -> AbstractContextManager[Opened]:
+        return self._lending.transaction()
+
     def _commit(self, batch: list[Ticket]) -> None:
         """Commit *batch* as `GroupCommit` asks."""
+        if self._lending.lent is not None:
+            self._lending.wait()
         with self._database.writing:
             try:
                 self._transact(batch)
@@ -371,59 +384,16 @@ class SqliteBackend(Backend):
     def facts(self, *, deep: bool = False) -> list[Fact]:
         self._check_open()
         with self._database.reader() as connection:
-            facts = [*_engine(), *self._settings(connection), *self._sizes(connection)]
-            if deep:
-                facts.append(_integrity(connection))
-        return facts
-
-    def _settings(self, connection: apsw.Connection) -> list[Fact]:
-        mode = str(connection.pragma("journal_mode"))
-        full = self._durability == "full"
-        open_to_others = os.stat(self.path).st_mode & 0o077
-        return [
-            Fact("file", self.path),
-            Fact(
-                "file mode",
-                f"{os.stat(self.path).st_mode & 0o777:o}",
-                ok=not open_to_others,
-                advice=f"Other users of this machine can open it: chmod 600 {self.path}",
-            ),
-            Fact("schema", str(schema_version(connection))),
-            Fact("journal mode", mode, ok=mode == "wal", advice="Open it once for writing."),
-            Fact(
-                "durability",
-                "every acknowledged write survives power loss (synchronous=FULL)"
-                if full
-                else "a power loss may undo the last writes (synchronous=NORMAL)",
-                ok=full,
-                advice="Leave out durability=normal.",
-            ),
-        ]
-
-    def _sizes(self, connection: apsw.Connection) -> list[Fact]:
-        log = self.path + "-wal"
-        free = int(connection.pragma("freelist_count")) * int(connection.pragma("page_size"))
-        facts = [
-            Fact("size", shown_size(os.path.getsize(self.path))),
-            Fact("log", shown_size(os.path.getsize(log) if os.path.exists(log) else 0)),
-            Fact("free inside", shown_size(free)),
-        ]
-        for kind, journals, entries, size in connection.execute(
-            "SELECT kind, count(*), sum(seq - floor), sum(size) FROM holdfast_journals"
-            " WHERE seq > 0 GROUP BY kind ORDER BY kind"
-        ):
-            facts.append(
-                Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
-            )
-        return facts
+            return facts(connection, self.path, self._durability, deep=deep)
 
     def _close(self) -> None:
+        super()._close()
         self._database.close()
 
     # -- fork ------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
-        self._database.before_fork()
+        self._database.before_fork(writing=self._lending.before_fork())
 
     def _after_fork_in_parent(self) -> None:
         self._database.after_fork_in_parent()
@@ -431,6 +401,7 @@ class SqliteBackend(Backend):
     def _after_fork_in_child(self) -> None:
         super()._after_fork_in_child()
         self._database.after_fork_in_child()
+        self._lending.begin()
         self._group = self._new_group()
 
 
@@ -483,27 +454,4 @@ def _head(tenant: str, kind: str, row: tuple[Any, ...], at: int) -> Head:
         status=status,
         labels=json.loads(labels),
         lease=Lease(holder, epoch, until) if epoch is not None and until > at else None,
-    )
-
-
-def _engine() -> list[Fact]:
-    version = apsw.sqlite_lib_version()
-    fixed = tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
-    return [
-        Fact(
-            "engine",
-            f"SQLite {version} (apsw {apsw.apsw_version()})",
-            ok=fixed,
-            advice="SQLite 3.7.0 to 3.51.2 can corrupt a log that is reset: pip install -U apsw",
-        )
-    ]
-
-
-def _integrity(connection: apsw.Connection) -> Fact:
-    found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
-    return Fact(
-        "integrity",
-        "ok" if found == ["ok"] else "; ".join(found),
-        ok=found == ["ok"],
-        advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
     )

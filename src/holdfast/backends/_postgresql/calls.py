@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -15,7 +16,7 @@ from holdfast.backends._postgresql.lost import Lost
 from holdfast.backends.options import safe_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Calls"]
 
@@ -26,7 +27,7 @@ class Calls:
     """How one store reaches its server.
 
     All that it is given to do may be done twice. With *prepare* off there is a pooler in between,
-    and nothing is asked of a session.
+    and nothing is asked of a session. *lends*: others use the sessions, so nothing stays in them.
     """
 
     def __init__(
@@ -38,12 +39,15 @@ class Calls:
         pool: int,
         prepare: bool,
         check_open: Callable[[], None],
+        lends: bool = False,
     ) -> None:
         self.place = safe_url(url.partition("?")[0])
+        self.timeout = max(timeout, LEAST)  # there is always time for one try
         self._timeout = timeout
         self._durability = durability
         self._prepare = prepare
         self._check_open = check_open
+        self._threshold = 1 if prepare and not lends else None
         self._parameters = connect_parameters(url, timeout, session=prepare)
         self._pool = Pool(pool)
         self._lost = Lost()
@@ -66,8 +70,8 @@ class Calls:
             raise
 
     def deadline(self) -> float:
-        """When a call that begins now must have ended; there is always time for one try."""
-        return time.monotonic() + max(self._timeout, LEAST)
+        """When a call that begins now must have ended."""
+        return time.monotonic() + self.timeout
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
         """The rows that a statement returns."""
@@ -87,6 +91,12 @@ class Calls:
 
     def attempt(self, work: Callable[[Connection], T], deadline: float) -> T:
         """Do *work* once. Errors are psycopg's."""
+        with self.taken(deadline) as connection:
+            return work(connection)
+
+    @contextmanager
+    def taken(self, deadline: float) -> Iterator[Connection]:
+        """A connection that is the caller's until the end of the block. Errors are psycopg's."""
         self._check_open()
         slot = self._pool.take(deadline)
         try:
@@ -98,15 +108,20 @@ class Calls:
                 # It may be dead without knowing: leave time for another try, with a new one.
                 slot.connection.patience = max(left / 2, LEAST)
             self._lost.end(slot.connection)
-            return work(slot.connection)
+            yield slot.connection
         except psycopg.Error as error:
             if lost(error):
-                self._lose(slot.connection)
+                self.lose(slot.connection)
             raise
         finally:
             self._pool.give(slot)
 
-    def _lose(self, connection: Connection | None) -> None:
+    @property
+    def ends_sessions(self) -> bool:
+        """Whether a session whose connection was lost is known to have ended, when that matters."""
+        return self._prepare
+
+    def lose(self, connection: Connection | None) -> None:
         """*connection* went away, and others probably with it."""
         if connection is not None:
             self._lost.add(connection.session)
@@ -116,7 +131,7 @@ class Calls:
     def _connect(self, patience: float) -> Connection:
         connection = Connection.connect(
             autocommit=True,
-            prepare_threshold=1 if self._prepare else None,
+            prepare_threshold=self._threshold,
             **self._parameters,
         )
         connection.patience = patience
@@ -132,14 +147,19 @@ class Calls:
         """Have every commit wait for the disk, whatever the server's default; or not, if asked."""
         found = settings(connection)
         connection.session = connection.info.backend_pid, found.at
+        connection.commits = found["synchronous_commit"]
+        wanted = connection.commits
         if self._durability == "normal":
-            connection.run("SET synchronous_commit = off")
-        elif found["synchronous_commit"] == "off":
-            connection.run("SET synchronous_commit = on")
+            wanted = "off"
+        elif wanted == "off":
+            wanted = "on"
+        if wanted != connection.commits:
+            connection.run(f"SET synchronous_commit = {wanted}")
+            connection.commits = wanted
 
     def listener(self) -> Connection:
         """A connection that is not of the pool, and waits for ever."""
-        connection = self._connect(max(self._timeout, LEAST))
+        connection = self._connect(self.timeout)
         connection.patience = float("inf")
         return connection
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 
 from holdfast.backends._postgresql.errors import Late
@@ -149,9 +150,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.patience = float("inf")
         #: Its process on the server, and the server's clock when it was new. None if unknown.
         self.session: tuple[int, int] | None = None
-        self.cursor_factory = psycopg.RawCursor
-        # One type whatever the size: a statement is prepared for types.
-        self.adapters.register_dumper(int, Int8BinaryDumper)
+        #: What its commits wait for (``synchronous_commit``). None if unknown.
+        self.commits: str | None = None
         self._cursors: dict[str, tuple[psycopg.Cursor[tuple[Any, ...]], bytes]] = {}
 
     def __del__(self, *_: object) -> None:
@@ -167,9 +167,16 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 raise error.__context__ from error
             raise
 
+    def raw(self) -> psycopg.RawCursor[tuple[Any, ...]]:
+        """A cursor for statements of ours, with $1 in them, whatever is set on the connection."""
+        cursor = psycopg.RawCursor(self, row_factory=tuple_row)
+        # One type whatever the size: a statement is prepared for types.
+        cursor.adapters.register_dumper(int, Int8BinaryDumper)
+        return cursor
+
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement; the rows that it returns."""
-        return self.cursor().execute(sql.encode(), values, binary=True).fetchall()
+        return self.raw().execute(sql.encode(), values, binary=True).fetchall()
 
     def again(self, sql: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
         """The same for a statement that is run often and returns a row or none: a little quicker.
@@ -177,13 +184,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         Keeps hold of the row until the next time.
         """
         if sql not in self._cursors:
-            self._cursors[sql] = self.cursor(), sql.encode()
+            self._cursors[sql] = self.raw(), sql.encode()
         cursor, text = self._cursors[sql]
         return cursor.execute(text, values, binary=True).fetchone()
 
     def run(self, sql: str, values: Sequence[Any] | None = None) -> None:
         """Run a statement that returns nothing; or several, if there are no values."""
-        self.cursor().execute(sql.encode(), values)
+        self.raw().execute(sql.encode(), values)
 
     @property
     def usable(self) -> bool:

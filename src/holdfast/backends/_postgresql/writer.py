@@ -70,7 +70,7 @@ class Writer:
 
     def alone(self, write: Write) -> Appended:
         """Do what could not be done together with others at the first try."""
-        return self._calls.run(partial(self._append, write), write.deadline)
+        return self._calls.run(partial(self.add, write), write.deadline)
 
     def _group(self) -> GroupCommit:
         """The first group, where all gather; or another one, if nobody leads it and few come."""
@@ -102,7 +102,7 @@ class Writer:
         self, writes: list[Write], done: dict[Write, Appended], connection: Connection
     ) -> None:
         if len(writes) == 1:
-            done[writes[0]] = self._append(writes[0], connection)
+            done[writes[0]] = self.add(writes[0], connection)
             return
         for some in rounds(writes):
             if len(some) == 1:
@@ -114,18 +114,19 @@ class Writer:
             for tenant, kind, id_, seq, at, *_ in connection.rows(*self._appends.many(some)):
                 done[of[Key(tenant, kind, id_)]] = Appended(seq, at)
 
-    def _append(self, write: Write, connection: Connection) -> Appended:
+    def add(self, write: Write, connection: Connection) -> Appended:
+        """Do it, or say why not."""
         sql, values = self._appends.one(write)
         while True:
             row = _try(connection, write.request, sql, values)
             if row is not None:
                 return Appended(row[0], row[1])
-            done = self._refused(connection, write.request, write.id)
+            done = self.refused(connection, write.request, write.id)
             if done is not None:
                 return done
             check_time(write.request.key, write.deadline)
 
-    def _refused(self, connection: Connection, request: Append, id_: str) -> Appended | None:
+    def refused(self, connection: Connection, request: Append, id_: str) -> Appended | None:
         """Why an append changed nothing; None if that is no longer so."""
         now, seq, epoch, live, known, at = connection.rows(self._sql.why, (*request.key, id_))[0]
         if seq is not None and not live:

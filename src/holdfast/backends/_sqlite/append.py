@@ -75,6 +75,9 @@ def append_one(connection: apsw.Connection, request: Append) -> Appended | Holdf
     """`append_all` for a lone caller: nothing to gather, nothing to portion out."""
     at = now()
     rows = connection.execute(_BY_KEY, request.key).fetchall()
+    done = _follow(connection, rows[0], request, at) if rows else None
+    if done is not None:
+        return done
     head = _head(connection, rows[0], at) if rows else None
     records: list[tuple[Any, ...]] = []
     outcome, head = _append(connection, head, request, records, at)
@@ -83,6 +86,38 @@ def append_one(connection: apsw.Connection, request: Append) -> Appended | Holdf
     if head is not None:
         connection.execute(_update_sql(1), head.row())
     return outcome
+
+
+def _follow(
+    connection: apsw.Connection, row: Sequence[Any], request: Append, at: int
+) -> Appended | None:
+    """The commonest append, in few words: a record alone, to a journal that is there.
+
+    None if it is more than that, or if it is to be refused.
+    """
+    journal, seq, epoch, ttl, updated, expires, until = row
+    if not (seq and _only_adds(request)):
+        return None
+    if expires is not None and expires <= at and (until is None or until <= at):
+        return None
+    if request.epoch not in (None, epoch) or request.expect not in (None, seq):
+        return None
+    seq, updated = seq + request.count, max(at, updated)
+    connection.execute(_insert_sql(1), (journal, seq, request.count, updated, None, request.body))
+    expires = None if ttl is None else at + ttl
+    connection.execute(_update_sql(1), (journal, seq, len(request.body), updated, ttl, expires))
+    return Appended(seq, updated)
+
+
+def _only_adds(request: Append) -> bool:
+    return (
+        request.count > 0
+        and request.id is None
+        and request.status is UNSET
+        and request.labels is UNSET
+        and request.ttl is UNSET
+        and request.origin is None
+    )
 
 
 def _append(

@@ -55,11 +55,12 @@ class Database:
     ) -> None:
         self.path = path
         self.readonly = readonly
-        self._timeout = timeout
+        self.timeout = timeout
         self._durability = durability
         self._vfs = vfs
         self._writer: apsw.Connection | None = None
         self._closed = False
+        self._held = False  # `writing`, for the length of a fork
         self._reset_locks()
 
     def _reset_locks(self) -> None:
@@ -73,10 +74,8 @@ class Database:
     def writer(self) -> apsw.Connection:
         """The connection for writing. Hold `writing` while you use it."""
         if self._writer is None:
-            if self._closed:
-                raise translate(apsw.ConnectionClosedError(), self.path)
             with self.translated():
-                self._writer = self._connect()
+                self._writer = self.connect()
         return self._writer
 
     @contextmanager
@@ -90,7 +89,7 @@ class Database:
         try:
             with self.translated():
                 if connection is None:
-                    connection = self._connect()
+                    connection = self.connect()
                 yield connection
         finally:
             self._give_back(connection)
@@ -105,14 +104,17 @@ class Database:
         if connection is not None:
             connection.close()
 
-    def _connect(self) -> apsw.Connection:
+    def connect(self) -> apsw.Connection:
+        """A new connection, set up as all of them are."""
+        if self._closed:
+            raise apsw.ConnectionClosedError
         if self.readonly:
             name, flags = _readonly_uri(self.path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         else:
             name, flags = self.path, apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(name, flags=flags, vfs=self._vfs)
         try:
-            connection.set_busy_handler(_patience(self._timeout))
+            connection.set_busy_handler(_patience(self.timeout))
             # FULL syncs the log at every commit: an acknowledged write survives power loss.
             synchronous = "FULL" if self._durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -142,7 +144,7 @@ class Database:
         if not create or self.readonly:
             _check_ours(self.path, connection, readonly=self.readonly)
         if not self.readonly:
-            _use_wal(connection, self._timeout)
+            _use_wal(connection, self.timeout)
             _migrate(self.path, connection)
 
     def close(self) -> None:
@@ -164,13 +166,16 @@ class Database:
 
     # -- fork --------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
-        """Let nobody begin a write, and close every connection."""
-        self.writing.acquire()
+    def before_fork(self, *, writing: bool = False) -> None:
+        """Let nobody begin a write, and close every connection. *writing*: this thread holds it."""
+        self._held = not writing
+        if self._held:
+            self.writing.acquire()
         self._close_all(patience=10)
 
     def after_fork_in_parent(self) -> None:
-        self.writing.release()
+        if self._held:
+            self.writing.release()
 
     def after_fork_in_child(self) -> None:
         self._reset_locks()
@@ -178,13 +183,14 @@ class Database:
     # -- errors ------------------------------------------------------------------------------
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn apsw's errors into ours."""
+    def translated(self, connection: apsw.Connection | None = None) -> Iterator[None]:
+        """Turn the errors of *connection*, or else the writer, into ours."""
         try:
             yield
         except apsw.IOError as error:
             # A quota is no broken disk, but SQLite knows only one kind of "full".
-            full = self._writer is not None and self._writer.system_errno in _NO_ROOM
+            used = connection or self._writer
+            full = used is not None and used.system_errno in _NO_ROOM
             raise translate(apsw.FullError() if full else error, self.path) from error
         except apsw.Error as error:
             raise translate(error, self.path) from error
