@@ -210,6 +210,16 @@ def test_only_some_tenants_or_kinds(source: MemoryBackend, target: MemoryBackend
     assert copying.survey(source, kinds=["note"]).journals == 4
 
 
+def test_a_kind_comes_with_what_it_keeps_apart(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
+    """A task without its large results would not be one."""
+    write(source, Key("acme", "task", "t"), b"x")
+    write(source, Key("acme", "task-result", "t"), b"x")
+    copied(source, target, tenants=["acme"], kinds=["task"])
+    assert target.kinds() == [("acme", "task"), ("acme", "task-result")]
+
+
 def test_what_has_expired_is_not_copied(source: MemoryBackend, target: MemoryBackend) -> None:
     """It is not there."""
     write(source, ONE, b"x", ttl=0.01)

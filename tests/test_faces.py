@@ -19,7 +19,7 @@ PAIRS = [
 ]
 
 # Of `AsyncJournal`, for nouns: records as they are stored, which no user has to do with.
-FOR_NOUNS = {"page", "record", "runs", "write"}
+FOR_NOUNS = {"encode", "entries", "page", "record", "request", "runs", "write"}
 
 
 def public(kind: type) -> dict[str, Any]:

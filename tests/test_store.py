@@ -513,3 +513,19 @@ def test_a_forked_child_uses_the_store_as_its_own(here: Path) -> None:
         task.step("fetch", lambda: 1)
         assert store.conversation("alice").messages() == [user("parent"), user("child")]
         assert store.task("of-the-child").checkpoint().results == {"fetch": 1}
+
+
+def test_a_store_can_be_seen_as_another_tenant(place: Place, store: Store) -> None:
+    """One connection serves many; none of them sees another's state."""
+    store.conversation("alice").append(user("Hello"))
+    acme = store.as_tenant("acme")
+    assert acme.tenant == "acme"
+    assert [chat.id for chat in acme.conversations()] == []
+    acme.conversation("bob").append(user("Hi"))
+    with acme.task("t", "Greet them"):
+        pass
+    assert [chat.id for chat in place.open(tenant="acme").conversations()] == ["bob"]
+    assert [chat.id for chat in store.conversations()] == ["alice"]
+    assert list(store.tasks()) == []
+    with pytest.raises(holdfast.InvalidId):
+        store.as_tenant("")

@@ -239,8 +239,8 @@ def test_steps_within_steps_each_know_their_own(tmp_path: Path) -> None:
                 current_step().name,
             ]
 
-        assert task.step("outer", outer) == ["outer", "inner", "outer"]
-        assert list(task.results) == ["inner", "outer"]
+        assert task.step("outer", outer) == ["outer", "outer/inner", "outer"]
+        assert list(task.results) == ["outer/inner", "outer"]
 
 
 def test_a_result_that_cannot_be_stored_says_where_in_the_users_words(store: Store) -> None:
@@ -508,7 +508,7 @@ def test_the_lease_is_given_up_however_the_block_is_left(
     assert store.task("report").info().held_by is None
     boom = Boom()
     with cut_short(store) as task:
-        monkeypatch.setattr(task._core._journal, "record", away)
+        monkeypatch.setattr(task._core._journal, "write", away)
         crash(boom)
     assert "could not be closed: the disk is away" in boom.__notes__[0]
     assert store.task("report").info().held_by is None
@@ -830,6 +830,11 @@ def test_a_checkpoint_is_the_task_as_plain_data(place: Place, store: Store) -> N
             {"decision": "send one mail", "because": None},
         ],
         "discoveries": ["100 calls a minute"],
+        "status": "open",
+        "outcome": None,
+        "error": None,
+        "in_doubt": [],
+        "waiting_for": [],
         "created_at": point.created_at.isoformat().replace("+00:00", "Z"),
         "updated_at": point.updated_at.isoformat().replace("+00:00", "Z"),
     }
@@ -882,7 +887,7 @@ def test_what_a_newer_release_wrote_is_passed_over(store: Store) -> None:
     with store.task("report", GOAL) as task:
         task.step("fetch", lambda: 1)
     journal = store.journal("task", "report")
-    journal.append(("signalled", {"x": 1}), ("_init__", {}), ("planned_names", {}), ("apply", None))
+    journal.append(("dreamed", {"x": 1}), ("_init__", {}), ("planned_names", {}), ("apply", None))
     assert store.task("report").checkpoint().results == {"fetch": 1}
 
 

@@ -13,8 +13,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from holdfast.errors import StepTimedOut
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from concurrent.futures import Future
 
     from holdfast.backends.base import Append, Appended, Backend
 
@@ -25,6 +28,7 @@ __all__ = [
     "Port",
     "Pulled",
     "blocking",
+    "blocking_faced",
     "blocking_iter",
     "drive",
     "faced",
@@ -44,11 +48,27 @@ class Port(Protocol):
     async def append(self, request: Append) -> Appended:
         """`Backend.append`."""
 
+    async def transact(
+        self, work: Callable[[Any], R], request: Callable[[R], Append]
+    ) -> tuple[R, Appended]:
+        """`Backend.transact`."""
+
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Any other method of the backend."""
 
     async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A function of the user's."""
+
+    def own(self, function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., Any]:
+        """A coroutine function of a noun's, as one that `ask` takes."""
+
+    async def ask_within(
+        self, seconds: float, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """`ask`, given up with `TimeoutError` after *seconds*.
+
+        What awaits is cancelled; a plain function runs on in its thread, and nobody listens.
+        """
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -61,6 +81,11 @@ class InlinePort:
 
     async def append(self, request: Append) -> Appended:
         return self.backend.append(request)
+
+    async def transact(
+        self, work: Callable[[Any], R], request: Callable[[R], Append]
+    ) -> tuple[R, Appended]:
+        return self.backend.transact(work, request)
 
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return method(*args, **kwargs)
@@ -77,6 +102,21 @@ class InlinePort:
             raise TypeError(msg)
         return result
 
+    def own(self, function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., Any]:
+        return lambda *args: drive(function(*args))
+
+    async def ask_within(
+        self, seconds: float, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        call = functools.partial(self.ask, function, *args, **kwargs)
+        found = _aside(lambda: drive(call()))
+        try:
+            return found.result(seconds)
+        except TimeoutError as error:
+            if found.done():
+                raise  # the function's own
+            raise _timed_out(seconds) from error
+
     async def sleep(self, seconds: float) -> None:
         import time  # noqa: PLC0415 - rarely needed
 
@@ -92,12 +132,39 @@ class HopPort:
     async def append(self, request: Append) -> Appended:
         return await self.backend.append_async(request)
 
+    async def transact(
+        self, work: Callable[[Any], R], request: Callable[[R], Append]
+    ) -> tuple[R, Appended]:
+        return await self.backend.transact_async(work, request)
+
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.backend.hop(method, *args, **kwargs)
 
     async def ask(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         return await result if hasattr(result, "__await__") else result
+
+    def own(self, function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., Any]:
+        return function
+
+    async def ask_within(
+        self, seconds: float, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        import asyncio  # noqa: PLC0415 - sync programs never pay for it
+        import inspect  # noqa: PLC0415
+
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                if inspect.iscoroutinefunction(function):
+                    return await function(*args, **kwargs)
+                call = functools.partial(function, *args, **kwargs)
+                result = await asyncio.wrap_future(_aside(call))
+                return await result if hasattr(result, "__await__") else result
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # the function's own
+            raise _timed_out(seconds) from error
 
     async def sleep(self, seconds: float) -> None:
         import asyncio  # noqa: PLC0415 - sync programs never pay for it
@@ -167,6 +234,18 @@ def faced(
     return twin
 
 
+def blocking_faced(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, C]], face: Callable[[C], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """The sync twin of an async method that returns an async noun: it returns its *face*."""
+
+    @functools.wraps(method)
+    def twin(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face(drive(method(self._core, *args, **kwargs)))
+
+    return twin
+
+
 class Pulled(Generic[R]):
     """An async iterator over what *pull* returns, until that is None.
 
@@ -184,6 +263,33 @@ class Pulled(Generic[R]):
         if found is None:
             raise StopAsyncIteration
         return found
+
+
+def _timed_out(seconds: float) -> StepTimedOut:
+    return StepTimedOut(f"The attempt took longer than its {seconds:g} seconds and was given up.")
+
+
+def _aside(call: Callable[[], R]) -> Future[R]:
+    """What *call* returns, from a thread of its own that does not hold up the interpreter's end."""
+    import contextvars  # noqa: PLC0415 - rarely needed
+    import threading  # noqa: PLC0415
+    from concurrent.futures import Future  # noqa: PLC0415
+
+    found: Future[R] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        if not found.set_running_or_notify_cancel():
+            return
+        try:
+            result = context.run(call)
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
+            found.set_exception(error)
+        else:
+            found.set_result(result)
+
+    threading.Thread(target=run, name="holdfast-step", daemon=True).start()
+    return found
 
 
 async def _next(items: AsyncIterator[R]) -> R:

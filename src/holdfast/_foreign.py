@@ -291,7 +291,12 @@ class _Reader:
 
     def __init__(self, document: Message) -> None:
         self.document = document
-        self.left = {key for key, value in document.items() if value is not None}
+        # Nothing, an empty list, and that a task is open: all of that goes without saying.
+        self.left = {
+            key
+            for key, value in document.items()
+            if value not in (None, [], {}) and (key, value) != ("status", kinds.OPEN)
+        }
         self.whole = True
         self.notes: list[str] = []
 

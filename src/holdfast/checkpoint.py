@@ -1,37 +1,51 @@
-"""What a task has come to: the fold of its entries, and the checkpoint that people are shown."""
+"""The checkpoint that people are shown, and the words that a task's journal is written in."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from holdfast.codec import convert, fresh
+from holdfast.codec import convert
 from holdfast.errors import WrongType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.journal import Entry
-
-__all__ = ["Checkpoint", "Decision", "TaskState"]
+__all__ = ["Checkpoint", "Decision"]
 
 # Entry types of a task's journal.
 CREATED = "created"
 RESUMED = "resumed"
 PLANNED = "planned"
+REPLANNED = "replanned"
+BEGAN = "began"  # a step whose effect must not be doubled is about to run
+PROGRESS = "progress"
+TRIED = "tried"  # an attempt at a step failed
 STEP = "step"
+SKIPPED = "skipped"
+RESOLVED = "resolved"  # a person has said what became of a step in doubt
+WAITING = "waiting"  # also the status
+SIGNALLED = "signalled"
 DECIDED = "decided"
 DISCOVERED = "discovered"
 STOPPED = "stopped"  # an error left the task's block; it can be resumed
+PAUSED = "paused"  # also the status
+CANCELLED = "cancelled"  # also the status
+FORKING = "forking"  # what follows is copied from another task; also the status meanwhile
+FORKED = "forked"  # all of it is here
+REWOUND = "rewound"
 FINISHED = "finished"
-FAILED = "failed"
+HANDED = "handed"  # the outcome has been handed on
+FAILED = "failed"  # also the status
 
 # Statuses, by which tasks are listed.
 OPEN = "open"
 DONE = "done"
+
+# Labels that mean something.
+RUN = "run"  # the kind of a submitted task: what workers find it by
+DUE = "due"  # when a waiting task is to be woken, in ISO 8601
+PARENT = "parent"  # the task of which this one is a step
 
 
 class Decision(Struct, frozen=True):
@@ -59,6 +73,11 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     results: dict[str, Any] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     discoveries: list[str] = field(default_factory=list)
+    status: str = OPEN
+    outcome: Any = None
+    error: str | None = None
+    in_doubt: list[str] = field(default_factory=list)
+    waiting_for: list[str] = field(default_factory=list)
     created_at: datetime
     updated_at: datetime
 
@@ -83,103 +102,6 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError as error:
             raise WrongType(f"A checkpoint is JSON text, and this is not: {error}") from error
         return cls.from_dict(data)
-
-
-class TaskState:
-    """The fold of a task's entries. The same entries give the same state, in any process."""
-
-    def __init__(self, task_id: str) -> None:
-        self.task_id = task_id
-        self.seq = 0
-        self.goal = ""
-        self.agent: str | None = None
-        self.status = OPEN
-        self.plan: list[Any] | None = None
-        self.results: dict[str, Any] = {}
-        self.decisions: list[Decision] = []
-        self.discoveries: list[str] = []
-        self.outcome: Any = None
-        self.error: str | None = None
-        self.created_at: datetime | None = None
-        self.updated_at: datetime | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is such a task."""
-        return self.created_at is not None
-
-    def apply(self, entry: Entry) -> None:
-        """Take in one more entry. Types this release does not know change nothing."""
-        self.seq = entry.seq
-        self.updated_at = entry.at
-        change = self.CHANGES.get(entry.type)
-        if change is not None:
-            change(self, entry.body, entry.at)
-
-    def _created(self, body: dict[str, Any], at: datetime) -> None:
-        self.goal, self.agent = body["goal"], body.get("agent")
-        self.created_at = at
-
-    def _resumed(self, body: dict[str, Any], _at: datetime) -> None:
-        self.agent = body.get("agent") or self.agent
-        self.status, self.error = OPEN, None
-
-    def _planned(self, body: dict[str, Any], _at: datetime) -> None:
-        self.plan = body["steps"]
-
-    def _step(self, body: dict[str, Any], _at: datetime) -> None:
-        self.results[body["name"]] = body["result"]
-
-    def _decided(self, body: dict[str, Any], _at: datetime) -> None:
-        self.decisions.append(Decision(body["decision"], body.get("because")))
-
-    def _discovered(self, body: dict[str, Any], _at: datetime) -> None:
-        self.discoveries.append(body["discovery"])
-
-    def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
-        self.error = body["error"]
-
-    def _finished(self, body: dict[str, Any], _at: datetime) -> None:
-        self.status, self.outcome, self.error = DONE, body["outcome"], None
-
-    def _failed(self, body: dict[str, Any], _at: datetime) -> None:
-        self.status, self.error = FAILED, body["error"]
-
-    def planned_names(self) -> list[str]:
-        """The names of the planned steps, the second "fetch" as "fetch#2"."""
-        seen: dict[str, int] = {}
-        return [numbered(item_name(item), seen) for item in self.plan or ()]
-
-    def checkpoint(self) -> Checkpoint:
-        """This state as a `Checkpoint`, independent of what comes after."""
-        if self.created_at is None or self.updated_at is None:
-            msg = "a task that is not there has no checkpoint"
-            raise ValueError(msg)
-        return Checkpoint(
-            agent_id=self.agent,
-            task_id=self.task_id,
-            goal=self.goal,
-            plan=fresh(self.plan or []),
-            completed=list(self.results),
-            results=fresh(self.results),
-            decisions=list(self.decisions),
-            discoveries=list(self.discoveries),
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-        )
-
-    # What each type of entry changes.
-    CHANGES: ClassVar[dict[str, Callable[[TaskState, Any, datetime], None]]] = {
-        CREATED: _created,
-        RESUMED: _resumed,
-        PLANNED: _planned,
-        STEP: _step,
-        DECIDED: _decided,
-        DISCOVERED: _discovered,
-        STOPPED: _stopped,
-        FINISHED: _finished,
-        FAILED: _failed,
-    }
 
 
 def item_name(item: Any) -> str:

@@ -146,9 +146,14 @@ def _done(pending: set[Future[Copied]]) -> list[Copied]:
     return [future.result() for future in ended]
 
 
+def _wanted(kind: str, kinds: Collection[str]) -> bool:
+    """Whether *kind* is one of *kinds*, or a part of one: "task-result" is of "task"."""
+    return any(kind == one or kind.startswith(f"{one}-") for one in kinds)
+
+
 def _heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) -> Iterator[Head]:
     for tenant, kind in source.kinds():
-        if (tenants and tenant not in tenants) or (kinds and kind not in kinds):
+        if (tenants and tenant not in tenants) or (kinds and not _wanted(kind, kinds)):
             continue
         cursor: str | None = None
         while True:

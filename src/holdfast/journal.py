@@ -74,7 +74,7 @@ class AsyncJournal:
 
     async def record(self, *entries: tuple[str, Any], **conditions: Any) -> list[Entry]:
         """`append`, returning the entries as every reader will see them."""
-        return list(self._entries(await self.write(entries, **conditions)))
+        return self.entries(await self.write(entries, **conditions))
 
     async def write(
         self,
@@ -86,16 +86,47 @@ class AsyncJournal:
         status: str | UnsetType | None = UNSET,
         labels: Mapping[str, str | None] | UnsetType = UNSET,
         ttl: float | UnsetType | None = UNSET,
+        body: bytes | None = None,
     ) -> Record:
-        """`append`, returning the record: for nouns, which are in a hurry."""
+        """`append`, returning the record: for nouns, which are in a hurry.
+
+        *body* is what `encode` made of the entries, for whoever had to know its size.
+        """
+        request = self.request(
+            entries,
+            id=id,
+            expect=expect,
+            lease=lease,
+            status=status,
+            labels=labels,
+            ttl=ttl,
+            body=body,
+        )
+        done = await self._port.append(request)
+        if done.repeated:
+            await self._check_same(request, done.seq)
+        return Record(done.seq, len(entries), done.at, request.body)
+
+    def request(
+        self,
+        entries: Sequence[tuple[str, Any]],
+        *,
+        id: str | None = None,
+        expect: int | None = None,
+        lease: Lease | None = None,
+        status: str | UnsetType | None = UNSET,
+        labels: Mapping[str, str | None] | UnsetType = UNSET,
+        ttl: float | UnsetType | None = UNSET,
+        body: bytes | None = None,
+    ) -> Append:
+        """What `write` asks of the backend."""
         if id is not None:
             check_id(id, "append id")
         if labels is not UNSET:
             labels = check_labels(labels)
-        body = self._codec.encode(entries) if entries else b""
-        request = Append(
+        return Append(
             key=self.key,
-            body=body,
+            body=self.encode(entries) if body is None else body,
             count=len(entries),
             id=id,
             expect=expect,
@@ -105,10 +136,10 @@ class AsyncJournal:
             ttl=ttl,
             default_ttl=self._default_ttl,
         )
-        done = await self._port.append(request)
-        if done.repeated:
-            await self._check_same(request, done.seq)
-        return Record(done.seq, len(entries), done.at, body)
+
+    def encode(self, entries: Sequence[tuple[str, Any]]) -> bytes:
+        """What *entries* are stored as."""
+        return self._codec.encode(entries) if entries else b""
 
     async def _check_same(self, request: Append, seq: int) -> None:
         records = await self.page(after=seq - 1, upto=seq)
@@ -178,6 +209,10 @@ class AsyncJournal:
         return await self._port.call(
             self._port.backend.read, self.key, after=after, upto=upto, limit=limit, reverse=reverse
         )
+
+    def entries(self, record: Record) -> list[Entry]:
+        """What a record holds."""
+        return list(self._entries(record))
 
     def _entries(self, record: Record) -> Iterator[Entry]:
         at = from_micros(record.at)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast._faces import Port
     from holdfast.backends.base import Backend, Key, Lease
 
-__all__ = ["Held", "Keeper", "holder_name", "take"]
+__all__ = ["Held", "Keeper", "holder_name", "is_dead", "take"]
 
 #: A lease is renewed when this share of it has passed: two renewals may fail before it ends.
 RENEW_AT = 1 / 3
@@ -29,11 +29,15 @@ RENEW_AT = 1 / 3
 class Held:
     """A lease we hold, renewed until it is let go. ``lost`` says why it no longer is ours."""
 
-    def __init__(self, key: Key, lease: Lease, ttl: float) -> None:
+    def __init__(
+        self, key: Key, lease: Lease, ttl: float, beat: Callable[[], None], every: float
+    ) -> None:
         self.key = key
         self.lease = lease
         self.ttl = ttl
-        self.due = time.monotonic() + ttl * RENEW_AT
+        self.beat = beat
+        self.pace = min(ttl * RENEW_AT, every)
+        self.due = time.monotonic() + self.pace
         self.lost: Exception | None = None
 
 
@@ -52,9 +56,16 @@ class Keeper:
         self._renewing: Held | None = None
         self._thread: threading.Thread | None = None
 
-    def keep(self, key: Key, lease: Lease, ttl: float) -> Held:
-        """Renew *lease* until `drop`."""
-        held = Held(key, lease, ttl)
+    def keep(
+        self,
+        key: Key,
+        lease: Lease,
+        ttl: float,
+        beat: Callable[[], None] = lambda: None,
+        every: float = 60,
+    ) -> Held:
+        """Renew *lease* until `drop`; after each renewal, *every* so many seconds, call *beat*."""
+        held = Held(key, lease, ttl, beat, every)
         with self._news:
             self._held.append(held)
             if self._thread is None:
@@ -108,6 +119,7 @@ class Keeper:
     def _renew(self, held: Held) -> None:
         try:
             held.lease = self._backend.renew(held.key, held.lease, held.ttl)
+            held.beat()
         except Fenced as error:
             held.lost = error
             with self._news:
@@ -119,7 +131,7 @@ class Keeper:
             held.due = time.monotonic() + held.ttl * RENEW_AT / 4
         else:
             held.lost = None
-            held.due = time.monotonic() + held.ttl * RENEW_AT
+            held.due = time.monotonic() + held.pace
 
 
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
@@ -147,7 +159,7 @@ async def take(port: Port, acquire: Callable[[int | None], None], wait: float) -
         try:
             return await port.call(acquire, over)
         except LeaseHeld as held:
-            if over != held.epoch and _is_dead(held.holder):
+            if over != held.epoch and is_dead(held.holder):
                 over = held.epoch
                 continue
             left = deadline - time.monotonic()
@@ -160,14 +172,14 @@ async def take(port: Port, acquire: Callable[[int | None], None], wait: float) -
 
 
 def holder_name(agent: str | None) -> str:
-    """Who we are, for people (agent, host, process) and for `_is_dead` (the part in brackets)."""
+    """Who we are, for people (agent, host, process) and for `is_dead` (the part in brackets)."""
     host = os.uname().nodename if hasattr(os, "uname") else "this machine"
     mark = _mark(os.getpid())
     who = f"{agent or 'a worker'} on {host}, process {os.getpid()}"
     return f"{who} [{mark}]" if mark else who
 
 
-def _is_dead(holder: str) -> bool:
+def is_dead(holder: str) -> bool:
     """True if *holder* was a process of this very boot and pid namespace, and has ended.
 
     Only the kernel's word counts: a process of another machine, or of a container that cannot see

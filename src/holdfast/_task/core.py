@@ -1,0 +1,536 @@
+"""A task's hold on its journal: the lease, the record, and what both faces show without asking."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
+
+from holdfast import checkpoint as kinds
+from holdfast._faces import InlinePort, Port, drive
+from holdfast._task.state import Large, TaskState
+from holdfast.backends.base import UNSET, UnsetType, for_people
+from holdfast.checkpoint import Checkpoint
+from holdfast.codec import Codec, convert, fresh
+from holdfast.errors import (
+    Conflict,
+    DeadlinePassed,
+    Fenced,
+    GoalMismatch,
+    HoldfastError,
+    InvalidId,
+    LeaseHeld,
+    NotLoaded,
+    TaskCancelled,
+    TaskFinished,
+    TaskHalted,
+    TaskHeld,
+    TaskNotFound,
+    TaskNotOpen,
+    TaskPaused,
+    TaskWaiting,
+)
+from holdfast.ids import check_id, check_seconds, check_ttl, make_key
+from holdfast.journal import AsyncJournal, Entry
+from holdfast.leases import Held, Keeper, holder_name, take
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from holdfast.backends.base import Backend, Record
+    from holdfast.checkpoint import Decision
+
+__all__ = ["Core", "Home", "Terms", "View", "described", "text", "typed"]
+
+KIND = "task"
+#: Results that are kept apart have a journal of this kind, with the id of their task.
+RESULTS = "task-result"
+
+
+class Home(Struct, frozen=True):
+    """Where tasks live: what a store gives to each of them."""
+
+    tenant: str
+    port: Port
+    codec: Codec
+    ttl: float | None
+    keeper: Keeper
+    #: Who is handed the checkpoint of a task that has finished.
+    heirs: list[Callable[[Checkpoint], Any]]
+
+    def journal(self, kind: str, id_: str) -> AsyncJournal:
+        """The journal *id_* of some *kind*."""
+        return AsyncJournal(self.port, self.codec, make_key(self.tenant, kind, id_), self.ttl)
+
+    def through(self, port: Port) -> Home:
+        """The same place by another way."""
+        return Home(self.tenant, port, self.codec, self.ttl, self.keeper, self.heirs)
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """How a task is opened, and with what it begins."""
+
+    goal: str | None = None
+    agent: str | None = None
+    lease: float = 60
+    wait: float = 0
+    heartbeat: float = 60
+    labels: dict[str, str | None] = {}
+    parent: str | None = None
+    ttl: float | UnsetType | None = UNSET
+    deadline: float | datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.goal is not None:
+            text(self.goal, "goal")
+        if self.agent is not None:
+            check_id(self.agent, "agent id", 128)
+        check_seconds(self.lease, "lease")
+        check_seconds(self.heartbeat, "heartbeat")
+        check_ttl(self.ttl)
+        check_own(self.labels)
+        if isinstance(self.deadline, datetime):
+            if self.deadline.tzinfo is None:
+                msg = "A deadline needs a time zone: datetime.now(UTC) + …, or a number of seconds."
+                raise ValueError(msg)
+        elif self.deadline is not None:
+            check_seconds(self.deadline, "deadline")
+
+    def labelled(self) -> dict[str, str | None]:
+        """The labels, the agent among them."""
+        agent = {} if self.agent is None else {"agent": self.agent}
+        parent = {} if self.parent is None else {kinds.PARENT: self.parent}
+        return {**agent, **self.labels, **parent}
+
+    def created(self) -> dict[str, Any]:
+        """The first entry's body."""
+        body: dict[str, Any] = {"goal": self.goal, "agent": self.agent}
+        if self.deadline is not None:
+            body["deadline"] = due(self.deadline).isoformat()
+        return body
+
+
+class View:
+    """What both faces of a task show without asking the store."""
+
+    _state: TaskState
+
+    @property
+    def id(self) -> str:
+        """What the task is known by."""
+        return self._state.task_id
+
+    @property
+    def goal(self) -> str:
+        """What the task is for."""
+        return self._state.goal
+
+    @property
+    def kind(self) -> str | None:
+        """The kind it was submitted as: which function of a `Registry` runs it."""
+        return self._state.kind
+
+    @property
+    def input(self) -> Any:
+        """What it was submitted with."""
+        return fresh(self._state.input)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When it must be done."""
+        return self._state.deadline
+
+    @property
+    def status(self) -> str:
+        """``open``, ``waiting``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
+        return self._state.status
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished, and has an outcome."""
+        return self._state.status == kinds.DONE
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What each finished step returned, by name, as it is stored.
+
+        Large results are kept apart, and a sync task loads them for this; an async one raises
+        `NotLoaded`: there, ``await task.load()`` gives the same, and ``load(name)`` one of them.
+        """
+        return {name: self.result(name) for name in self._state.results}
+
+    @property
+    def in_doubt(self) -> list[str]:
+        """The steps that began, and nobody knows whether they happened."""
+        return list(self._state.in_doubt)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided, and why."""
+        return list(self._state.decisions)
+
+    @property
+    def discoveries(self) -> list[str]:
+        """What was found out."""
+        return list(self._state.discoveries)
+
+    @property
+    def outcome(self) -> Any:
+        """What `finish` was given; None before."""
+        return self._state.outcome
+
+    @property
+    def error(self) -> str | None:
+        """The last error, if it was not overcome."""
+        return self._state.error
+
+    def result(self, name: str, as_: Any = None) -> Any:
+        """One step's result, as the type *as_* if one is named; `KeyError` if it is not done."""
+        found = self._state.results[name]
+        return self._load(name, as_) if isinstance(found, Large) else typed(found, as_)
+
+    def _load(self, name: str, as_: Any = None) -> Any:  # noqa: ARG002 - the sync face has its own
+        msg = f"The result of step {name!r} is large and kept apart: await task.load({name!r})."
+        raise NotLoaded(msg)
+
+
+class Core(View):
+    """A task's journal, held by a lease."""
+
+    def __init__(self, home: Home, id_: str, terms: Terms) -> None:
+        self._home = home
+        self._port = home.port
+        self._journal = home.journal(KIND, id_)
+        self._terms = terms
+        self._held: Held | None = None
+        self._state = TaskState(self._journal.key.id)
+        self._folding = threading.Lock()
+        #: Names of steps that were given out in this run.
+        self._seen: dict[str, int] = {}
+        self._changing_seen: dict[str, int] = {}
+        self._counting = threading.Lock()
+        #: Progress that waits for the next heartbeat, by step.
+        self._reports: dict[str, dict[str, Any]] = {}
+        #: The error after which a step was not tried again.
+        self._exhausted: BaseException | None = None
+        #: Ours, and the store's clock, at the same moment.
+        self._clock = (0.0, datetime.now(UTC))
+        #: Whether the record goes when the task is closed.
+        self._leaving = False
+        #: What is stored nowhere: connections, clients, caches. Each process has its own.
+        self.scratch: dict[str, Any] = {}
+        #: What the user's functions get to see of a task or a step: the sync face has its own.
+        self._shown: Callable[[Any], Any] = lambda noun: noun
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    def _through(self, port: Callable[[Backend], Port]) -> Self:
+        """The same open task for a caller who blocks, or for one who awaits."""
+        if type(self._port) is port:
+            return self
+        twin = copy.copy(self)
+        twin._go_through(port(self._port.backend))  # noqa: SLF001 - its own twin
+        return twin
+
+    def _go_through(self, port: Port) -> None:
+        self._port = port
+        self._home = self._home.through(port)
+        self._journal = self._home.journal(KIND, self.id)
+
+    # -- opening and closing -----------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Take the lease, then create the task or read what it has come to."""
+        self._seen.clear()
+        self._changing_seen.clear()
+        self._exhausted = None
+        try:
+            await take(self._port, self._hold, self._terms.wait)
+            while not await self._begin():
+                pass  # somebody spoke in between, perhaps to cancel it
+        except LeaseHeld as error:
+            who = for_people(error.holder)
+            raise TaskHeld(str(error), who, error.until, error.epoch) from error
+        except BaseException:
+            await self._let_go()
+            raise
+        return self
+
+    async def _begin(self) -> bool:
+        """Read what the task has come to, and record that we go on; False if that was old."""
+        await self._refresh()
+        try:
+            await (self._resume() if self._state.exists else self._create())
+        except Conflict:
+            return False
+        return True
+
+    async def _create(self) -> None:
+        if self._terms.goal is None:
+            msg = f"There is no task {self.id!r}. To create it, open it with a goal."
+            raise TaskNotFound(msg)
+        await self._record(
+            kinds.CREATED,
+            self._terms.created(),
+            expect=0,
+            status=kinds.OPEN,
+            labels=self._terms.labelled(),
+            ttl=self._terms.ttl,
+        )
+
+    async def _resume(self) -> None:
+        goal = self._terms.goal
+        if goal is not None and goal != self._state.goal:
+            msg = (
+                f"Task {self.id!r} has the goal {self._state.goal!r}, not {goal!r}. "
+                "Give a new task a new id; to go on with this one, open it without a goal."
+            )
+            raise GoalMismatch(msg)
+        self._check_not_halted("is not opened")
+        if not self.done:
+            await self._record(
+                kinds.RESUMED,
+                {"agent": self._terms.agent},
+                expect=self._state.seq,
+                status=kinds.OPEN,
+                labels=self._terms.labelled(),
+                ttl=self._terms.ttl,
+            )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Note what went wrong, if anything did, and give up the lease."""
+        try:
+            try:
+                if error is not None and self.status in (kinds.OPEN, kinds.WAITING):
+                    await self._note(error)
+            finally:  # or the lease would be renewed for ever
+                await self._let_go()
+            if self._leaving:
+                await self.delete()
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            error.add_note(f"Besides, task {self.id!r} could not be closed: {trouble}")
+
+    async def _note(self, error: BaseException) -> None:
+        """Record what ended the block."""
+        if isinstance(error, TaskWaiting) and error.task_id != self.id:
+            await self._wait_for_child(error)
+        elif error is self._exhausted or isinstance(error, DeadlinePassed):
+            await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
+        elif not isinstance(error, (Fenced, TaskHalted)):
+            await self._record(kinds.STOPPED, {"error": described(error)})
+
+    async def _wait_for_child(self, waiting: TaskWaiting) -> None:
+        """Wait as a child of ours does, unless somebody has just halted this task, or woken it."""
+        await self._catch_up()
+        while self.status == kinds.OPEN:
+            try:
+                await self._leave(waiting.task_id, "child", waiting.until, expect=self._state.seq)
+            except Conflict:
+                await self._catch_up()
+
+    def _hold(self, over: int | None) -> None:
+        key, terms = self._journal.key, self._terms
+        holder = holder_name(terms.agent)
+        lease = self._port.backend.acquire(key, holder, terms.lease, over=over)
+        self._held = self._home.keeper.keep(key, lease, terms.lease, self._beat, terms.heartbeat)
+
+    async def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await self._port.call(self._end, held)
+
+    def _end(self, held: Held) -> None:
+        self._home.keeper.drop(held)
+        self._port.backend.release(held.key, held.lease)
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        """Read what the task has come to: from its beginning, for it may be another one by now."""
+        self._state = await folded(self._journal)
+
+    async def _catch_up(self) -> None:
+        """Read what others have added: signals, a cancellation."""
+        self._take_in(await self._journal.read(after=self._state.seq))
+
+    async def _record(
+        self, kind: str, body: dict[str, Any], encoded: bytes | None = None, **changes: Any
+    ) -> None:
+        """Make an entry durable under the lease, then let it count."""
+        entries = ((kind, body),)
+        record = await self._journal.write(
+            entries, lease=self._own().lease, body=encoded, **changes
+        )
+        await self._let_count(record)
+
+    async def _let_count(self, record: Record) -> None:
+        stored = self._journal.entries(record)
+        self._clock = (time.monotonic(), stored[-1].at)
+        if not self._take_in(stored):
+            # Somebody wrote in between: a signal, a cancellation, another thread of ours.
+            self._take_in(await self._journal.read(after=self._state.seq, upto=stored[-1].seq))
+
+    def _take_in(self, entries: Iterable[Entry]) -> bool:
+        """Let *entries* count, each once. False if some that come before them are missing."""
+        with self._folding:
+            for entry in entries:
+                if entry.seq > self._state.seq + 1:
+                    return False
+                if entry.seq > self._state.seq:
+                    self._state.apply(entry)
+        return True
+
+    def _own(self) -> Held:
+        """Our hold on the task, if we have one."""
+        if self._held is None:
+            msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
+            raise TaskNotOpen(msg)
+        return self._held
+
+    def _now(self) -> datetime:
+        """The time by the store's clock: no two machines' clocks are compared."""
+        then, at = self._clock
+        return at + timedelta(seconds=time.monotonic() - then)
+
+    def _check_running(self, what: str) -> None:
+        """Raise, before any work is done, if *what* could not be recorded after it."""
+        state = self._state
+        held = self._held
+        if (
+            held is None
+            or held.lost is not None
+            or state.deadline is not None
+            or state.status not in (kinds.OPEN, kinds.WAITING)
+        ):  # hardly ever
+            self._check_closely(what)
+
+    def _check_closely(self, what: str) -> None:
+        if self.status == kinds.DONE:
+            msg = f"Task {self.id!r} is done and takes no {what}. Start a task with a new id."
+            raise TaskFinished(msg)
+        lost = self._own().lost
+        if isinstance(lost, Fenced):
+            raise Fenced(*lost.args) from lost
+        if self.status == kinds.FAILED:
+            msg = f"Task {self.id!r} has failed and takes no {what}. Open it again to resume it."
+            raise TaskFinished(msg)
+        self._check_not_halted(f"takes no {what}")
+        deadline = self._state.deadline
+        if deadline is not None and self._now() >= deadline:
+            moment = f"{deadline:%Y-%m-%d %H:%M:%S %Z}"
+            msg = f"Task {self.id!r} had until {moment}, and takes no {what}."
+            raise DeadlinePassed(msg)
+
+    def _check_not_halted(self, what: str) -> None:
+        way_out = f"To let it go on: store.resume({self.id!r}), or `holdfast resume {self.id}`."
+        if self.status == kinds.PAUSED:
+            raise TaskPaused(f"Task {self.id!r} is paused, and {what}. {way_out}")
+        if self.status == kinds.CANCELLED:
+            raise TaskCancelled(f"Task {self.id!r} was cancelled, and {what}. {way_out}")
+        if self.status == kinds.FORKING:
+            msg = f"Task {self.id!r} is half a fork. Finish it by the same fork() again."
+            raise TaskNotOpen(msg)
+
+    async def _leave(
+        self, name: str, kind: str, until: datetime | None, *, expect: int | None = None
+    ) -> None:
+        """Record that the task waits, and that nobody need work on it until then."""
+        body = {"name": name, "kind": kind, "until": until and until.isoformat(), "away": True}
+        untils = [until, *(wait.until for wait in self._state.waits.values())]
+        first = min((moment for moment in untils if moment is not None), default=None)
+        await self._record(
+            kinds.WAITING,
+            body,
+            status=kinds.WAITING,
+            labels={kinds.DUE: None if first is None else first.isoformat()},
+            expect=expect,
+        )
+
+    # -- heartbeat -------------------------------------------------------------------------------
+
+    def _report(self, name: str, body: dict[str, Any], now: bool) -> None:  # noqa: FBT001
+        """Take a step's progress. What cannot be stored is refused here, not at the heartbeat."""
+        self._journal.encode([(kinds.PROGRESS, body)])
+        with self._folding:
+            self._reports[name] = body
+        if now:
+            self._beat()
+
+    def _beat(self) -> None:
+        """Store the newest progress of each step. Called by the lease's keeper, on its thread."""
+        drive(self._through(InlinePort)._flush())  # noqa: SLF001 - its own twin
+
+    async def _flush(self) -> None:
+        with self._folding:
+            waiting = list(self._reports.items())
+        for name, body in waiting:
+            if name not in self._state.results:
+                await self._record(kinds.PROGRESS, body)
+            with self._folding:
+                if self._reports.get(name) is body:
+                    del self._reports[name]
+
+    # -- what a store or a child needs -------------------------------------------------------------
+
+    async def delete(self) -> bool:
+        """Remove the task. False if it was not there. A worker that has it open is fenced off."""
+        there = await self._journal.delete()
+        await self._home.journal(RESULTS, self.id).delete()
+        return there
+
+
+async def folded(journal: AsyncJournal, upto: int | None = None) -> TaskState:
+    """What a task's journal amounts to, up to entry *upto*."""
+    state = TaskState(journal.key.id)
+    async for page in journal.pages(upto=upto):
+        for entry in page:
+            state.apply(entry)
+    return state
+
+
+def typed(value: Any, as_: Any) -> Any:
+    """A copy of a stored *value*, as the type *as_* if one is named."""
+    return fresh(value) if as_ is None else convert(value, as_)
+
+
+def due(moment: float | datetime) -> datetime:
+    """A time, or so many seconds from now."""
+    if isinstance(moment, datetime):
+        return moment.astimezone(UTC)
+    return datetime.now(UTC) + timedelta(seconds=moment)
+
+
+def check_own(labels: Mapping[str, str | None]) -> None:
+    """Raise if one of *labels* is not the user's to set."""
+    for name in (kinds.RUN, kinds.DUE, kinds.PARENT):
+        if name in labels:
+            raise InvalidId(f"The label {name!r} is set by Holdfast. Use another name.")
+
+
+def text(value: str, what: str) -> str:
+    """*value*, if it is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
+    return value
+
+
+def described(error: object) -> str:
+    """An *error* in a line that can be stored."""
+    found = str(error)
+    if isinstance(error, BaseException):
+        found = f"{type(error).__name__}: {found}".removesuffix(": ")
+    return found.encode(errors="backslashreplace").decode()  # file names may have half a character

@@ -1,0 +1,154 @@
+"""Effects: functions that are steps of whatever task is open where they are called."""
+
+from __future__ import annotations
+
+import functools
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast._faces import HopPort, InlinePort, drive
+from holdfast._task.retry import ASK, VERIFY, How, Retry
+from holdfast.codec import plain
+from holdfast.errors import NotStorable, TaskNotOpen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast._task.steps import Steps
+
+__all__ = ["effect", "opened"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The task that is open here.
+opened: ContextVar[Steps | None] = ContextVar("holdfast_task", default=None)
+
+
+@overload
+def effect(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def effect(
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    in_doubt: str | None = None,
+    verify: Callable[[str], Any] | None = None,
+    retry: Retry | int | None = None,
+    outside: str = "raise",
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def effect(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    in_doubt: str | None = None,
+    verify: Callable[[str], Any] | None = None,
+    retry: Retry | int | None = None,
+    outside: str = "raise",
+) -> Any:
+    """Make a function a step of the task that is open where it is called: for an agent's tools.
+
+    A call is known by its arguments, not by its place: a resumed agent that makes the same calls in
+    another order gets the recorded answers, and nothing happens twice. (The same call a second time
+    in one run is a second step.) *key* makes the distinction from the arguments, where they cannot
+    be stored, or differ and mean the same. *in_doubt*, *verify* and *retry* are
+    those of `Task.step`, but for the default: "ask", because an effect must not happen twice.
+    *outside* of a task it raises `TaskNotOpen`; with "call" it is then just a call.
+
+    >>> import holdfast
+    >>> @holdfast.effect
+    ... def send(to):
+    ...     print("sent to", to)
+    >>> with holdfast.open("memory:") as store, store.task("t", "Tell them") as task:
+    ...     send("alice")
+    ...     list(task.results)
+    sent to alice
+    ['send:f56efeb12a']
+    """
+    if function is None:
+        return lambda given: effect_of(
+            given,
+            name=name,
+            key=key,
+            in_doubt=in_doubt,
+            verify=verify,
+            retry=retry,
+            outside=outside,
+        )
+    return effect_of(function)
+
+
+def effect_of(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    in_doubt: str | None = None,
+    verify: Callable[[str], Any] | None = None,
+    retry: Retry | int | None = None,
+    outside: str = "raise",
+) -> Callable[..., Any]:
+    """*function* as an effect."""
+    import inspect  # noqa: PLC0415 - slow to import, and not every program has effects
+
+    if outside not in ("raise", "call"):
+        raise ValueError(f"outside is 'raise' or 'call'; not {outside!r}.")
+    how = How.of(in_doubt or (ASK if verify is None else VERIFY), verify, retry, effect=True)
+    called_ = name or function.__name__
+
+    def step_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return f"{called_}:{key(*args, **kwargs) if key else _digest(called_, args, kwargs)}"
+
+    def task() -> Steps | None:
+        found = opened.get()
+        if found is None and outside == "raise":
+            msg = (
+                f"{called_} is an effect, and no task is open here, so it would not be recorded. "
+                "Call it within `with store.task(…):`, in the same thread or context, or mark it "
+                "with holdfast.effect(outside='call')."
+            )
+            raise TaskNotOpen(msg)
+        return found
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            found = task()
+            if found is None:
+                return await function(*args, **kwargs)
+            return await found._through(HopPort)._effect(  # noqa: SLF001 - a part of the same noun
+                step_name(args, kwargs), function, args, kwargs, how
+            )
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            found = task()
+            if found is None:
+                return function(*args, **kwargs)
+            core = found._through(InlinePort)  # noqa: SLF001 - a part of the same noun
+            return drive(core._effect(step_name(args, kwargs), function, args, kwargs, how))  # noqa: SLF001
+
+    wrapper.holdfast = how  # type: ignore[attr-defined] # how adapters know an effect
+    return wrapper
+
+
+def _digest(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What tells two calls apart: their arguments."""
+    import hashlib  # noqa: PLC0415 - slow to import
+
+    try:
+        given = plain([list(args), kwargs], "arguments")
+        encoded = msgspec.json.encode(given, order="sorted")
+    except (NotStorable, TypeError) as error:
+        msg = (
+            f"The arguments of {name} cannot be stored, so nobody could tell one call from another "
+            f"({error}). Say what tells them apart: holdfast.effect(key=lambda …: …)."
+        )
+        raise NotStorable(msg) from error
+    return hashlib.sha256(encoded).hexdigest()[:10]

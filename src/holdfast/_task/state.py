@@ -1,0 +1,323 @@
+"""What a task has come to: the fold of its entries."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+
+from holdfast import checkpoint as kinds
+from holdfast.checkpoint import Checkpoint, Decision, item_name, numbered
+from holdfast.codec import fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.journal import Entry
+
+__all__ = ["FRUITLESS", "Doubt", "Large", "Progress", "Replan", "TaskState", "Wait"]
+
+
+class Doubt(Struct, frozen=True):
+    """A step that began and did not end: how it is to come back, and its last error if any."""
+
+    policy: str
+    error: str | None
+    at: datetime
+
+
+class Progress(Struct, frozen=True):
+    """How far a step had come when it last said so."""
+
+    fraction: float | None
+    note: str
+    data: Any
+    at: datetime
+
+
+class Wait(Struct, frozen=True):
+    """What a task waits for: a signal, a time ("sleep"), a person's word ("ask"), a child task."""
+
+    kind: str
+    until: datetime | None
+
+
+class Replan(Struct, frozen=True):
+    """A change of the plan, and why."""
+
+    because: str | None
+    at: datetime
+
+
+class Large(Struct, frozen=True):
+    """A result that is kept apart, by its number there, and is loaded when it is asked for."""
+
+    seq: int
+    size: int
+    preview: str
+
+    def shown(self) -> dict[str, Any]:
+        """What stands for it in a checkpoint."""
+        return {"large": True, "bytes": self.size, "preview": self.preview}
+
+
+class TaskState:
+    """The fold of a task's entries. The same entries give the same state, in any process."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.seq = 0
+        self.goal = ""
+        self.agent: str | None = None
+        self.kind: str | None = None
+        self.input: Any = None
+        self.deadline: datetime | None = None
+        self.status = kinds.OPEN
+        self.plan: list[Any] | None = None
+        self.replans: list[Replan] = []
+        self.changes: dict[str, None] = {}
+        self.results: dict[str, Any] = {}
+        self.skipped: dict[str, str | None] = {}
+        self.in_doubt: dict[str, Doubt] = {}
+        self.progress: dict[str, Progress] = {}
+        self.tried: dict[str, list[str]] = {}
+        self.waits: dict[str, Wait] = {}
+        self.signals: dict[str, list[Any]] = {}
+        self.timed_out: set[str] = set()
+        self.decisions: list[Decision] = []
+        self.discoveries: list[str] = []
+        self.outcome: Any = None
+        self.keep: float | bool = True
+        self.handed = False
+        self.error: str | None = None
+        self.created_at: datetime | None = None
+        self.updated_at: datetime | None = None
+        #: How often in a row it was opened and nothing came of it.
+        self.fruitless = 0
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a task."""
+        return self.created_at is not None
+
+    def apply(self, entry: Entry) -> None:
+        """Take in one more entry. Types this release does not know change nothing."""
+        self.seq = entry.seq
+        self.updated_at = entry.at
+        if entry.type not in FRUITLESS:
+            self.fruitless = 0
+        change = self.CHANGES.get(entry.type)
+        if change is not None:
+            change(self, entry.body, entry.at)
+
+    # -- from beginning to end ---------------------------------------------------------------
+
+    def _created(self, body: dict[str, Any], at: datetime) -> None:
+        self.goal, self.agent = body["goal"], body.get("agent")
+        self.kind, self.input = body.get("kind"), body.get("input")
+        deadline = body.get("deadline")
+        self.deadline = datetime.fromisoformat(deadline) if deadline else None
+        self.created_at = at
+
+    def _resumed(self, body: dict[str, Any], _at: datetime) -> None:
+        self.agent = body.get("agent") or self.agent
+        if self.status == kinds.FAILED:
+            self.tried.clear()  # somebody thinks that it will go better now
+        self.status, self.error = kinds.OPEN, None
+        self.fruitless += 1
+
+    def _forking(self, _body: dict[str, Any], _at: datetime) -> None:
+        self.status = kinds.FORKING
+
+    def _forked(self, _body: dict[str, Any], _at: datetime) -> None:
+        if self.status == kinds.FORKING:
+            self.status = kinds.OPEN
+
+    def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
+        self.error = body["error"]
+
+    def _paused(self, _body: dict[str, Any], _at: datetime) -> None:
+        self.status = kinds.PAUSED
+
+    def _cancelled(self, body: dict[str, Any], _at: datetime) -> None:
+        self.status, self.error = kinds.CANCELLED, body.get("because")
+
+    def _finished(self, body: dict[str, Any], _at: datetime) -> None:
+        self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
+        self.keep = body.get("keep", True)
+        self.waits.clear()
+
+    def _handed(self, _body: dict[str, Any], _at: datetime) -> None:
+        self.handed = True
+
+    def _failed(self, body: dict[str, Any], _at: datetime) -> None:
+        self.status, self.error = kinds.FAILED, body["error"]
+
+    # -- plan and steps ------------------------------------------------------------------------
+
+    def _planned(self, body: dict[str, Any], _at: datetime) -> None:
+        self.plan = body["steps"]
+
+    def _replanned(self, body: dict[str, Any], at: datetime) -> None:
+        self.plan = body["steps"]
+        self.replans.append(Replan(body.get("because"), at))
+        self.changes[body.get("change", "")] = None
+
+    def _began(self, body: dict[str, Any], at: datetime) -> None:
+        self.in_doubt[body["name"]] = Doubt(body["policy"], None, at)
+
+    def _progress(self, body: dict[str, Any], at: datetime) -> None:
+        name = body["name"]
+        if name in self.results:  # the heartbeat may come a moment too late
+            return
+        last = self.progress.get(name)
+        found = Progress(body.get("fraction"), body.get("note", ""), body.get("data"), at)
+        self.progress[name] = found
+        if last is None or (last.fraction, last.data) != (found.fraction, found.data):
+            self.fruitless = 0
+
+    def _tried(self, body: dict[str, Any], _at: datetime) -> None:
+        name, error = body["name"], body["error"]
+        self.tried.setdefault(name, []).append(error)
+        doubt = self.in_doubt.get(name)
+        if doubt is not None:
+            self.in_doubt[name] = Doubt(doubt.policy, error, doubt.at)
+
+    def _step(self, body: dict[str, Any], _at: datetime) -> None:
+        name = body["name"]
+        large = body.get("large")
+        self.results[name] = body["result"] if large is None else Large(**large)
+        if "signal" in body:
+            self._take(body["signal"])
+        elif "timed_out" in body:
+            self.timed_out.add(name)
+        self._settle(name)
+
+    def _skipped(self, body: dict[str, Any], _at: datetime) -> None:
+        self.results[body["name"]] = None
+        self.skipped[body["name"]] = body.get("because")
+        self._settle(body["name"])
+
+    def _resolved(self, body: dict[str, Any], at: datetime) -> None:
+        if body["how"] == "done":
+            self._step({"name": body["name"], "result": body.get("result")}, at)
+        elif body["how"] == "skip":
+            self._skipped({"name": body["name"], "because": "a person said so"}, at)
+        else:
+            self._settle(body["name"])
+        self._wake()
+
+    def _settle(self, name: str) -> None:
+        """Nothing more is known, or asked, of a step but its result."""
+        if self.in_doubt or self.progress or self.tried or self.waits:  # hardly ever
+            for kept in (self.in_doubt, self.progress, self.tried, self.waits):
+                kept.pop(name, None)
+
+    def _rewound(self, body: dict[str, Any], _at: datetime) -> None:
+        for name in body["forget"]:
+            self.results.pop(name, None)
+            self.skipped.pop(name, None)
+            self.timed_out.discard(name)
+            self._settle(name)
+        self.plan = body["plan"]
+        self.changes = dict.fromkeys(body["changes"])
+        del self.decisions[body["decisions"] :]
+        del self.discoveries[body["discoveries"] :]
+        self.status, self.outcome, self.handed = kinds.OPEN, None, False
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def _waiting(self, body: dict[str, Any], _at: datetime) -> None:
+        until = body.get("until")
+        found = Wait(body["kind"], datetime.fromisoformat(until) if until else None)
+        self.waits[body["name"]] = found
+        if body.get("away"):
+            self.status = kinds.WAITING
+
+    def _signalled(self, body: dict[str, Any], _at: datetime) -> None:
+        self.signals.setdefault(body["name"], []).append(body.get("payload"))
+        self._wake()
+
+    def _take(self, signal: str) -> None:
+        """A signal has become the result of a step."""
+        left = self.signals.get(signal)
+        if left:
+            left.pop(0)
+
+    def _wake(self) -> None:
+        if self.status == kinds.WAITING:
+            self.status = kinds.OPEN
+
+    # -- what was learned ----------------------------------------------------------------------
+
+    def _decided(self, body: dict[str, Any], _at: datetime) -> None:
+        self.decisions.append(Decision(body["decision"], body.get("because")))
+
+    def _discovered(self, body: dict[str, Any], _at: datetime) -> None:
+        self.discoveries.append(body["discovery"])
+
+    # -- looking at it -------------------------------------------------------------------------
+
+    def planned_names(self) -> list[str]:
+        """The names of the planned steps, the second "fetch" as "fetch#2"."""
+        seen: dict[str, int] = {}
+        return [numbered(item_name(item), seen) for item in self.plan or ()]
+
+    def checkpoint(self) -> Checkpoint:
+        """This state as a `Checkpoint`, independent of what comes after."""
+        if self.created_at is None or self.updated_at is None:
+            msg = "a task that is not there has no checkpoint"
+            raise ValueError(msg)
+        return Checkpoint(
+            agent_id=self.agent,
+            task_id=self.task_id,
+            goal=self.goal,
+            plan=fresh(self.plan or []),
+            completed=list(self.results),
+            results={name: _shown(result) for name, result in self.results.items()},
+            decisions=list(self.decisions),
+            discoveries=list(self.discoveries),
+            status=self.status,
+            outcome=fresh(self.outcome),
+            error=self.error,
+            in_doubt=list(self.in_doubt),
+            waiting_for=list(self.waits),
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+        )
+
+    # What each type of entry changes.
+    CHANGES: ClassVar[dict[str, Callable[[TaskState, Any, datetime], None]]] = {
+        kinds.CREATED: _created,
+        kinds.RESUMED: _resumed,
+        kinds.PLANNED: _planned,
+        kinds.REPLANNED: _replanned,
+        kinds.BEGAN: _began,
+        kinds.PROGRESS: _progress,
+        kinds.TRIED: _tried,
+        kinds.STEP: _step,
+        kinds.SKIPPED: _skipped,
+        kinds.RESOLVED: _resolved,
+        kinds.WAITING: _waiting,
+        kinds.SIGNALLED: _signalled,
+        kinds.DECIDED: _decided,
+        kinds.DISCOVERED: _discovered,
+        kinds.STOPPED: _stopped,
+        kinds.PAUSED: _paused,
+        kinds.CANCELLED: _cancelled,
+        kinds.FORKING: _forking,
+        kinds.FORKED: _forked,
+        kinds.REWOUND: _rewound,
+        kinds.FINISHED: _finished,
+        kinds.HANDED: _handed,
+        kinds.FAILED: _failed,
+    }
+
+
+#: Entries that a task writes each time it is opened, whether or not anything comes of it.
+FRUITLESS = frozenset({kinds.RESUMED, kinds.BEGAN, kinds.STOPPED, kinds.PROGRESS})
+
+
+def _shown(result: Any) -> Any:
+    return result.shown() if isinstance(result, Large) else fresh(result)

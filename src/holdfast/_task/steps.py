@@ -1,0 +1,273 @@
+"""Steps: run once, tried as often as is said, and brought back by their policy when in doubt."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import checkpoint as kinds
+from holdfast._task.context import StepContext, running, within
+from holdfast._task.core import RESULTS, Core, described, typed
+from holdfast._task.retry import ASK, PLAIN, SKIP, VERIFY, How, Retry
+from holdfast._task.state import Large
+from holdfast.checkpoint import numbered
+from holdfast.codec import plain
+from holdfast.errors import (
+    Conflict,
+    DeadlinePassed,
+    Fenced,
+    NotStorable,
+    TaskHalted,
+    TaskNotOpen,
+    TaskWaiting,
+    TooLarge,
+    Unreadable,
+)
+from holdfast.ids import check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Steps", "called"]
+
+#: Stored bytes over which a result is kept apart, so that resuming a task does not read it.
+LARGE = 8 * 1024
+PREVIEW = 300
+
+#: Errors that say nothing about the step they came out of.
+_NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
+
+
+class Steps(Core):
+    """The steps of a task."""
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: Any = None,
+        in_doubt: str | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run *function* as the step *name* and return its result; if it is done, only return that.
+
+        The result is returned as it is stored, so a first run and a resumed one see the same;
+        name a type with *as_* to have it back. A second step of the same name is name#2; a step
+        within a step is outer/name.
+
+        *in_doubt* says what happens if a process dies within the step: "retry" runs it again;
+        "verify" asks the function *verify*, which is given the idempotency key and returns the
+        step's result, or None if it did not happen; "ask" pauses the task until a person has said
+        (`Store.resolve`); "skip" goes on without it. All but "retry" record the beginning first.
+        *retry*: a `Retry`, or how many attempts.
+        """
+        how = PLAIN
+        if in_doubt is not None or verify is not None or retry is not None:
+            how = How.of(in_doubt, verify, retry)
+        return await self._run(self._named(name), function, args, kwargs, how, as_=as_)
+
+    async def _effect(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        how: How,
+    ) -> Any:
+        """`step`, for a function that was marked as an effect."""
+        return await self._run(self._named(name), function, args, kwargs, how)
+
+    def _named(self, name: str) -> str:
+        """*name* as it is recorded: numbered if it came before, below the step it is part of."""
+        outer = running(self.id)
+        if outer is not None:
+            name = f"{outer.name}/{name}"
+        check_id(name, "step name")
+        with self._counting:
+            return numbered(name, self._seen if outer is None else outer.seen)
+
+    async def _run(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        how: How = PLAIN,
+        *,
+        as_: Any = None,
+    ) -> Any:
+        if name not in self._state.results:
+            self._check_running(f"step {name!r}")
+            if not await self._settled(name, how):
+                await self._perform(name, function, args, kwargs, how)
+        return await self.load(name, as_)
+
+    async def _perform(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        how: How,
+    ) -> None:
+        """Try until it works, or until it is not to be tried again."""
+        while True:
+            step = self._context(name)
+            if how.marked:
+                mark = {"name": name, "policy": how.in_doubt, "attempt": step.attempt}
+                await self._record(kinds.BEGAN, mark)
+            began = time.monotonic()
+            try:
+                with within(step):
+                    result = await self._call(how.retry, function, args, kwargs)
+            except Exception as error:
+                if isinstance(error, _NOT_THE_STEPS):
+                    raise
+                if not await self._again(step, how, error):
+                    raise
+                if how.in_doubt == VERIFY and await self._settled(name, how):
+                    return
+            else:
+                about: dict[str, Any] = {"took": round(time.monotonic() - began, 6)}
+                if how.effect:
+                    about["effect"] = True
+                await self._keep(name, result, about)
+                return
+
+    def _context(self, name: str) -> StepContext:
+        state = self._state
+        attempt = len(state.tried.get(name, ())) + 1
+        return StepContext(self.id, name, attempt, state.progress.get(name), self._report)
+
+    async def _call(
+        self,
+        retry: Retry | None,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if retry is None or retry.timeout is None:
+            return await self._port.ask(function, *args, **kwargs)
+        return await self._port.ask_within(retry.timeout, function, *args, **kwargs)
+
+    async def _again(self, step: StepContext, how: How, error: Exception) -> bool:
+        """Record that an attempt failed, and wait for the next; False if there is none."""
+        if self._reports:
+            await self._flush()
+        if how.retry is None and not how.marked:
+            return False  # as nearly all are; the end of the task's block records it
+        wait = None if how.retry is None else how.retry.delay(step.attempt, error)
+        failure = {"name": step.name, "attempt": step.attempt, "error": described(error)}
+        await self._record(kinds.TRIED, failure | ({} if wait is None else {"wait": wait}))
+        if wait is None:
+            self._exhausted = error if how.retry is not None else None
+            return False
+        await self._port.sleep(wait)
+        self._check_running(f"step {step.name!r}")
+        return True
+
+    async def _settled(self, name: str, how: How) -> bool:
+        """Whether a step that may have happened needs no run: by its policy."""
+        if name not in self._state.in_doubt:
+            return False
+        if how.in_doubt == VERIFY and how.verify is not None:
+            step = self._context(name)
+            with within(step):
+                answer = await self._port.ask(how.verify, step.idempotency_key)
+            if answer is not None:
+                await self._keep(name, answer, {"verified": True, **_mark(how)})
+            return answer is not None
+        if how.in_doubt == SKIP:
+            await self._record(kinds.SKIPPED, {"name": name, "because": "it was in doubt"})
+            return True
+        return how.in_doubt == ASK and await self._ask(name)
+
+    async def _ask(self, name: str) -> bool:
+        """Leave it to a person whether a step has happened; unless one has just said so."""
+        while name in self._state.in_doubt:
+            self._check_running(f"step {name!r}")
+            try:
+                await self._leave(name, "ask", None, expect=self._state.seq)
+            except Conflict:  # somebody spoke in between, perhaps to cancel the task
+                await self._catch_up()
+            else:
+                raise TaskWaiting(self._asked(name), self.id, name)
+        return name in self._state.results
+
+    def _asked(self, name: str) -> str:
+        return (
+            f"Nobody knows whether step {name!r} of task {self.id!r} happened before its process "
+            f"died. Find out, then say so: store.resolve({self.id!r}, {name!r}, 'done' | 'retry' | "
+            f"'skip'), or `holdfast resolve {self.id} {name} done`."
+        )
+
+    # -- results -----------------------------------------------------------------------------------
+
+    async def _keep(self, name: str, result: Any, about: dict[str, Any]) -> None:
+        """Record a step's result; a large one apart, so that only those who ask for it read it."""
+        body = {"name": name, "result": result, **about}
+        with called("step['result']", f"results[{name!r}]"):
+            encoded = self._journal.encode(((kinds.STEP, body),))
+            if len(encoded) > LARGE:
+                body = {"name": name, "large": await self._put_apart(result, len(encoded)), **about}
+                encoded = self._journal.encode(((kinds.STEP, body),))
+            await self._record(kinds.STEP, body, encoded)
+
+    async def _put_apart(self, result: Any, size: int) -> dict[str, Any]:
+        # First this, then the entry that points to it: a crash in between leaves something that
+        # nobody points to, and `Store.sweep` takes it away with the task.
+        seq = await self._home.journal(RESULTS, self.id).append(("result", result), ttl=None)
+        return {"seq": seq, "size": size, "preview": _preview(result)}
+
+    async def load(self, name: str | None = None, as_: Any = None) -> Any:
+        """One step's result, from where it is kept; without a *name*, a dict of all of them."""
+        if name is None:
+            return {name: await self.load(name) for name in self._state.results}
+        found = self._state.results[name]
+        if isinstance(found, Large):
+            found = await self._fetch(name, found.seq)
+        return typed(found, as_)
+
+    async def _fetch(self, name: str, seq: int) -> Any:
+        for entry in await self._home.journal(RESULTS, self.id).read(after=seq - 1, upto=seq):
+            return entry.body
+        msg = (
+            f"The result of step {name!r} of task {self.id!r} was kept apart (entry {seq} of "
+            f"{RESULTS} {self.id!r}), and is not there. Restore it, or rewind to that step."
+        )
+        raise Unreadable(msg)
+
+
+def _mark(how: How) -> dict[str, Any]:
+    return {"effect": True} if how.effect else {}
+
+
+def _preview(result: Any) -> str:
+    """The beginning of it, for people and models."""
+    found = plain(result, "result")
+    if not isinstance(found, str):
+        found = msgspec.json.encode(found).decode()
+    return found[:PREVIEW]
+
+
+class called:  # noqa: N801 - reads as a word of the sentence that it is used in
+    """Lets an error about a value that cannot be stored speak in the words of the caller."""
+
+    def __init__(self, inner: str, outer: str) -> None:
+        self._inner = inner
+        self._outer = outer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (NotStorable, TooLarge)):
+            type_ = self._inner.partition("[")[0]
+            named = error.under(self._inner, self._outer).under(type_, self._outer)
+            raise named from error.__cause__

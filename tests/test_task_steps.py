@@ -1,0 +1,518 @@
+"""Steps that are tried again, that report, and that nobody knows whether they happened."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    Fenced,
+    NotLoaded,
+    NotStorable,
+    Retry,
+    StepTimedOut,
+    Store,
+    TaskNotOpen,
+    TaskWaiting,
+    current_step,
+)
+from holdfast._faces import InlinePort
+from holdfast._task.steps import LARGE
+from tests import nouns
+from tests.dying import Calls, die, dying, ended_by, killed
+from tests.nouns import Place
+
+place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+
+GOAL = "Tell everybody"
+AT_ONCE = Retry(attempts=3, wait=0)
+
+
+class Boom(Exception):
+    """What goes wrong in these tests."""
+
+
+def types(store: Store, task: str = "t") -> list[str]:
+    """The types of a task's entries."""
+    return [entry.type for entry in store.journal("task", task).read()]
+
+
+# -- in doubt --------------------------------------------------------------------------------------
+
+
+def test_a_step_in_doubt_is_run_again_unless_it_says_otherwise(place: Place, store: Store) -> None:
+    """And nothing was written before it ran: idempotent steps pay for one entry."""
+    fetch = Calls("a", "b")
+    with killed(), store.task("t", GOAL) as task:
+        task.step("fetch", dying(task, fetch))
+    assert types(store) == ["created"]
+    with place.open().task("t") as task:
+        assert task.step("fetch", fetch) == "b"
+
+
+def test_a_verified_step_takes_its_result_from_what_happened(everywhere: Place) -> None:
+    """The function is asked with the idempotency key, and the step is not run again."""
+    sent: dict[str, str] = {}
+
+    def send() -> str:
+        sent[current_step().idempotency_key] = "receipt 7"
+        return "receipt 7"
+
+    with killed(), everywhere.open().task("t", GOAL) as task:
+        task.step("send", dying(task, send), in_doubt="verify", verify=sent.get)
+    send_again = Calls()
+    with everywhere.open().task("t") as task:
+        assert task.in_doubt == ["send"]
+        assert task.step("send", send_again, verify=sent.get) == "receipt 7"
+        assert task.in_doubt == []
+    assert send_again.calls == []
+    assert sent == {"t:send": "receipt 7"}
+
+
+def test_a_verified_step_that_did_not_happen_is_run(place: Place, store: Store) -> None:
+    """The function's None says so."""
+    with killed(), store.task("t", GOAL) as task:
+        task.step("send", dying(task), verify=lambda key: None)
+    send = Calls("sent")
+    with place.open().task("t") as task:
+        assert task.step("send", send, verify=lambda key: None) == "sent"
+    assert types(store) == ["created", "began", "resumed", "began", "step"]
+
+
+def test_a_step_whose_verification_fails_stays_in_doubt(place: Place, store: Store) -> None:
+    """It is neither run again nor taken for done."""
+    with killed(), store.task("t", GOAL) as task:
+        task.step("send", dying(task), verify=Calls())
+    send = Calls()
+    with pytest.raises(Boom), place.open().task("t") as task:
+        task.step("send", send, verify=Calls(Boom("no network")))
+    with place.open().task("t") as task:
+        assert task.in_doubt == ["send"]
+    assert send.calls == []
+
+
+def test_a_step_that_asks_waits_for_a_person(everywhere: Place) -> None:
+    """The task pauses, says what to do, and goes on with what the person said."""
+    store = everywhere.open()
+    with killed(), store.task("t", GOAL) as task:
+        task.step("send", dying(task), in_doubt="ask")
+    send = Calls()
+    with pytest.raises(TaskWaiting, match="holdfast resolve t send done"), store.task("t") as task:
+        task.step("send", send, in_doubt="ask")
+    assert [found.id for found in store.tasks(status="waiting")] == ["t"]
+    store.resolve("t", "send", "done", result="receipt 7", by="alice")
+    assert store.task("t").info().status == "open"
+    with everywhere.open().task("t") as task:
+        assert task.step("send", send, in_doubt="ask") == "receipt 7"
+    assert send.calls == []
+
+
+@pytest.mark.parametrize(("answer", "result"), [("retry", "sent"), ("skip", None)])
+def test_a_person_may_say_again_or_never_mind(
+    place: Place, store: Store, answer: str, result: str | None
+) -> None:
+    """A retry runs it, with its beginning recorded anew; a skip leaves it without a result."""
+    with killed(), store.task("t", GOAL) as task:
+        task.step("send", dying(task), in_doubt="ask")
+    with pytest.raises(TaskWaiting), store.task("t") as task:
+        task.step("send", Calls(), in_doubt="ask")
+    store.resolve("t", "send", answer)
+    send = Calls("sent")
+    with place.open().task("t") as task:
+        assert task.step("send", send, in_doubt="ask") == result
+    assert len(send.calls) == (answer == "retry")
+
+
+def test_only_what_is_in_doubt_can_be_resolved(store: Store) -> None:
+    """And only as one of three."""
+    with store.task("t", GOAL) as task:
+        task.step("send", Calls())
+    with pytest.raises(TaskNotOpen, match=r"'send' of task 't' is not in doubt\. In doubt: none"):
+        store.resolve("t", "send", "done")
+    with pytest.raises(ValueError, match="one of done, retry, skip; not 'maybe'"):
+        store.resolve("t", "send", "maybe")
+    with pytest.raises(ValueError, match="Only a step that is done has a result"):
+        store.resolve("t", "send", "retry", result=1)
+    with pytest.raises(holdfast.TaskNotFound):
+        store.resolve("nobody", "send", "done")
+
+
+def test_a_step_to_be_skipped_is_left_out_when_in_doubt(place: Place, store: Store) -> None:
+    """It has no result, and the record says why."""
+    with killed(), store.task("t", GOAL) as task:
+        task.step("notify", dying(task), in_doubt="skip")
+    notify = Calls()
+    with place.open().task("t") as task:
+        assert task.step("notify", notify, in_doubt="skip") is None
+        assert task.results == {"notify": None}
+    assert notify.calls == []
+    assert store.journal("task", "t").read()[-1].body["because"] == "it was in doubt"
+
+
+def test_an_error_leaves_a_marked_step_in_doubt(place: Place, store: Store) -> None:
+    """A timeout does not say whether the mail went out; the person sees the error."""
+    with pytest.raises(Boom), store.task("t", GOAL) as task:
+        task.step("send", Calls(Boom("no answer")), in_doubt="ask")
+    with ended_by(TaskWaiting, place.open().task("t")) as task:
+        assert "no answer" in str(task._core._state.in_doubt["send"].error)
+        task.step("send", Calls(), in_doubt="ask")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_doubt": "pray"}, "in_doubt is one of retry, verify, ask, skip; not 'pray'"),
+        ({"in_doubt": "verify"}, "go together"),
+        ({"in_doubt": "ask", "verify": Calls()}, "go together"),
+        ({"in_doubt": "ask", "retry": 3}, "Name those after which it certainly has not"),
+        ({"retry": 0}, "attempts and a factor of at least 1"),
+    ],
+    ids=["policy", "no-function", "no-use", "any-error", "no-attempt"],
+)
+def test_options_that_make_no_sense_are_refused(
+    store: Store, options: dict[str, Any], message: str
+) -> None:
+    """Before the step runs."""
+    send = Calls()
+    with pytest.raises(ValueError, match=message), store.task("t", GOAL) as task:
+        task.step("send", send, **options)
+    assert send.calls == []
+
+
+# -- retries ---------------------------------------------------------------------------------------
+
+
+def test_a_step_is_tried_again_and_its_errors_are_recorded(place: Place, store: Store) -> None:
+    """As often as is said, with what went wrong."""
+    fetch = Calls(Boom("one"), Boom("two"), "rows")
+    with store.task("t", GOAL) as task:
+        assert task.step("fetch", fetch, retry=AT_ONCE) == "rows"
+    tried = [entry.body for entry in store.journal("task", "t").read() if entry.type == "tried"]
+    assert [(one["attempt"], one["error"]) for one in tried] == [(1, "Boom: one"), (2, "Boom: two")]
+
+
+def test_after_the_last_attempt_the_task_has_failed_and_can_be_resumed(
+    place: Place, store: Store
+) -> None:
+    """After a fix, with all its attempts again."""
+    with pytest.raises(Boom, match="three"), store.task("t", GOAL) as task:
+        task.step("fetch", Calls(Boom("one"), Boom("two"), Boom("three")), retry=AT_ONCE)
+    assert store.task("t").info().status == "failed"
+    with place.open().task("t") as task:
+        fetch = Calls(Boom("four"), Boom("five"), "rows")
+        assert task.step("fetch", fetch, retry=AT_ONCE) == "rows"
+
+
+def test_a_last_error_that_is_caught_fails_nothing(store: Store) -> None:
+    """The task may know another way."""
+    with store.task("t", GOAL) as task:
+        with pytest.raises(Boom):
+            task.step("fetch", Calls(Boom(), Boom(), Boom()), retry=AT_ONCE)
+        assert task.step("cached", lambda: "rows") == "rows"
+        task.finish("rows")
+    assert store.task("t").info().status == "done"
+
+
+def test_only_errors_worth_it_are_tried_again(store: Store) -> None:
+    """Another try does not mend a wrong argument."""
+    fetch = Calls(Boom("one"), ValueError("wrong"), "rows")
+    with pytest.raises(ValueError, match="wrong"), store.task("t", GOAL) as task:
+        task.step("fetch", fetch, retry=Retry(attempts=5, on=Boom, wait=0))
+    assert len(fetch.calls) == 2
+
+
+def test_attempts_are_counted_over_restarts(place: Place, store: Store) -> None:
+    """A step that kills its process is not tried for ever."""
+    seen: list[int] = []
+    with killed(), store.task("t", GOAL) as task:
+        fail = Calls(Boom("one"))
+
+        def body() -> None:
+            seen.append(current_step().attempt)
+            fail() if len(seen) == 1 else die(task)
+
+        task.step("fetch", body, retry=AT_ONCE)
+    with pytest.raises(Boom), place.open().task("t") as task:
+        task.step("fetch", Calls(Boom("two"), Boom("three")), retry=AT_ONCE)
+    assert seen == [1, 2]
+    assert store.task("t").info().status == "failed"
+
+
+def test_a_step_to_be_verified_is_verified_before_the_next_attempt(store: Store) -> None:
+    """An error may come after the effect."""
+    send = Calls(Boom("lost the reply"))
+    with store.task("t", GOAL) as task:
+        assert task.step("send", send, verify=lambda key: f"found {key}", retry=AT_ONCE) == (
+            "found t:send"
+        )
+    assert len(send.calls) == 1
+
+
+def test_an_attempt_that_takes_too_long_is_given_up(store: Store) -> None:
+    """And counts as a failure."""
+    gate = threading.Event()
+    slow = Retry(attempts=2, wait=0, timeout=0.05)
+    with pytest.raises(StepTimedOut, match=r"longer than its 0.05"), store.task("t", GOAL) as task:
+        task.step("fetch", gate.wait, retry=slow)
+    gate.set()
+    assert types(store) == ["created", "tried", "tried", "failed"]
+    with store.task("t") as task:
+        assert task.step("fetch", lambda: "rows", retry=slow) == "rows"
+        with pytest.raises(TimeoutError, match="own"):
+            task.step("own", Calls(TimeoutError("own")), retry=Retry(attempts=1, timeout=60))
+
+
+def test_an_awaited_attempt_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
+    """Nothing of it goes on."""
+    ended = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store:
+            with pytest.raises(StepTimedOut):
+                async with store.task("t", GOAL) as task:
+                    await task.step("slow", slow, retry=Retry(attempts=1, timeout=0.05))
+        assert ended == [True]
+
+    asyncio.run(main())
+
+
+def test_waits_grow_up_to_a_limit_and_are_left_to_chance() -> None:
+    """So that many who failed together do not come back together."""
+    steady = Retry(attempts=100, wait=1, factor=2, most=10, jitter=0)
+    assert [steady.delay(n, Boom()) for n in (1, 2, 3, 4, 5, 99)] == [1, 2, 4, 8, 10, 10]
+    assert steady.delay(100, Boom()) is None
+    spread = [Retry(wait=1, jitter=0.5).delay(1, Boom()) for _ in range(100)]
+    assert all(0.5 <= delay <= 1 for delay in spread if delay)
+    assert len(set(spread)) > 50
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+def test_a_resumed_step_can_read_how_far_it_had_come(everywhere: Place) -> None:
+    """The progress it asked to store at once is there after the crash."""
+    with killed(), everywhere.open().task("t", GOAL) as task:
+
+        def scan() -> None:
+            assert current_step().last_progress is None
+            current_step().progress(0.4, "page 12", {"page": 12}, now=True)
+            die(task)
+
+        task.step("scan", scan)
+    with everywhere.open().task("t") as task:
+
+        def resumed() -> Any:
+            found = current_step().last_progress
+            assert found is not None
+            return [found.fraction, found.note, found.data]
+
+        assert task.step("scan", resumed) == [0.4, "page 12", {"page": 12}]
+        assert task._core._state.progress == {}
+
+
+def test_the_heartbeat_stores_what_was_reported_last(place: Place, store: Store) -> None:
+    """Not each report: the newest, with the lease."""
+    beside = _beside(place)
+
+    def scan() -> None:
+        for page in range(100):
+            current_step().progress(page / 100, f"page {page}")
+        deadline = time.monotonic() + 30
+        while "progress" not in types(beside) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    with store.task("t", GOAL, heartbeat=0.05) as task:
+        task.step("scan", scan)
+    stored = [entry.body for entry in store.journal("task", "t").read() if entry.type == "progress"]
+    assert stored[-1]["note"] == "page 99"
+    assert len(stored) < 100
+
+
+def _beside(place: Place) -> Store:
+    """A sync store over the same state: a driven loop cannot be entered twice."""
+    if place.memory is None:
+        return holdfast.open(place.url)
+    return Store(holdfast.AsyncStore(place.memory, InlinePort(place.memory)))
+
+
+def test_progress_of_a_step_that_failed_is_kept(place: Place, store: Store) -> None:
+    """An error is no reason to begin at the beginning."""
+
+    def scan() -> None:
+        current_step().progress(0.5, "half")
+        raise Boom
+
+    with pytest.raises(Boom), store.task("t", GOAL) as task:
+        task.step("scan", scan)
+    with place.open().task("t") as task:
+        note = task.step("scan", lambda: getattr(current_step().last_progress, "note", None))
+    assert note == "half"
+
+
+def test_progress_that_goes_nowhere_is_no_progress(place: Place, store: Store) -> None:
+    """A step that reports the same and dies each time comes to nothing each time."""
+    for fraction, fruitless in ((0.5, 0), (0.5, 1), (0.5, 2), (0.6, 0)):
+        with ended_by(Boom, place.open().task("t", GOAL)) as task:
+
+            def scan(fraction: float = fraction) -> None:
+                current_step().progress(fraction, now=True)
+                raise Boom
+
+            task.step("scan", scan)
+        assert task._core._state.fruitless == fruitless
+
+
+def test_progress_that_cannot_be_stored_is_refused_where_it_is_said(store: Store) -> None:
+    """Not a minute later, on another thread."""
+    with store.task("t", GOAL) as task, pytest.raises(NotStorable):
+        task.step("scan", lambda: current_step().progress(0.1, data=threading.Lock()))
+    with store.task("t") as task, pytest.raises(ValueError, match="from 0 to 1; not 40"):
+        task.step("scan", lambda: current_step().progress(40))
+
+
+# -- large results ---------------------------------------------------------------------------------
+
+
+def test_a_large_result_is_kept_apart_and_loaded_when_asked_for(everywhere: Place) -> None:
+    """The checkpoint stays small, and a resumed step returns all of it."""
+    text = "".join(chr(33 + n * n % 90) + str(n * 7919 % 1009) for n in range(LARGE))
+    store = everywhere.open()
+    with store.task("t", GOAL) as task:
+        assert task.step("fetch", lambda: text) == text
+        assert task.step("small", lambda: 1) == 1
+    fetch = Calls()
+    with everywhere.open().task("t") as task:
+        assert task.step("fetch", fetch) == text
+        assert task.load("fetch") == text
+        assert task.load() == {"fetch": text, "small": 1}
+        point = task.checkpoint()
+    assert len(point.to_json()) < 2000
+    assert point.results["fetch"]["large"]
+    assert text.startswith(point.results["fetch"]["preview"])
+    assert fetch.calls == []
+
+
+def test_what_is_large_is_part_of_a_sync_tasks_results(tmp_path: Path) -> None:
+    """An async one says how to get it, for it cannot wait."""
+    rows = [f"row {n} {n * n}" for n in range(LARGE // 4)]
+    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        task.step("fetch", lambda: rows)
+        assert task.results == {"fetch": rows}
+        assert task.result("fetch", as_=tuple[str, ...]) == tuple(rows)
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store, store.task("t") as task:
+            with pytest.raises(NotLoaded, match=r"await task\.load\('fetch'\)"):
+                _ = task.results
+            assert await task.load("fetch") == rows
+
+    asyncio.run(main())
+
+
+def test_what_is_kept_apart_goes_with_its_task(place: Place, store: Store) -> None:
+    """When it is deleted, and when it has expired and is swept."""
+    rows = [f"row {n} {n * n}" for n in range(LARGE // 4)]
+    for name, ttl in (("gone", None), ("expired", 0.01)):
+        with store.task(name, GOAL, ttl=ttl) as task:
+            task.step("fetch", lambda: rows)
+    assert store.task("gone").delete()
+    assert store.journal("task-result", "gone").head() is None
+    time.sleep(0.02)
+    assert store.journal("task-result", "expired").head() is not None
+    assert store.sweep() == 2
+    assert store.journal("task-result", "expired").head() is None
+
+
+# -- side by side ----------------------------------------------------------------------------------
+
+
+def test_steps_may_run_side_by_side_in_threads(tmp_path: Path) -> None:
+    """Each is recorded once, and found by its name."""
+    with holdfast.open(tmp_path / "db") as store:
+        with store.task("t", GOAL) as task, ThreadPoolExecutor(8) as pool:
+            done = pool.map(lambda n: task.step(f"n{n}", lambda: n * n), range(64))
+            assert list(done) == [n * n for n in range(64)]
+        again = Calls()
+        with store.task("t") as task, ThreadPoolExecutor(8) as pool:
+            done = pool.map(lambda n: task.step(f"n{n}", again), range(64))
+            assert list(done) == [n * n for n in range(64)]
+    assert again.calls == []
+
+
+def test_steps_may_run_side_by_side_in_an_event_loop(tmp_path: Path) -> None:
+    """And what failed among them is all that is run again."""
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store:
+
+            async def square(n: int) -> int:
+                await asyncio.sleep(0)
+                if n == 7 and not mended:
+                    raise Boom
+                ran.append(n)
+                return n * n
+
+            async def all_of_them() -> list[int]:
+                async with store.task("t", GOAL) as task:
+                    steps = [task.step(f"n{n}", square, n) for n in range(64)]
+                    found: list[Any] = await asyncio.gather(*steps, return_exceptions=True)
+                    for one in found:
+                        if isinstance(one, BaseException):
+                            raise one
+                    return found
+
+            ran: list[int] = []
+            mended = False
+            with pytest.raises(Boom):
+                await all_of_them()
+            mended = True
+            assert await all_of_them() == [n * n for n in range(64)]
+            assert sorted(ran) == list(range(64))
+
+    asyncio.run(main())
+
+
+def test_steps_within_a_step_are_found_again_by_its_next_attempt(store: Store) -> None:
+    """Their names are those of the step they are part of, and are counted anew each time."""
+    page = Calls("a", "b", "c")
+    crash = Calls(Boom(), "ok")
+    with store.task("t", GOAL) as task:
+
+        def pages() -> list[Any]:
+            found = [task.step("page", page), task.step("page", page)]
+            crash()
+            return found
+
+        if isinstance(task, nouns.Driven):
+            return  # a driven loop cannot be entered twice
+        assert task.step("pages", pages, retry=AT_ONCE) == ["a", "b"]
+        assert list(task.results) == ["pages/page", "pages/page#2", "pages"]
+
+
+def test_a_worker_that_was_fenced_off_does_not_try_again(store: Store) -> None:
+    """Whoever has taken over does."""
+    fetch = Calls(Boom())
+    with ended_by(Fenced, store.task("t", GOAL)) as task:
+        store.journal("task", "t").delete()
+        task.step("fetch", fetch, retry=AT_ONCE)
+    assert len(fetch.calls) == 1
+
+
+def test_the_scratch_is_never_stored(place: Place, store: Store) -> None:
+    """It may hold what cannot be."""
+    with store.task("t", GOAL) as task:
+        task.scratch["lock"] = threading.Lock()
+        task.step("use", task.scratch["lock"].locked)
+    with place.open().task("t") as task:
+        assert task.scratch == {}

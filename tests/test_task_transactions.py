@@ -1,0 +1,156 @@
+"""Exactly once: a step and the user's own rows are committed together."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Fenced, TaskFinished, current_step
+from holdfast.errors import NotTransactional
+from tests.dying import Calls, ended_by
+
+GOAL = "Pay the invoice"
+PAY = "INSERT INTO payments VALUES ('invoice 7')"
+
+
+class Boom(Exception):
+    """What goes wrong in these tests."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store whose database has a table of the user's."""
+    if request.param == "sqlite":
+        found = f"sqlite:{tmp_path / 'db'}"
+    else:
+        found = request.getfixturevalue("postgresql_server").place()
+    with holdfast.open(found) as store, store.task("set-up", GOAL) as task:
+        task.transaction("table", made)
+    yield found
+    with holdfast.open(found) as store, store.task("tear-down", GOAL) as task:
+        task.transaction("table", dropped)
+
+
+def crash() -> None:
+    """Let it go wrong here."""
+    raise Boom
+
+
+def made(connection: Any) -> None:
+    """The user's table."""
+    connection.execute("CREATE TABLE IF NOT EXISTS payments (what TEXT PRIMARY KEY)")
+
+
+def dropped(connection: Any) -> None:
+    """Nothing is left."""
+    connection.execute("DROP TABLE payments")
+
+
+def payments(url: str) -> list[str]:
+    """The user's rows."""
+    found: list[str] = []
+
+    def look(connection: Any) -> None:
+        found.extend(row[0] for row in connection.execute("SELECT what FROM payments"))
+
+    with holdfast.open(url) as store, store.task("look", GOAL) as task:
+        task.transaction("look", look)
+        task.finish(keep=False)
+    return found
+
+
+def test_a_step_and_its_rows_are_committed_together(url: str) -> None:
+    """And a resumed task finds both, and pays nothing again."""
+
+    def pay(connection: Any, what: str) -> str:
+        connection.execute(PAY)
+        return f"{current_step().idempotency_key} paid {what}"
+
+    with holdfast.open(url) as store:
+        for _ in range(2):
+            with store.task("t", GOAL) as task:
+                assert task.transaction("pay", pay, "all") == "t:pay paid all"
+                assert task.results == {"pay": "t:pay paid all"}
+    assert payments(url) == ["invoice 7"]
+
+
+def test_an_error_leaves_neither_rows_nor_result(url: str) -> None:
+    """The step can be run again."""
+
+    def pay(connection: Any) -> None:
+        connection.execute(PAY)
+        raise Boom
+
+    with holdfast.open(url) as store:
+        with pytest.raises(Boom), store.task("t", GOAL) as task:
+            task.transaction("pay", pay)
+        assert payments(url) == []
+        with store.task("t") as task:
+            assert task.results == {}
+
+
+def test_a_transaction_can_be_a_block(url: str) -> None:
+    """Whose body asks whether it has been done."""
+    with holdfast.open(url) as store:
+        for run in range(2):
+            with store.task("t", GOAL) as task:
+                with task.transaction("pay") as pay:
+                    assert pay.done is bool(run)
+                    if not pay.done:
+                        pay.execute(PAY)
+                        pay.result = "receipt"
+                assert pay.result == "receipt"
+                assert task.results == {"pay": "receipt"}
+        with store.task("t") as task:
+            with task.transaction("pay") as pay, pytest.raises(TaskFinished, match=r"if not it\."):
+                pay.execute(PAY)
+            with ended_by(Boom, task.transaction("again")) as again:
+                again.connection.execute("DELETE FROM payments")
+                crash()
+    assert payments(url) == ["invoice 7"]
+
+
+def test_a_transaction_can_be_awaited(url: str) -> None:
+    """Its function runs on one thread, from beginning to end."""
+
+    async def main() -> None:
+        async with holdfast.open_async(url) as store:
+            for _ in range(2):
+                async with store.task("t", GOAL) as task:
+                    found = await task.transaction(
+                        "pay", lambda c: c.execute(PAY) and current_step().idempotency_key
+                    )
+                    assert found == "t:pay"
+                    with pytest.raises(TypeError, match="as a function"):
+                        await task.transaction("block")
+
+    asyncio.run(main())
+    assert payments(url) == ["invoice 7"]
+
+
+def test_a_worker_that_was_fenced_off_pays_nothing(url: str) -> None:
+    """Its rows go with its step."""
+    with holdfast.open(url) as store:
+
+        def pay(connection: Any) -> None:
+            connection.execute(PAY)
+
+        with ended_by(Fenced, store.task("t", GOAL)) as task:
+            with holdfast.open(url) as other:
+                other.task("t").delete()
+            task.transaction("pay", pay)
+    assert payments(url) == []
+
+
+def test_a_backend_without_transactions_says_which_have_them() -> None:
+    """Before anything is done."""
+    pay = Calls()
+    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+        with pytest.raises(NotTransactional, match="SQLite and PostgreSQL"):
+            task.transaction("pay", pay)
+        with pytest.raises(NotTransactional), task.transaction("pay"):
+            pass
+    assert pay.calls == []

@@ -1,0 +1,397 @@
+"""People and events: a task waits, nobody need keep a process for it, and it goes on."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    DeadlinePassed,
+    GoalMismatch,
+    InvalidId,
+    NotStorable,
+    Store,
+    TaskCancelled,
+    TaskFinished,
+    TaskNotFound,
+    TaskPaused,
+    TaskWaiting,
+    WaitTimedOut,
+)
+from tests import nouns
+from tests.dying import Calls, die, dying, ended_by, killed
+from tests.nouns import Driven, Place
+
+place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+
+GOAL = "Refund the customer"
+
+
+def types(store: Store, task: str = "t") -> list[str]:
+    """The types of a task's entries."""
+    return [entry.type for entry in store.journal("task", task).read()]
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+def test_a_task_waits_for_a_signal_and_frees_its_process(everywhere: Place) -> None:
+    """Whoever opens it after the signal goes on with its payload."""
+    store = everywhere.open()
+    with (
+        pytest.raises(TaskWaiting, match="holdfast signal t approval") as caught,
+        store.task("t", GOAL) as task,
+    ):
+        task.wait_for("approval")
+    assert (caught.value.task_id, caught.value.waits_for, caught.value.until) == (
+        "t",
+        "approval",
+        None,
+    )
+    info = store.task("t").info()
+    assert (info.status, info.held_by) == ("waiting", None)
+    everywhere.open().signal("t", "approval", {"ok": True})
+    assert store.task("t").info().status == "open"
+    with store.task("t") as task:
+        assert task.wait_for("approval") == {"ok": True}
+        assert task.results == {"approval": {"ok": True}}
+
+
+def test_a_signal_that_comes_first_is_waiting(place: Place, store: Store) -> None:
+    """Nothing depends on who is early."""
+    with store.task("t", GOAL) as task:
+        place.open().signal("t", "approval", "yes")
+        assert task.wait_for("approval") == "yes"
+
+
+def test_each_signal_is_taken_once_in_the_order_they_came(place: Place, store: Store) -> None:
+    """Also over a restart."""
+    with store.task("t", GOAL) as task:
+        for number in range(3):
+            store.signal("t", "line", number)
+        assert [task.wait_for("line"), task.wait_for("line")] == [0, 1]
+    with place.open().task("t") as task:
+        assert [task.wait_for("line") for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(TaskWaiting):
+            task.wait_for("line")
+
+
+def test_a_signal_sent_twice_with_an_id_counts_once(store: Store) -> None:
+    """A retry after a lost reply does not approve the next request too."""
+    with store.task("t", GOAL):
+        pass
+    for _ in range(2):
+        store.signal("t", "approval", "yes", id="click-1")
+    with store.task("t") as task:
+        assert task.wait_for("approval") == "yes"
+        with pytest.raises(TaskWaiting):
+            task.wait_for("approval")
+    with pytest.raises(holdfast.IdReused):
+        store.signal("t", "approval", "no", id="click-1")
+
+
+def test_a_task_can_wait_in_its_process_for_a_while(place: Place, store: Store) -> None:
+    """Short waits need no restart; when they end, the process is free."""
+    with pytest.raises(TaskWaiting), store.task("t", GOAL) as task:
+        task.wait_for("approval", block=0.05)
+    assert types(store) == ["created", "waiting", "waiting"]
+
+
+def test_a_wait_may_end_without_a_signal(place: Place, store: Store) -> None:
+    """The time counts from the first call, over restarts, and how it ended is remembered."""
+    with pytest.raises(TaskWaiting) as caught, store.task("t", GOAL) as task:
+        task.wait_for("approval", timeout=0.05)
+    assert caught.value.until is not None
+    assert store.task("t").info().due == caught.value.until
+    time.sleep(0.06)
+    with store.task("t") as task, pytest.raises(WaitTimedOut, match="'approval' came to task 't'"):
+        task.wait_for("approval", timeout=60)
+    store.signal("t", "approval", "too late")
+    with place.open().task("t") as task:
+        assert task.wait_for("approval", default="no") == "no"
+        assert task.wait_for("approval") == "too late"
+
+
+def test_a_signal_needs_a_task_that_goes_on(store: Store) -> None:
+    """Otherwise whoever sent it would think that it was heard."""
+    with pytest.raises(TaskNotFound):
+        store.signal("nobody", "approval")
+    with store.task("t", GOAL) as task:
+        task.finish()
+    with pytest.raises(TaskFinished, match="Task 't' is done, so it cannot be signalled"):
+        store.signal("t", "approval")
+    with pytest.raises(InvalidId):
+        store.signal("t", "")
+
+
+def test_a_signal_does_not_disturb_who_is_working(place: Place, store: Store) -> None:
+    """Two who write to one journal both count, in one order."""
+    with store.task("t", GOAL) as task:
+        assert task.step("a", lambda: 1) == 1
+        place.open().signal("t", "approval", "yes")
+        assert task.step("b", lambda: 2) == 2
+        assert task.wait_for("approval") == "yes"
+    assert types(store) == ["created", "step", "signalled", "step", "step"]
+
+
+# -- sleep -----------------------------------------------------------------------------------------
+
+
+def test_a_short_sleep_is_slept_here(store: Store) -> None:
+    """And only once."""
+    with store.task("t", GOAL) as task:
+        task.sleep(0.01)
+    assert types(store) == ["created", "waiting", "step"]
+    with store.task("t") as task:
+        task.sleep(600)
+
+
+def test_a_long_sleep_frees_the_process_until_it_is_due(place: Place, store: Store) -> None:
+    """The time is in the record; opening it early waits again, for what is left."""
+    with pytest.raises(TaskWaiting, match="sleeps until") as caught, store.task("t", GOAL) as task:
+        task.sleep(0.3, block=0)
+    due = caught.value.until
+    assert store.task("t").info().due == due
+    with pytest.raises(TaskWaiting) as caught, place.open().task("t") as task:
+        task.sleep(0.3, block=0)
+    assert caught.value.until == due
+    time.sleep(0.3)
+    with place.open().task("t") as task:
+        task.sleep(0.3, block=0)
+    assert store.task("t").info().due is None
+
+
+def test_a_sleep_cut_short_by_a_crash_goes_on_from_its_first_second(
+    place: Place, store: Store
+) -> None:
+    """The wait is recorded before it begins."""
+    with killed(), store.task("t", GOAL) as task:
+        core = task._core
+        core._port = Dying(core._port, task)
+        task.sleep(0.05)
+    until = store.journal("task", "t").read()[-1].body["until"]
+    with place.open().task("t") as task:
+        task.sleep(60)
+        assert datetime.now(UTC) >= datetime.fromisoformat(until)
+
+
+class Dying:
+    """A port that dies when it is to sleep."""
+
+    def __init__(self, port: Any, task: Any) -> None:
+        self._port = port
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def sleep(self, seconds: float) -> None:
+        """The end."""
+        die(self._task)
+
+
+# -- pause, cancel, resume, deadline ---------------------------------------------------------------
+
+
+def test_a_paused_task_is_not_opened_until_it_is_resumed(everywhere: Place) -> None:
+    """The message says how."""
+    store = everywhere.open()
+    with store.task("t", GOAL) as task:
+        task.step("a", lambda: 1)
+    store.pause("t", because="the customer called")
+    with pytest.raises(TaskPaused, match=r"holdfast resume t"), store.task("t"):
+        pass
+    store.resume("t")
+    with store.task("t") as task:
+        assert task.step("a", Calls()) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "error"), [("pause", TaskPaused), ("cancel", TaskCancelled)], ids=["pause", "cancel"]
+)
+def test_who_works_on_it_stops_before_the_next_step_but_one(
+    place: Place, store: Store, how: str, error: type[Exception]
+) -> None:
+    """The step under way ends, and is recorded; then it is noticed."""
+    after = Calls()
+    with ended_by(error, store.task("t", GOAL)) as task:
+        getattr(place.open(), how)("t")
+        task.step("a", lambda: 1)
+        task.step("b", after)
+    assert after.calls == []
+    assert store.task("t").checkpoint().completed == ["a"]
+    assert "stopped" not in types(store)
+
+
+def test_a_cancelled_task_is_over_unless_somebody_thinks_better_of_it(store: Store) -> None:
+    """It says why; it takes no signal; it can be resumed."""
+    with store.task("t", GOAL):
+        pass
+    store.cancel("t", because="a duplicate")
+    assert store.task("t").checkpoint().error == "a duplicate"
+    with pytest.raises(TaskFinished, match="is cancelled"):
+        store.signal("t", "approval")
+    with pytest.raises(TaskCancelled), store.task("t"):
+        pass
+    store.resume("t")
+    with store.task("t") as task:
+        task.finish()
+    with pytest.raises(TaskFinished, match="is done"):
+        store.cancel("t")
+
+
+def test_a_task_has_until_its_deadline(place: Place, store: Store) -> None:
+    """Then it takes nothing more, and has failed."""
+    with ended_by(DeadlinePassed, store.task("t", GOAL, deadline=0.05), "had until") as task:
+        assert task.deadline is not None
+        task.step("a", time.sleep, 0.06)
+        task.step("b", Calls())
+    assert store.task("t").info().status == "failed"
+    assert store.task("t").checkpoint().completed == ["a"]
+
+
+@pytest.mark.parametrize("deadline", [0, -1, datetime(2026, 1, 1)], ids=["0", "-1", "naive"])  # noqa: DTZ001
+def test_a_deadline_is_a_time_to_come(store: Store, deadline: Any) -> None:
+    """A time without a zone is another time elsewhere."""
+    with pytest.raises(ValueError, match="deadline"):
+        store.task("t", GOAL, deadline=deadline)
+
+
+def test_a_deadline_may_be_a_moment(store: Store) -> None:
+    """In any time zone."""
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    with store.task("t", GOAL, deadline=moment) as task:
+        assert task.deadline == moment
+
+
+# -- children --------------------------------------------------------------------------------------
+
+
+def test_a_child_is_a_task_and_a_step(tmp_path: Any) -> None:
+    """Its outcome is the step's result, and what it has done it does not do again."""
+    count = Calls(3)
+
+    def work(child: holdfast.Task, add: int) -> int:
+        return int(child.step("count", count)) + add
+
+    with holdfast.open(tmp_path / "db") as store:
+        with killed(), store.task("t", GOAL) as task:
+            task.child("sub", dying(task, lambda child: work(child, 4)))
+        with store.task("t") as task:
+            assert task.child("sub", work, 4, goal="sub") == 7
+        assert store.task("t/sub").info().labels["parent"] == "t"
+        assert store.task("t/sub").outcome is None
+        assert store.task("t/sub").checkpoint().outcome == 7
+    assert len(count.calls) == 1
+
+
+def test_a_child_that_waits_lets_its_parent_wait(tmp_path: Any) -> None:
+    """And the signal wakes both."""
+    with holdfast.open(tmp_path / "db") as store:
+
+        def run() -> Any:
+            with store.task("t", GOAL) as task:
+                return task.child("sub", lambda child: child.wait_for("approval"))
+
+        with pytest.raises(TaskWaiting):
+            run()
+        assert [(found.id, found.status) for found in store.tasks()] == [
+            ("t", "waiting"),
+            ("t/sub", "waiting"),
+        ]
+        store.signal("t/sub", "approval", "yes")
+        assert {found.status for found in store.tasks()} == {"open"}
+        assert run() == "yes"
+
+
+# -- submitting ------------------------------------------------------------------------------------
+
+
+def test_a_submitted_task_is_there_for_a_worker(everywhere: Place) -> None:
+    """With its kind, its input, and nobody who works on it."""
+    store = everywhere.open()
+    info = store.submit("refund", "t", GOAL, input={"order": 7}, labels={"team": "a"})
+    assert (info.id, info.kind, info.status, info.held_by) == ("t", "refund", "open", None)
+    assert info.labels == {"team": "a", "run": "refund"}
+    with everywhere.open().task("t") as task:
+        assert (task.goal, task.kind, task.input) == (GOAL, "refund", {"order": 7})
+
+
+def test_submitting_again_changes_nothing(store: Store) -> None:
+    """A retry after a lost reply is harmless; another task with that id is refused."""
+    for _ in range(2):
+        store.submit("refund", "t", GOAL, input=1)
+    assert types(store) == ["created"]
+    with pytest.raises(GoalMismatch, match="There is a task 't' already: a refund"):
+        store.submit("invoice", "t", GOAL)
+    with pytest.raises(NotStorable, match="input"):
+        store.submit("refund", "u", GOAL, input=object())
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def test_a_finished_task_is_handed_on_before_it_goes(place: Place, store: Store) -> None:
+    """Whoever wants to learn from it gets the whole of it; then nothing is left."""
+    handed: list[Any] = []
+    store.on_finish(handed.append)
+    with store.task("t", GOAL) as task:
+        task.discover("the API allows 100 calls a minute")
+        assert task.finish("done", keep=False) == "done"
+    assert [(point.task_id, point.outcome) for point in handed] == [("t", "done")]
+    assert handed[0].discoveries == ["the API allows 100 calls a minute"]
+    assert store.journal("task", "t").head() is None
+
+
+def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -> None:
+    """A crash between the outcome and its heir loses nothing; who has it does not get it again."""
+    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
+    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+        task.finish("done")
+    later = place.open()
+    heir = Calls()
+    later.on_finish(heir)
+    for _ in range(2):
+        with later.task("t") as task:
+            assert task.outcome == "done"
+    assert len(heir.calls) == 1
+
+
+def test_what_is_left_to_do_for_a_finished_task_is_there_for_a_worker(store: Store) -> None:
+    """It is listed as open until it has been handed on, or is gone."""
+    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
+    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+        task.finish("done", keep=False)
+    assert [found.id for found in store.tasks(status="open")] == ["t"]
+    with store.task("t") as task:
+        assert task.done
+    assert store.journal("task", "t").head() is None
+
+
+def test_labels_that_mean_something_are_not_the_users(store: Store) -> None:
+    """A worker would look for the wrong tasks."""
+    for name in ("run", "due", "parent"):
+        with pytest.raises(InvalidId, match="set by Holdfast"):
+            store.task("t", GOAL, labels={name: "x"})
+    with store.task("t", GOAL) as task, pytest.raises(InvalidId):
+        task.label(due="soon")
+
+
+def test_a_finished_task_may_stay_for_a_while(store: Store) -> None:
+    """As long as it is told to."""
+    with store.task("t", GOAL) as task:
+        task.finish("done", keep=0.01)
+    time.sleep(0.02)
+    assert store.journal("task", "t").head() is None
+
+
+def test_a_function_can_be_the_whole_task(place: Place, store: Store) -> None:
+    """What it returns is the outcome, and it is not called for a task that is done."""
+    function = Calls("done")
+    assert store.task("t", GOAL).work(function, 1) == "done"
+    assert place.open().task("t").work(function, 1) == "done"
+    assert len(function.calls) == 1
+    shown = function.calls[0][0]
+    assert isinstance(shown, holdfast.AsyncTask if isinstance(store, Driven) else holdfast.Task)
