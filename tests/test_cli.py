@@ -24,6 +24,7 @@ import holdfast
 from holdfast.cli import main
 from holdfast.cli.docs import reference
 from holdfast.cli.messages import parts, summary
+from tests.dying import ended_by
 
 ROOT = Path(__file__).parent.parent
 
@@ -409,6 +410,70 @@ def test_show_context_prints_what_a_model_resumes_from(path: str) -> None:
     assert data("--store", path, "show", "report", "--context")["context"] == expected
 
 
+def reporting(text: str) -> None:
+    """A step's body that says how far it is, and fails."""
+    holdfast.current_step().progress(0.4, text, now=True)
+    raise RuntimeError(text)
+
+
+@pytest.fixture
+def doubtful(tmp_path: Path) -> str:
+    """A store with a task that has seen better days: one step is skipped, one is in doubt."""
+    url = str(tmp_path / "doubtful.db")
+    with holdfast.open(url) as store:
+        store.submit("refund", "t", "Refund the customer", input={"order": 7}, deadline=3600)
+        with ended_by(RuntimeError, store.task("t")) as task:
+            task.plan(["look", "send", "file"])
+            task.step("look", lambda: [f"row {n} {n * n}" for n in range(3000)])
+            task.drop("file", because="nobody reads it")
+            store.signal("t", "approval", "yes")
+            assert task.wait_for("approval") == "yes"
+            task.step("send", reporting, "page 12", in_doubt="ask")
+    return url
+
+
+def test_show_says_what_became_of_each_step(doubtful: str) -> None:
+    """Done, large, in doubt and how far, and why the plan is another now."""
+    shown = run("--store", doubtful, "show", "t").stdout
+    assert "\nto be done by 2" in shown
+    assert 'Input\n  {"order":7}\n' in shown
+    assert re.search(r'  ✓ look  \["row 0 0","row 1 1",.*… \(18\.8 KB\)\n', shown)
+    assert "  ✓ approval  yes\n" in shown
+    doubt = r"  \? send  \(next\); in doubt \(ask\) since \S+; 40% done, page 12; 1 attempt failed"
+    assert re.search(doubt, shown)
+    assert "The plan was changed, because\n  - nobody reads it\n" in shown
+
+
+def test_show_calls_a_step_in_doubt_only_when_nobody_runs_it(doubtful: str) -> None:
+    """While somebody does, it is under way."""
+    with holdfast.open(doubtful) as store, store.task("t"):
+        assert "send  (next); under way since " in run("--store", doubtful, "show", "t").stdout
+
+
+def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
+    """And the same to programs."""
+    with holdfast.open(doubtful) as store:
+        store.resolve("t", "send", "skip")
+        with pytest.raises(holdfast.WaitTimedOut), store.task("t") as task:
+            task.wait_for("word", timeout=0.01, block=60)
+        store.cancel("t", because="a duplicate")
+    shown = run("--store", doubtful, "show", "t").stdout
+    assert "  - send  skipped: a person said so\n" in shown
+    assert "  - word  waited in vain\n" in shown
+    assert "To go on\n  holdfast resume t\n" in shown
+    assert "Cancelled, because\n  a duplicate\n" in shown
+    assert data("--store", doubtful, "show", "t")["skipped"] == {"send": "a person said so"}
+
+
+def test_show_gives_what_is_known_of_each_step_to_programs(doubtful: str) -> None:
+    """What a checkpoint leaves out."""
+    found = data("--store", doubtful, "show", "t")
+    assert found["submitted"] == {"kind": "refund", "input": {"order": 7}}
+    assert found["in_doubt"]["send"]["policy"] == "ask"
+    assert (found["progress"]["send"]["note"], len(found["tried"]["send"])) == ("page 12", 1)
+    assert [change["because"] for change in found["replans"]] == ["nobody reads it"]
+
+
 @pytest.mark.parametrize(("id_", "option"), [("alice", "--context"), ("report", "--last=1")])
 def test_show_refuses_options_that_mean_nothing_there(path: str, id_: str, option: str) -> None:
     """An option that is ignored is a question that was not answered."""
@@ -506,9 +571,34 @@ def test_tail_gives_json_lines_to_programs(path: str) -> None:
     assert found[2]["body"]["result"] == {"rows": list(range(200))}
 
 
+def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
+    """In a sentence, or with what was given and found; never as our JSON."""
+    lines = run("--store", doubtful, "tail", "t", "-n", "20").stdout.splitlines()
+    told = [re.sub(r"\(0.0\d s", "(N s", line[29:]) for line in lines]
+    assert told[0] == "created     Refund the customer"
+    assert told[2] == "planned     3 steps: look, send, file"
+    assert re.fullmatch(
+        r'step        look ← \["row 0 0",.*… \(N s; 18\.8 KB, kept apart\)', told[3]
+    )
+    assert told[4:] == [
+        "replanned   2 steps: look, send (because nobody reads it)",
+        "signalled   approval ← yes",
+        "step        approval ← yes",
+        "began       step 'send' begins (if in doubt: ask)",
+        "progress    step 'send' is at 40%: page 12",
+        "tried       attempt 1 at step 'send' failed: RuntimeError: page 12",
+        "stopped     RuntimeError: page 12",
+    ]
+
+
 @pytest.mark.parametrize(
     "entry",
-    [("step", {"name": "x"}), ("message", 7), ("planned", {"steps": 3}), ("forked", None)],
+    [
+        *[("step", {"name": "x"}), ("message", 7), ("planned", {"steps": 3}), ("forked", None)],
+        *[("began", {"name": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
+        *[("progress", {"fraction": "far"}), ("signalled", []), ("waiting", None)],
+    ],
+    ids=lambda entry: f"{entry[0]}-{type(entry[1]).__name__}",
 )
 def test_entries_of_an_unknown_shape_can_be_read(entry: tuple[str, Any]) -> None:
     """A journal of one's own may use our words for other things."""
@@ -706,6 +796,10 @@ def hostile(path: str) -> str:
             task.step("x", lambda: {HOSTILE: [HOSTILE]})
             task.decide(HOSTILE, because=HOSTILE)
             task.discover(HOSTILE)
+            task.insert("y", because=HOSTILE)
+            store.signal("evil-task", "go", HOSTILE)
+            with pytest.raises(RuntimeError):
+                task.step("y", reporting, HOSTILE, in_doubt="ask")
             task.finish(HOSTILE)
         store.journal("note", "evil").append((HOSTILE, HOSTILE))
     return path

@@ -25,27 +25,35 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 LAYERS = (
     # Commands see everything; nothing imports a command.
     {"cli"},
+    # A conversation as a file goes through a store in memory, and from there by a copy.
+    {"_transfer"},
     # What is built on the public face. None of these needs another.
-    {"adapters", "copying", "importing", "inspector", "testing"},
-    # What others' files mean: the part of importing that does no I/O.
-    {"_foreign"},
+    {"adapters", "copying", "dispatch", "importing", "inspector", "testing", "worker"},
+    # Parts of these: what others' files mean, without I/O; what a worker finds to do.
+    {"_foreign", "_finding"},
     # The public face, holdfast/__init__.py: only what stands above it may `import holdfast`.
     {"holdfast"},
+    # Which function runs which task.
+    {"registry"},
     # A URL in, nouns out: the one place that knows both nouns and backends.
     {"store"},
+    # Finds what was said, by an index that is derived from the journals.
+    {"_search"},
     # The nouns give meaning to a journal and know nothing of each other.
     {"conversation", "task", "state", "memory"},
     # Parts of a noun that do no I/O: the text a task is resumed from, the window of a conversation.
-    {"_recovery", "_window"},
+    {"_compaction", "_recovery"},
+    {"_conversation", "_task", "_window"},
     {"checkpoint"},
     # What every noun stands on.
     {"journal", "leases"},
     # One body of code, two faces; what can be a key.
-    {"_faces", "ids"},
+    {"_faces", "_textindex", "ids"},
     # A backend moves bytes: it knows no codec, no journal and no noun. The codec does no I/O.
     {"backends", "codec", "deltas", "migrations"},
     # Helpers that know nothing of Holdfast but its errors.
-    {"tokens"},
+    {"messages", "tokens"},
+    {"_encodings", "_images"},
     # Everybody raises these.
     {"errors"},
 )
@@ -64,6 +72,7 @@ NOT_ON_IMPORT = {
     *("importlib.resources", "inspect", "logging", "multiprocessing", "socket", "ssl"),
     *("subprocess", "tempfile", "unittest"),
     *("click", "hypothesis", "pydantic", "pytest", "rich"),
+    *("celery", "openai", "ray", "temporalio"),
 }
 
 

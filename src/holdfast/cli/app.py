@@ -12,18 +12,23 @@ from holdfast.cli.copy import copy
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
 from holdfast.cli.errors import translated
+from holdfast.cli.export import export
+from holdfast.cli.history import diff, history
 from holdfast.cli.importing import import_
 from holdfast.cli.listing import ls
+from holdfast.cli.search import search
 from holdfast.cli.show import show
 from holdfast.cli.tail import tail
+from holdfast.cli.tasks import COMMANDS
 from holdfast.cli.where import store_options
+from holdfast.cli.work import work
 
 __all__ = ["main"]
 
 EXIT_CODES = """\b
 Exit codes:
   0  fine
-  1  an error, doctor found a problem, or copy left something out
+  1  an error, doctor found a problem, copy left something out, work left tasks
   2  usage, or an id that means several things
   3  nothing under that id
 """
@@ -61,10 +66,24 @@ class Commands(click.Group):
 def main() -> None:
     """Look into a Holdfast store: what agents have said, done, and left to do.
 
-    Commands only read, but for copy, import and doctor --repair: no other creates a store or
-    changes one. --store and --tenant may also follow the command.
+    demo, ls, show, search, tail, history, diff, export and doctor (without --repair) change
+    nothing in a store, and create none. --store and --tenant may also follow the command.
     """
 
 
-for command in (demo, ls, show, tail, doctor, copy, import_):
+for command in (
+    demo,
+    ls,
+    show,
+    search,
+    tail,
+    history,
+    diff,
+    *COMMANDS,
+    work,
+    doctor,
+    copy,
+    export,
+    import_,
+):
     main.add_command(command)

@@ -21,11 +21,12 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m holdfast.cli.docs > docs/cli.md`; a test fails when the two differ. -->
 
-`holdfast` looks into a store. The commands only read, but for `copy`, `import` and
-`doctor --repair`: no other creates a store or changes one (the demo makes one of its own). Output
-is as wide as the terminal; in a pipe it is plain text with nothing wrapped or cut off, and `--json`
-gives it to programs. `NO_COLOR` is respected, and control characters in stored text are written
-out (`\\e[31m`), so that they cannot play with your terminal.
+`holdfast` looks into a store: `ls`, `show`, `tail`, `history`, `diff` and `doctor` only read, and
+create nothing (but for `doctor --repair`; the demo makes a store of its own). The others are for
+those who work with it: tasks are submitted, told things and run, stores are copied and filled.
+Output is as wide as the terminal; in a pipe it is plain text with nothing wrapped or cut off, and
+`--json` gives it to programs. `NO_COLOR` is respected, and control characters in stored text are
+written out (`\\e[31m`), so that they cannot play with your terminal.
 """
 
 

@@ -8,8 +8,8 @@ import click
 from msgspec import Struct, field
 from rich.text import Text
 
-from holdfast import Codec, HoldfastError, StoreError
-from holdfast.backends.base import Fact
+from holdfast import Codec, HoldfastError, StoreError, task
+from holdfast.backends.base import Fact, shown_size
 from holdfast.cli.errors import FAILED
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
@@ -25,9 +25,18 @@ __all__ = ["doctor"]
 
 PAGE = 500
 
+#: Stored bytes over which a task is named, and how many of the largest are.
+LARGE = 10_000
+LARGEST = 10
+
 ADVICE = (
     "Copy the store away before anything else, then restore these from a backup. "
     "Everything else can be read."
+)
+SLIM = (
+    "Resuming a task reads all of it. Large results are kept by reference and do not count; plans, "
+    "progress, decisions and many small results do. Keep those short, delete tasks that are done "
+    "or give them a ttl, and let a fork go on from where it matters."
 )
 
 
@@ -37,6 +46,13 @@ class Problem(Struct, frozen=True):
     journal: str
     seq: int
     problem: str
+
+
+class Weight(Struct, frozen=True):
+    """A task that is large, and how large."""
+
+    journal: str
+    size: int
 
 
 class Report(Struct):
@@ -52,6 +68,8 @@ class Report(Struct):
     records: int = 0
     entries: int = 0
     unreadable: list[Problem] = field(default_factory=list)
+    large: int = 0
+    largest: list[Weight] = field(default_factory=list)
 
 
 @click.command(short_help="Check that the store is well.")
@@ -68,7 +86,8 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
     """Check the store: engine, durability, integrity, sizes, and that every record can be read.
 
     Reads everything and, without --repair, changes nothing. Exit code 1 if anything is not as it
-    should be; the advice says what to do. Records are those of one tenant.
+    should be; the advice says what to do. Records are those of one tenant. Tasks over 10 KB are
+    named: that is no fault, but most need less.
     """
     where = context.ensure_object(Where)
     report = Report(where.name, where.tenant)
@@ -106,10 +125,19 @@ def _examine(store: Store, report: Report) -> None:
         try:
             for head in heads(store, kind):
                 report.journals += 1
+                _weigh(head, report)
                 report.unreadable += _check(store.backend, head, report)
         except StoreError as error:
             report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
     report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
+
+
+def _weigh(head: Head, report: Report) -> None:
+    """Note a task that is large, by its head alone."""
+    if head.key.kind == task.KIND and head.size > LARGE:
+        report.large += 1
+        found = [*report.largest, Weight(f"{task.KIND}/{head.key.id}", head.size)]
+        report.largest = sorted(found, key=lambda weight: -weight.size)[:LARGEST]
 
 
 def _kinds(store: Store, report: Report) -> list[str]:
@@ -178,11 +206,15 @@ def _trouble(codec: Codec, record: Record) -> str | None:
 def _print(report: Report, screen: Screen) -> None:
     done = [Fact("repaired", text) for text in report.repaired]
     facts = [*done, *report.facts, *_records_facts(report)]
-    width = max(len(fact.name) for fact in facts)
+    notes = list(_notes(report))
+    width = max(len(fact.name) for fact in [*facts, *notes])
     for fact in facts:
         _line(screen, fact, width)
         if not fact.ok:
             screen.block(fact.advice, indent=4, first="  →", style="yellow")
+    for note in notes:
+        _line(screen, note, width, ("! ", "yellow"))
+        screen.block(note.advice, indent=4, first="  →", style="yellow")
     bad = sum(not fact.ok for fact in facts)
     if bad:
         screen.line((f"{bad} of {len(facts)} checks found a problem.", "bold red"))
@@ -190,8 +222,8 @@ def _print(report: Report, screen: Screen) -> None:
         screen.line(("All is well.", "bold green"))
 
 
-def _line(screen: Screen, fact: Fact, width: int) -> None:
-    mark = ("✓ ", "green") if fact.ok else ("✗ ", "bold red")
+def _line(screen: Screen, fact: Fact, width: int, mark: tuple[str, str] = ("✓ ", "green")) -> None:
+    mark = mark if fact.ok else ("✗ ", "bold red")
     text = Text.assemble(mark, (f"{fact.name:<{width}}  ", "dim"), safe(fact.value))
     screen.hanging(text, indent=2 if screen.narrow else width + 4)
 
@@ -204,3 +236,12 @@ def _records_facts(report: Report) -> Iterator[Fact]:
     for problem in report.unreadable:
         where = f"{problem.journal} at {problem.seq}"
         yield Fact("unreadable", f"{where}: {problem.problem}", ok=False, advice=ADVICE)
+
+
+def _notes(report: Report) -> Iterator[Fact]:
+    """What is no fault, and worth knowing."""
+    if report.large:
+        names = ", ".join(f"{one.journal} ({shown_size(one.size)})" for one in report.largest)
+        more = ", …" if report.large > len(report.largest) else ""
+        value = f"{report.large:,} over {shown_size(LARGE)}: {names}{more}"
+        yield Fact("large tasks", value, advice=SLIM)

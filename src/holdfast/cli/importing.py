@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import holdfast
-from holdfast import conversation, importing, task
+from holdfast import _transfer, conversation, importing, task
 from holdfast.cli.errors import Failure
+from holdfast.cli.export import take_in
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, pass_where, store_options
@@ -70,6 +71,8 @@ def import_(
                   -> a task, known by its task_id, that goes on after the
                   steps that are completed
       many        a list of these, or an object with one under each id
+      export      what `holdfast export` has written -> the same conversations,
+                  with their positions, times, labels and summaries
 
     A file with more in it than that has a place for is kept whole as well, as state/NAME; with
     --as state, any file is. FILE may be - for standard input.
@@ -77,7 +80,11 @@ def import_(
     Importing a file again adds nothing. A file that has changed since is refused: import it under
     another --id. An import that was interrupted is finished by the same command.
     """  # noqa: D301 - click's mark for lines that are not to be wrapped
-    items = _items(path, as_, id_, goal)
+    found = _parsed(path)
+    if _transfer.is_export(found) and as_ in (None, conversation.KIND):
+        _take_in(where, found, path, id_=id_, dry_run=dry_run, as_json=as_json)
+        return
+    items = _items(found, path, as_, id_, goal)
     try:
         with _opened(where, dry_run=dry_run) as store:
             outcomes = _looked(store, items) if dry_run else _put(store, items)
@@ -98,14 +105,27 @@ def import_(
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _items(path: str, as_: str | None, id_: str | None, goal: str | None) -> list[Item]:
+def _parsed(path: str) -> Any:
+    """The document in the file."""
+    lines = os.path.splitext(path)[1].lower() in LINES
+    with _blamed(path):
+        return importing.parse(_read(path), lines=lines)
+
+
+def _items(found: Any, path: str, as_: str | None, id_: str | None, goal: str | None) -> list[Item]:
     """What is in the file."""
-    stem, suffix = os.path.splitext(os.path.basename(path))
+    stem = os.path.splitext(os.path.basename(path))[0]
     if path == "-" and id_ is None:
         raise click.UsageError("What comes from standard input has no name: give it an --id.")
-    try:
-        found = importing.parse(_read(path), lines=suffix.lower() in LINES)
+    with _blamed(path):
         return importing.understand(found, name=stem, id=id_, as_=as_, goal=goal)
+
+
+@contextmanager
+def _blamed(path: str) -> Iterator[None]:
+    """Name the file in what is wrong with it."""
+    try:
+        yield
     except (NotImportable, NotStorable, TooLarge) as error:
         name = "standard input" if path == "-" else os.path.basename(path)
         raise Failure(f"{name}: {error}", type(error).__name__) from error
@@ -126,6 +146,19 @@ def _opened(where: Where, *, dry_run: bool) -> Iterator[holdfast.Store]:
     store = where.open() if dry_run else where.open(create=True, readonly=False)
     with store:
         yield store
+
+
+def _take_in(where: Where, found: Any, path: str, **options: Any) -> None:
+    """Import what ``holdfast export`` has written; a dry run needs no store."""
+    try:
+        store = _opened(where, dry_run=options["dry_run"])
+        with store as opened, _blamed(path):
+            take_in(opened, found, **options)
+    except StoreNotFound:
+        if not options["dry_run"]:
+            raise
+        with holdfast.open("memory:", tenant=where.tenant) as empty, _blamed(path):
+            take_in(empty, found, **options)
 
 
 def _looked(store: holdfast.Store, items: list[Item]) -> list[str]:

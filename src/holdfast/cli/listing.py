@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +16,11 @@ from holdfast.cli.text import document, safe
 from holdfast.cli.where import KINDS, Where, heads, pass_where, store_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.backends.base import Head
 
-__all__ = ["entries", "facts_of", "holder", "labels_of", "ls", "status_style"]
+__all__ = ["entries", "facts_of", "holder", "label_option", "labels_of", "ls", "status_style"]
 
 _STYLES = {"open": "yellow", "done": "green", "failed": "red"}
 
@@ -60,6 +64,58 @@ def facts_of(head: Head) -> dict[str, Any]:
     }
 
 
+class _Measure(click.ParamType[float]):
+    """A number with a unit; without one it is of the first."""
+
+    def __init__(self, name: str, units: dict[str, float]) -> None:
+        self.name = name
+        self._units = units
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """How much *value* says, in the smallest of the units."""
+        if isinstance(value, (int, float)):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-zA-Z]*)", value)
+        scale = self._units.get(found[2].lower()) if found else None
+        if found is None or scale is None:
+            units = ", ".join(unit for unit in self._units if unit)
+            self.fail(f"{value!r} is not a number with one of the units {units}.", param, ctx)
+        return float(found[1]) * scale
+
+
+AGE = _Measure(
+    "AGE", {"": 1, "s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+)
+SIZE = _Measure(
+    "SIZE", {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20}
+)
+
+_ORDERS: dict[str, Callable[[Head], Any]] = {
+    "id": lambda head: head.key.id,
+    "updated": lambda head: head.updated,
+    "size": lambda head: head.size,
+}
+
+
+def _fitting(
+    older: float | None, newer: float | None, larger: float | None
+) -> Callable[[Head], bool]:
+    """Whether a journal is of that age, by this machine's clock, and of that size."""
+    now = datetime.now(UTC)
+
+    def fits(head: Head) -> bool:
+        age = (now - from_micros(head.updated)).total_seconds()
+        return (
+            (older is None or age > older)
+            and (newer is None or age <= newer)
+            and (larger is None or head.size > larger)
+        )
+
+    return fits
+
+
 def _kinds(_context: click.Context, _parameter: click.Parameter, kind: str | None) -> list[str]:
     """The kinds that are asked for; "tasks" is "task"."""
     if kind is None:
@@ -76,19 +132,35 @@ def _labels(
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-@click.command(short_help="List conversations and tasks.")
-@click.argument("kinds", metavar="[KIND]", required=False, callback=_kinds)
-@click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
-@click.option(
-    "--status", type=click.Choice(["open", "done", "failed"]), help="Only tasks that are so."
-)
-@click.option(
+label_option = click.option(
     "--label",
     "labels",
     metavar="NAME=VALUE",
     multiple=True,
     callback=_labels,
     help="Only what has this label; give it again for more.",
+)
+
+
+@click.command(short_help="List conversations and tasks.")
+@click.argument("kinds", metavar="[KIND]", required=False, callback=_kinds)
+@click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
+@click.option(
+    "--status",
+    type=click.Choice(["open", "waiting", "paused", "done", "failed", "cancelled"]),
+    help="Only tasks that are so.",
+)
+@label_option
+@click.option(
+    "--older-than", type=AGE, help="Only what was last written to so long ago: 30d, 12h, 90min."
+)
+@click.option("--newer-than", type=AGE, help="Only what was written to since then.")
+@click.option("--larger-than", type=SIZE, help="Only what takes more room: 500kB, 2MB.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_ORDERS)),
+    default="id",
+    help="By what: id; updated, the newest first; size, the largest first. [default: id]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 @store_options
@@ -100,19 +172,28 @@ def ls(
     prefix: str,
     status: str | None,
     labels: dict[str, str],
+    older_than: float | None,
+    newer_than: float | None,
+    larger_than: float | None,
+    sort: str,
     as_json: bool,
 ) -> None:
     """List what is in the store, or only KIND: conversations, tasks, or a kind of your own."""
+    fits = _fitting(older_than, newer_than, larger_than)
     with where.open() as store:
         found = [
             head
             for kind in kinds
             for head in heads(store, kind, prefix=prefix, status=status, labels=labels)
+            if fits(head)
         ]
+    if sort != "id":
+        found.sort(key=_ORDERS[sort], reverse=True)
     if as_json:
         click.echo(document([facts_of(head) for head in found]))
     elif not found:
-        what = "nothing like that" if prefix or status or labels else "nothing yet"
+        asked = prefix or status or labels or older_than or newer_than or larger_than
+        what = "nothing like that" if asked else "nothing yet"
         Screen(stderr=True).line(f"There is {what} in {where.name} for tenant {where.tenant!r}.")
     else:
         _print(found, Screen())

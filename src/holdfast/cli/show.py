@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
 from holdfast import conversation, task
+from holdfast._task.state import Large
 from holdfast.backends.base import from_micros, shown_size
-from holdfast.checkpoint import item_name, numbered
 from holdfast.cli.listing import entries, facts_of, holder, labels_of, status_style
 from holdfast.cli.messages import parts, role, written
 from holdfast.cli.screen import Screen
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast import Checkpoint, Entry, Store, Task
+    from holdfast._task.state import TaskState
     from holdfast.backends.base import Head
 
 __all__ = ["show"]
@@ -33,8 +35,9 @@ _ROLES = {
     "developer": "bold magenta",
 }
 
-#: Characters of a step's result; ``--json`` has all of it.
+#: Characters of a step's result, and of what a task was submitted with; ``--json`` has all of it.
 RESULT = 160
+INPUT = 1_000
 
 
 @click.command(short_help="Show a conversation or a task.")
@@ -147,12 +150,22 @@ class _Task(_Journal):
         super().__init__(store, head, last)
         self.task: Task = store.task(head.key.id)
         self.point: Checkpoint = self.task.checkpoint()
+        self.state: TaskState = self.task._state  # noqa: SLF001 - what a checkpoint leaves out
 
     def data(self) -> dict[str, Any]:
+        state = self.state
         return {
             "checkpoint": self.point.to_dict(),
             "outcome": self.task.outcome,
             "error": self.task.error,
+            "submitted": state.kind and {"kind": state.kind, "input": state.input},
+            "deadline": state.deadline,
+            "in_doubt": state.in_doubt,
+            "progress": state.progress,
+            "tried": state.tried,
+            "skipped": state.skipped,
+            "waits": state.waits,
+            "replans": state.replans,
         }
 
     def context(self) -> str:
@@ -161,7 +174,9 @@ class _Task(_Journal):
 
     def print(self, screen: Screen) -> None:
         self._print_state(screen)
-        _section("Plan" if self.point.plan else "Steps", self._steps(), screen)
+        _section("Plan" if self.point.plan else "Steps", self._steps(screen), screen)
+        changes = (("- ", change.because, "") for change in self.state.replans if change.because)
+        _section("The plan was changed, because", changes, screen)
         decisions = (
             ("- ", d.decision + (f" (because {d.because})" if d.because else ""), "")
             for d in self.point.decisions
@@ -171,7 +186,9 @@ class _Task(_Journal):
         if self.task.done:
             _section("Outcome", [("", written(self.task.outcome), "")], screen)
         if self.task.error:
-            _section("Last error", [("", self.task.error, "red")], screen)
+            cancelled = self.task.status == "cancelled"
+            title = "Cancelled, because" if cancelled else "Last error"
+            _section(title, [("", self.task.error, "red")], screen)
 
     def _print_state(self, screen: Screen) -> None:
         if self.head.lease:
@@ -179,19 +196,71 @@ class _Task(_Journal):
             screen.block(f"held by {holder(self.head)}, until {screen.time(until)}", indent=0)
         elif self.task.status == "open":
             screen.line(f"nobody works on it; last agent: {safe(self.point.agent_id or 'unnamed')}")
+        if self.state.deadline and not self.task.done:
+            screen.line(f"to be done by {screen.time(self.state.deadline)}")
+        _section("To go on", (("", text, "") for text in self._ways_on(screen)), screen)
         _section("Goal", [("", self.point.goal, "")], screen)
+        if self.state.input is not None:
+            given = shorten(written(self.state.input), INPUT)
+            _section("Input", [("", given, "")], screen)
 
-    def _steps(self) -> Iterator[tuple[str, str, str]]:
-        """The plan with ticks, then the steps that were not planned."""
-        seen: dict[str, int] = {}
-        planned = [numbered(item_name(item), seen) for item in self.point.plan]
-        results = self.point.results
-        upcoming = next((name for name in planned if name not in results), None)
-        for name in [*planned, *(name for name in results if name not in planned)]:
-            if name in results:
-                yield "✓ ", f"{name}  {shorten(one_line(results[name]), RESULT)}", ""
+    def _ways_on(self, screen: Screen) -> Iterator[str]:
+        """What a task that stands still waits for, and the command that lets it go on."""
+        id_ = shlex.quote(self.head.key.id)
+        if self.task.status in ("paused", "cancelled", "failed"):
+            yield f"holdfast resume {id_}"
+        waits = self.state.waits if self.task.status == "waiting" else {}
+        for name, wait in waits.items():
+            until = f" (until {screen.time(wait.until)})" if wait.until else ""
+            if wait.kind == "signal":
+                signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
+                yield f"it waits for a signal{until}: holdfast signal {id_} {signal} [JSON]"
+            elif wait.kind == "ask":
+                asked = f"holdfast resolve {id_} {shlex.quote(name)} done|retry|skip"
+                yield f"nobody knows whether {name} has happened: {asked}"
             else:
-                yield "· ", name + ("  (next)" if name == upcoming else ""), "dim"
+                yield f"it waits: {name}{until}"
+
+    def _steps(self, screen: Screen) -> Iterator[tuple[str, str, str]]:
+        """The plan with ticks, then the steps that were not planned."""
+        state, planned = self.state, self.state.planned_names()
+        upcoming = next((name for name in planned if name not in state.results), None)
+        known = (planned, state.results, state.in_doubt, state.progress, state.tried)
+        for name in dict.fromkeys(name for names in known for name in names):
+            if name in state.skipped:
+                because = state.skipped[name]
+                yield "- ", f"{name}  skipped" + (f": {because}" if because else ""), "dim"
+            elif name in state.timed_out:
+                yield "- ", f"{name}  waited in vain", "dim"
+            elif name in state.results:
+                yield "✓ ", f"{name}  {_result(state.results[name])}", ""
+            else:
+                notes = [*(["(next)"] if name == upcoming else []), *self._begun(name, screen)]
+                told = name + ("  " + "; ".join(notes) if notes else "")
+                in_doubt = name in state.in_doubt
+                yield ("? ", told, "yellow") if in_doubt else ("· ", told, "dim")
+
+    def _begun(self, name: str, screen: Screen) -> Iterator[str]:
+        """What is known of a step that has no result."""
+        state = self.state
+        if name in state.in_doubt:
+            doubt = state.in_doubt[name]
+            what = "under way" if self.head.lease else f"in doubt ({doubt.policy})"
+            yield f"{what} since {screen.time(doubt.at)}"
+        if name in state.progress:
+            come = state.progress[name]
+            far = "some way" if come.fraction is None else f"{come.fraction:.0%}"
+            yield f"{far} done" + (f", {come.note}" if come.note else "")
+        if name in state.tried:
+            errors = state.tried[name]
+            count = "1 attempt" if len(errors) == 1 else f"{len(errors):,} attempts"
+            yield f"{count} failed, the last: {shorten(one_line(errors[-1]), RESULT)}"
+
+
+def _result(result: Any) -> str:
+    if isinstance(result, Large):
+        return f"{shorten(one_line(result.preview), RESULT)} ({shown_size(result.size)})"
+    return shorten(one_line(result), RESULT)
 
 
 def _section(title: str, rows: Iterator[tuple[str, str, str]] | list[Any], screen: Screen) -> None:

@@ -1,0 +1,170 @@
+"""Workers are killed while they work, one after the other; the work gets done, each effect once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import holdfast
+from holdfast.testing.crash import seeded, soak
+from tests.orders import NAP, PARTS, Ledger
+from tests.processes import mortal
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from holdfast import Entry, Store
+    from tests.servers import Server
+
+ROOT = Path(__file__).parent.parent
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+
+#: Seconds between two looks of an idle worker, and how long all of it may take.
+POLL = 0.25
+PATIENCE = 240.0
+
+#: Seconds, as few as a busy machine bears.
+LEASE = 5.0
+
+#: What a busy machine may add to a takeover: nobody is punctual on two cores.
+SLACK = 3.0
+
+
+class Crew:
+    """Worker processes, of which one can be killed and replaced."""
+
+    def __init__(
+        self, directory: Path, url: str, ledger: str, *, count: int, concurrency: int, lease: str
+    ) -> None:
+        self._command = [
+            *(*mortal(signal.SIGKILL, None), HOLDFAST, "work", "tests.orders:registry"),
+            *("--store", url, "--concurrency", str(concurrency), "--poll", str(POLL)),
+            *("--give-up-after", "50"),
+        ]
+        self._environment = {**os.environ, "ORDERS_LEDGER": ledger, "ORDERS_LEASE": lease}
+        self._count = count
+        self.said = directory / "said"
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self._workers = [self._start() for _ in range(self._count)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.kill()
+            worker.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.said.open("ab") as said:
+            return subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, stdout=said, stderr=said
+            )
+
+    def kill(self, rng: Random) -> None:
+        """SIGKILL one of them, and start another."""
+        victim = self._workers.pop(rng.randrange(len(self._workers)))
+        assert victim.poll() is None, "it ended by itself:\n" + self.said.read_text()
+        victim.kill()
+        victim.wait()
+        self._workers.append(self._start())
+
+
+def submit(store: Store, count: int) -> list[str]:
+    """So many orders, every other one for an async function."""
+    ids = [f"order-{number:03}" for number in range(count)]
+    for number, id_ in enumerate(ids):
+        store.submit(("order", "order-async")[number % 2], id_, "Charge for each part once")
+    return ids
+
+
+def is_done(store: Store) -> bool:
+    """Whether all is."""
+    return all(info.status == "done" for info in store.tasks())
+
+
+def kill_until_done(store: Store, crew: Crew, every: float, rng: Random) -> int:
+    """Kill a worker *every* so many seconds until everything is done; how many that were."""
+    kills, began = 0, time.monotonic()
+    while not is_done(store):
+        assert time.monotonic() - began < PATIENCE, crew.said.read_text()[-4000:]
+        time.sleep(every)
+        crew.kill(rng)
+        kills += 1
+    return kills
+
+
+def charges(ids: list[str]) -> list[str]:
+    """What is to be charged, in order."""
+    return sorted(f"{id_}:charge-{part}" for id_ in ids for part in range(PARTS))
+
+
+def steps(journal: list[Entry]) -> Counter[str]:
+    """How often each step was recorded."""
+    return Counter(entry.body["name"] for entry in journal if entry.type == "step")
+
+
+def takeovers(journal: list[Entry]) -> list[float]:
+    """How long nothing was written before each `resumed` but the first: by those who had died."""
+    return [
+        (entry.at - before.at).total_seconds()
+        for before, entry in itertools.pairwise(journal)
+        if entry.type == "resumed" and before.type != "created"
+    ]
+
+
+def check(store: Store, ledger: Ledger, ids: list[str], within: float) -> int:
+    """Each effect happened once, each step is recorded once, no takeover took longer; how many."""
+    assert ledger.all() == charges(ids)
+    names = {f"{what}-{part}": 1 for what in ("pack", "charge") for part in range(PARTS)}
+    gaps: list[float] = []
+    for id_ in ids:
+        journal: list[Any] = store.journal("task", id_).read()
+        assert steps(journal) == names, id_
+        gaps += takeovers(journal)
+    print(f"{len(gaps)} takeovers, the longest after {max(gaps):.2f} s")
+    assert max(gaps) <= within
+    return len(gaps)
+
+
+def test_killed_workers_on_postgresql_do_everything_once(
+    postgresql_server: Server, tmp_path: Path
+) -> None:
+    """50 tasks, 4 workers as on machines of their own, and every second one of them dies."""
+    url = postgresql_server.place()
+    place = url.partition("?")[0]
+    ledger = Ledger(place)
+    ledger.create()
+    try:
+        with seeded() as rng, holdfast.open(url) as store:
+            ids = submit(store, 50 * soak())
+            room, lease = len(ids) // 2, str(LEASE)
+            with Crew(tmp_path, url, place, count=4, concurrency=room, lease=lease) as crew:
+                kills = kill_until_done(store, crew, 1.0, rng)
+            print(f"{kills} workers killed")
+            # A step may run when the lease is fresh, and the process die at its end.
+            assert check(store, ledger, ids, NAP + LEASE + POLL + SLACK) >= kills
+    finally:
+        ledger.close()
+
+
+def test_killed_workers_on_sqlite_do_everything_once(tmp_path: Path) -> None:
+    """On one machine a dead worker is succeeded at once: nobody waits for its lease."""
+    url, ledger = f"sqlite:{tmp_path}/agents.db", Ledger(f"{tmp_path}/charges.db")
+    ledger.create()
+    try:
+        with seeded() as rng, holdfast.open(url) as store:
+            ids = submit(store, 8 * soak())
+            path = f"{tmp_path}/charges.db"
+            with Crew(tmp_path, url, path, count=2, concurrency=len(ids), lease="") as crew:
+                assert kill_until_done(store, crew, 0.8, rng) > 0
+            assert check(store, ledger, ids, NAP + POLL + SLACK) > 0
+    finally:
+        ledger.close()
