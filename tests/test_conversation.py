@@ -1,11 +1,18 @@
 """Conversations: what was said is kept, in one order, once, and as long as it should be."""
 
+import itertools
+import re
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import holdfast
@@ -18,6 +25,7 @@ from holdfast import (
     NotStorable,
     Store,
     TooLarge,
+    WindowTooSmall,
     WrongType,
 )
 from holdfast.backends.base import Append, Head, Key
@@ -577,3 +585,295 @@ def test_a_turn_with_tools_is_stored_as_it_is(store: Store) -> None:
     chat = store.conversation("alice")
     chat.append(*turn)
     assert chat.messages() == chat.window() == turn
+
+
+# -- taking back and replacing ---------------------------------------------------------------------
+
+
+def test_pop_takes_back_the_newest_message(place: Place, store: Store) -> None:
+    """One after the other, over appends of any size; what was taken back stays in the journal."""
+    chat = store.conversation("alice")
+    assert chat.pop() is None
+    chat.append(user("1"))
+    chat.append(user("2"), user("3"))
+    assert chat.pop() == user("3")
+    chat.append(user("4"))
+    assert (chat.pop(), chat.pop()) == (user("4"), user("2"))
+    again = place.open().conversation("alice")
+    assert again.messages() == again.window() == again.messages(last=5) == [user("1")]
+    assert (again.length(), again.last()) == (1, user("1"))
+    assert again.messages(everything=True) == numbered(4)
+    assert (chat.pop(), chat.pop()) == (user("1"), None)
+    chat.append(user("5"))
+    assert again.messages() == again.window() == again.messages(last=2) == [user("5")]
+    assert again.messages(last=2, everything=True) == [user("4"), user("5")]
+
+
+def test_pop_knows_the_system_messages_in_front(store: Store) -> None:
+    """They are read from the beginning, where nothing else tells that they are gone."""
+    chat = store.conversation("alice")
+    chat.append(system("a"), system("b"), user("1"))
+    for expected in (user("1"), system("b")):
+        assert chat.pop() == expected
+    assert chat.window() == [system("a")]
+    chat.append(system("c"), user("2"))
+    chat.append(*numbered(50))
+    assert chat.window(max_messages=4) == [system("a"), system("c"), user("49"), user("50")]
+    for _ in range(53):
+        chat.pop()
+    assert (chat.window(), chat.messages(), chat.last()) == ([], [], None)
+    chat.append(user("first"), system("later"), user("last"))
+    assert chat.window(max_messages=1) == [user("last")]
+
+
+def test_many_undone_beginnings_leave_a_short_mark(store: Store) -> None:
+    """A chat in which the user takes back the first question again and again."""
+    chat = store.conversation("alice")
+    chat.append(system("s"))
+    for n in range(30):
+        chat.append(user(str(n)))
+        assert chat.pop() == user(str(n))
+    head = store.journal("conversation", "alice").head()
+    assert head is not None
+    assert head.status == "without 2-61"
+    chat.append(system("t"), user("x"))
+    assert chat.window() == [system("s"), system("t"), user("x")]
+
+
+def test_two_who_pop_get_different_messages(tmp_path: Any) -> None:
+    """Each message is taken back once, by one of them."""
+    with holdfast.open(tmp_path / "chat.db") as store:
+        store.conversation("alice").append(*numbered(40))
+        popped: list[Any] = []
+
+        def pop() -> None:
+            chat = store.conversation("alice")
+            while (message := chat.pop()) is not None:
+                popped.append(message)
+
+        threads = [threading.Thread(target=pop) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(int(message["content"]) for message in popped) == list(range(1, 41))
+
+
+def test_replace_puts_messages_in_place_of_all_others(place: Place, store: Store) -> None:
+    """In one act, as a framework's own compaction wants it; nothing is deleted."""
+    chat = store.conversation("alice", labels={"team": "red"})
+    chat.append(system("old"), *numbered(5))
+    chat.pin(3)
+    position = chat.replace(system("new"), user("6"))
+    again = place.open().conversation("alice")
+    for found in (
+        again.messages(),
+        again.window(),
+        again.messages(last=9),
+        again.fork("b").window(),
+    ):
+        assert found == [system("new"), user("6")]
+    assert again.messages(everything=True) == [system("old"), *numbered(6)[:5], *found]
+    assert (again.pinned(), again.info().labels) == ([], {"team": "red"})
+    assert again.append(user("7"), expect=position) == position + 1
+    with pytest.raises(Conflict):
+        chat.replace(user("x"), expect=position)
+    with pytest.raises(InvalidMessage, match="Message 2 is a str"):
+        chat.replace(user("x"), "y")
+    assert again.messages() == [system("new"), user("6"), user("7")]
+    chat.replace()
+    assert (chat.messages(), chat.window(), chat.pop()) == ([], [], None)
+
+
+def test_a_retried_replace_does_nothing(store: Store) -> None:
+    """Also when something was said since."""
+    chat = store.conversation("alice")
+    chat.append(*numbered(5))
+    position = chat.replace(user("short"), id="compaction-1")
+    chat.append(user("more"))
+    assert chat.replace(user("short"), id="compaction-1") == position
+    assert chat.messages() == [user("short"), user("more")]
+    with pytest.raises(IdReused):
+        chat.replace(user("other"), id="compaction-1")
+
+
+def test_what_was_cleared_is_not_among_everything(store: Store) -> None:
+    """Clearing is meant to forget."""
+    chat = store.conversation("alice")
+    chat.append(user("secret"))
+    store.backend.compact = lambda *_: 0  # type: ignore[method-assign]
+    chat.clear()
+    chat.append(user("1"))
+    assert chat.messages(everything=True) == [user("1")]
+
+
+def test_items_have_their_positions(store: Store) -> None:
+    """By which messages are pinned, forked at and looked up."""
+    chat = store.conversation("alice")
+    assert chat.items() == []
+    chat.append(user("1"), user("2"))
+    chat.pop()
+    chat.append(user("3"))
+    assert chat.items() == [(1, user("1")), (4, user("3"))]
+    assert chat.items(after=1) == [(4, user("3"))]
+    assert chat.fork("b", at=1).items() == [(1, user("1"))]
+    assert chat.fork("c").messages() == [user("1"), user("3")]
+
+
+# -- pins ------------------------------------------------------------------------------------------
+
+
+def test_a_pinned_append_is_idempotent_and_conditional(store: Store) -> None:
+    """As every append is."""
+    chat = store.conversation("alice")
+    position = chat.append(user("rule 1"), user("rule 2"), pin=True, id="rules", expect=0)
+    chat.append(*numbered(5))
+    assert chat.append(user("rule 1"), user("rule 2"), pin=True, id="rules", expect=0) == position
+    assert [message for _, message in chat.pinned()] == [user("rule 1"), user("rule 2")]
+    assert chat.items()[:2] == chat.pinned()
+    with pytest.raises(Conflict):
+        chat.append(user("rule 3"), pin=True, expect=0)
+    assert chat.window(max_messages=3) == [user("rule 1"), user("rule 2"), user("5")]
+
+
+def test_what_cannot_be_pinned_is_refused(store: Store) -> None:
+    """Half of a tool call, what is not there, and too much of it."""
+    chat = store.conversation("alice")
+    chat.append(user("1"), call("a"), result("a"))
+    for position in (2, 3):
+        with pytest.raises(InvalidMessage, match="cannot be pinned"):
+            chat.pin(position)
+    with pytest.raises(InvalidMessage, match="cannot be pinned"):
+        chat.append(user("x"), call("b"), pin=True)
+    with pytest.raises(InvalidMessage, match=r"has no message at 7\. items\(\)"):
+        chat.pin(7)
+    with pytest.raises(InvalidMessage, match="has room for 50 pinned messages"):
+        chat.append(*numbered(51), pin=True)
+    chat.pin()
+    chat.unpin(1)
+    assert (chat.pinned(), chat.length()) == ([], 3)
+    store.conversation("nobody").unpin(1)
+    assert [info.id for info in store.conversations()] == ["alice"]
+
+
+def test_a_popped_message_is_no_longer_pinned(store: Store) -> None:
+    """Taken back is taken back."""
+    chat = store.conversation("alice")
+    chat.append(user("1"), user("2"))
+    chat.append(user("pinned"), pin=True)
+    assert chat.pop() == user("pinned")
+    chat.append(user("3"))
+    assert (chat.pinned(), chat.window(max_messages=1)) == ([], [user("3")])
+
+
+def test_a_fork_keeps_its_pins(store: Store) -> None:
+    """At their new positions."""
+    chat = store.conversation("alice")
+    chat.append(user("1"))
+    chat.append(user("rule"), pin=True)
+    chat.append(*numbered(60))
+    fork = chat.fork("b")
+    assert fork.pinned() == [(2, user("rule"))]
+    assert fork.window(max_messages=2) == [user("rule"), user("60")]
+    assert chat.fork("c", at=1).pinned() == []
+
+
+# -- anything, in any order ------------------------------------------------------------------------
+
+
+class Model:
+    """What a conversation should be, kept in lists."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.everything: list[Any] = []
+        self.number = 0
+
+    def new(self, count: int, kind: str) -> list[Any]:
+        """As many messages that nobody has said."""
+        self.number += count
+        make = system if kind == "system" else user
+        return [make(f"{self.number - n}") for n in range(count)]
+
+
+CHANGES = ["append", "append", "append", "system", "pop", "pop", "replace", "clear", "pin", "fork"]
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 3)), max_size=25))
+def test_any_changes_leave_what_they_should(changes: list[tuple[str, int]]) -> None:
+    """Read forwards, backwards, in part, and as a window: always the same conversation."""
+    model = Model()
+    with holdfast.open("memory:") as store:
+        chat = store.conversation("alice")
+        for number, (change, count) in enumerate(changes):
+            chat = changed(chat, model, change, count, f"fork-{number}")
+            said = model.messages
+            assert chat.messages() == said
+            assert chat.messages(everything=True) == model.everything
+            assert [message for _, message in chat.items()] == said
+            assert chat.messages(last=3) == said[max(0, len(said) - 3) :]
+            assert chat.window(keep_system=False) == chat.window() == said
+            assert windowed(chat) == short(said, chat.pinned())
+
+
+def changed(chat: Any, model: Model, change: str, count: int, id_: str) -> Any:
+    """Do the same to both; returns the conversation to go on with."""
+    if change in ("append", "system") and count:
+        new = model.new(count, change)
+        chat.append(*new)
+        model.messages += new
+        model.everything += new
+    elif change == "pop":
+        assert chat.pop() == (model.messages.pop() if model.messages else None)
+    elif change == "replace":
+        new = model.new(count, "append")
+        chat.replace(*new)
+        model.messages = list(new)
+        model.everything += new
+    elif change == "clear" and model.everything:
+        chat.clear()
+        model.messages, model.everything = [], []
+    elif change == "pin" and model.messages:
+        chat.pin(chat.items()[count % len(model.messages)][0])
+    elif change == "fork" and model.messages:
+        model.everything = list(model.messages)
+        return chat.fork(id_)
+    return chat
+
+
+def windowed(chat: Any) -> Any:
+    """A short window, or what is wrong with it."""
+    try:
+        return chat.window(max_messages=4)
+    except WindowTooSmall:
+        return None
+
+
+def short(said: list[Any], pinned: list[Any]) -> list[Any] | None:
+    """The plain way: what is in front, and as many of the newest as four leave room for."""
+    opening = list(itertools.takewhile(lambda m: m["role"] == "system", said))
+    pins = [message for _, message in pinned if message not in opening]
+    rest = said[len(opening) :]
+    for start in range(len(rest) + 1):
+        tail = rest[start:]
+        front = opening + [pin for pin in pins if pin not in tail]
+        if len(front + tail) <= 4:
+            return None if rest and not tail else front + tail
+    return None
+
+
+# -- the page about it -----------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    """All of them, in one program, as somebody would who types them in."""
+    page = (Path(__file__).parent.parent / "docs" / "conversations.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (tmp_path / "all.py").write_text("\n".join(blocks), "utf-8")
+    command = [sys.executable, "-W", "error", "all.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for said in re.findall(r"print\(.*  # (.*)", "\n".join(blocks)):
+        assert all(part.strip() in done.stdout for part in said.split("…"))
+    assert "<Counter o200k_base> True" in done.stdout

@@ -1,7 +1,7 @@
 """The window: the newest messages that fit, in order, with nothing in it that a model refuses."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -9,52 +9,137 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Store, WindowTooSmall, tokens
-from holdfast.backends.base import Backend, Record
+from holdfast import Store, StoreReadOnly, WindowTooSmall, _window, tokens
+from holdfast.backends.base import Append, Appended, Backend, Record
+from holdfast.errors import BrokenHistory
+from holdfast.messages.repair import repair
+from holdfast.messages.shape import binds_next, calls_of, results_of, role_of
+from holdfast.testing.providers import check_anthropic, check_chat, check_responses
 from tests import nouns
-from tests.nouns import bot, call, result, system, user
+from tests.nouns import Place, bot, call, result, system, user
 
 place, store = nouns.place, nouns.store
 
 Message = dict[str, Any]
 
-# -- random histories ------------------------------------------------------------------------------
+# -- random histories, as each provider has them ---------------------------------------------------
 
-texts = st.integers(0, 60).map(lambda length: "x" * length)
-fresh_ids = st.builds(itertools.count).map(lambda numbers: lambda: f"call-{next(numbers)}")
+texts = st.integers(1, 60).map(lambda length: "x" * length)
+
+
+class Chat:
+    """Messages of OpenAI's Chat Completions."""
+
+    name = "chat"
+
+    def check(self, messages: list[Message]) -> None:
+        """Whether the provider takes them."""
+        check_chat(messages)
+
+    def said(self, text: str, number: int) -> list[Message]:
+        """What the model says."""
+        return [bot(text)]
+
+    def calls(self, ids: list[str], number: int) -> list[Message]:
+        """The model calls tools, all at once."""
+        return [call(*ids)]
+
+    def results(self, ids: list[str], text: str) -> list[Message]:
+        """What they returned."""
+        return [result(id_, text) for id_ in ids]
+
+
+class Responses(Chat):
+    """Items of OpenAI's Responses, with a thought before what the model does."""
+
+    name = "responses"
+
+    def check(self, messages: list[Message]) -> None:
+        """By its own rules."""
+        check_responses(messages)
+
+    def said(self, text: str, number: int) -> list[Message]:
+        """Every second time it has thought before."""
+        thought = {"type": "reasoning", "id": f"rs_{number}", "summary": []}
+        part = {"type": "output_text", "text": text}
+        said = {"type": "message", "role": "assistant", "id": f"msg_{number}", "content": [part]}
+        return [thought, said] if number % 2 else [said]
+
+    def calls(self, ids: list[str], number: int) -> list[Message]:
+        """It may say something first; each call is an item."""
+        said = self.said("Let me see.", number) if number % 3 else []
+        return [
+            *said,
+            *(
+                {"type": "function_call", "call_id": id_, "name": "look_up", "arguments": "{}"}
+                for id_ in ids
+            ),
+        ]
+
+    def results(self, ids: list[str], text: str) -> list[Message]:
+        """Each is an item."""
+        return [{"type": "function_call_output", "call_id": id_, "output": text} for id_ in ids]
+
+
+class Anthropic(Chat):
+    """Messages of Anthropic's: results are blocks in what the user says."""
+
+    name = "anthropic"
+
+    def check(self, messages: list[Message]) -> None:
+        """The system's words go beside the messages there."""
+        check_anthropic([m for m in messages if m["role"] != "system"])
+
+    def calls(self, ids: list[str], number: int) -> list[Message]:
+        """Blocks beside what is said."""
+        uses = [{"type": "tool_use", "id": id_, "name": "look_up", "input": {}} for id_ in ids]
+        return [{"role": "assistant", "content": [{"type": "text", "text": "Hm."}, *uses]}]
+
+    def results(self, ids: list[str], text: str) -> list[Message]:
+        """Blocks in one message."""
+        if not ids:
+            return []
+        blocks = [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_ in ids]
+        return [{"role": "user", "content": blocks}]
+
+
+SHAPES = [Chat(), Responses(), Anthropic()]
+KINDS = ["user", "user", "bot", "tools", "tools", "unfinished", "lost", "late"]
 
 
 @st.composite
-def turns(draw: st.DrawFn, new_id: Callable[[], str]) -> list[Message]:
+def turns(draw: st.DrawFn, shape: Chat, numbers: Iterator[int]) -> list[Message]:
     """A few messages that belong together: what was said, or tools that were called."""
-    kind = draw(st.sampled_from(["user", "bot", "tools", "tools", "unfinished", "lost", "system"]))
+    kind, text = draw(st.sampled_from(KINDS)), draw(texts)
     if kind == "user":
-        return [user(draw(texts))]
+        return [user(text)]
     if kind == "bot":
-        return [bot(draw(texts))]
-    if kind == "system":  # somewhere in the middle it is a message like any other
-        return [system(draw(texts))]
+        return shape.said(text, next(numbers))
     if kind == "lost":  # a result whose call was never stored
-        return [result(new_id(), draw(texts))]
-    ids = [new_id() for _ in range(draw(st.integers(1, 3)))]
+        return shape.results([f"call-{next(numbers)}"], text)
+    ids = [f"call-{next(numbers)}" for _ in range(draw(st.integers(1, 3)))]
+    calls = shape.calls(ids, next(numbers))
     answers = draw(st.permutations(ids))
     if kind == "unfinished":  # the process died before all tools had answered
-        answers = answers[: draw(st.integers(0, len(ids) - 1))]
-    return [call(*ids), *(result(id_, draw(texts)) for id_ in answers)]
+        return calls + shape.results(answers[: draw(st.integers(0, len(ids) - 1))], text)
+    if kind == "late":  # somebody spoke while the tools ran
+        return [*calls, user("Well?"), *shape.results(answers, text)]
+    return calls + shape.results(answers, text)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Message]:
+def histories(draw: st.DrawFn, shape: Chat) -> list[Message]:
     """A conversation with system messages in front."""
-    new_id = draw(fresh_ids)
+    numbers = itertools.count()
     opening = draw(st.lists(texts.map(system), max_size=2))
-    return opening + [m for turn in draw(st.lists(turns(new_id), max_size=12)) for m in turn]
+    found = draw(st.lists(turns(shape, numbers), max_size=12))
+    return opening + [message for turn in found for message in turn]
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> list[list[Message]]:
+def conversations(draw: st.DrawFn, shape: Chat) -> list[list[Message]]:
     """A history cut into appends of one or several messages."""
-    left, appends = draw(histories()), []
+    left, appends = draw(histories(shape)), []
     while left:
         size = draw(st.integers(1, 4))
         appends.append(left[:size])
@@ -63,52 +148,85 @@ def conversations(draw: st.DrawFn) -> list[list[Message]]:
 
 
 budgets = st.fixed_dictionaries(
-    {}, optional={"max_tokens": st.integers(0, 200), "max_messages": st.integers(0, 20)}
+    {}, optional={"max_tokens": st.integers(0, 300), "max_messages": st.integers(0, 20)}
 )
+rules = st.sampled_from(["stub", "drop"])
+shapes = st.sampled_from(SHAPES)
+cases = shapes.flatmap(lambda shape: st.tuples(st.just(shape), conversations(shape)))
 
 
-# -- the plain way: read everything, group it, take from the end -----------------------------------
+# -- the plain way: read everything, see where it can be cut, take from the end --------------------
+
+
+def spans(messages: list[Message]) -> Iterator[tuple[int, int]]:
+    """First and last of what must not be parted."""
+    for last, message in enumerate(messages):
+        for id_ in results_of(message):
+            before = range(last - 1, max(-1, last - 1 - _window.REACH), -1)
+            calls = (first for first in before if id_ in calls_of(messages[first]))
+            yield next(calls, last), last
+        if binds_next(message):
+            own = itertools.takewhile(of_model, messages[last + 1 :])
+            yield last, last + len(list(own))
+
+
+def of_model(message: Message) -> bool:
+    """Whether it is an item that a model of Responses has made."""
+    return "type" in message and role_of(message) == "assistant"
 
 
 def units(messages: list[Message]) -> list[list[Message]]:
-    """*messages* in units that go together; without what cannot be sent."""
+    """*messages* in units that go together."""
+    joined = {place for first, last in spans(messages) for place in range(first + 1, last + 1)}
     found: list[list[Message]] = []
-    complete: list[bool] = []
-    at = 0
-    while at < len(messages):
-        message, at = messages[at], at + 1
-        if message["role"] == "tool":
-            continue
-        ids = {c["id"] for c in message.get("tool_calls", ())}
-        answers = list(itertools.takewhile(lambda m: m["role"] == "tool", messages[at:]))
-        mine = [answer for answer in answers if answer["tool_call_id"] in ids]
-        found.append([message, *mine])
-        complete.append(ids == {answer["tool_call_id"] for answer in mine})
-    last = len(found) - 1
-    return [unit for n, unit in enumerate(found) if complete[n] or n == last]
+    for place, message in enumerate(messages):
+        if place in joined:
+            found[-1].append(message)
+        else:
+            found.append([message])
+    return found
+
+
+def is_lost(message: Message, among: list[Message]) -> bool:
+    """Whether it is nothing but results without a call."""
+    place = next(n for n, other in enumerate(among) if other is message)
+    made = {id_ for other in among[:place] for id_ in calls_of(other)}
+    return role_of(message) == "tool" and not made.intersection(results_of(message))
 
 
 def plainly(
-    history: list[Message], max_tokens: int | None = None, max_messages: int | None = None
+    history: list[Message],
+    rule: Any = "stub",
+    max_tokens: int | None = None,
+    max_messages: int | None = None,
 ) -> list[Message] | None:
     """What the window is; None if what must be in it does not fit."""
 
     def fits(messages: list[Message]) -> bool:
-        size = sum(map(tokens.estimate, messages))
+        size = sum(map(tokens.estimate, messages)) + tokens.PRIMING
         return (max_tokens is None or size <= max_tokens) and (
             max_messages is None or len(messages) <= max_messages
         )
 
-    opening = list(itertools.takewhile(lambda m: m["role"] == "system", history))
-    if not fits(opening):
+    opening = list(itertools.takewhile(lambda m: m.get("role") == "system", history))
+    if opening and not fits(opening):
         return None
-    taken: list[Message] = []
-    groups = units(history[len(opening) :])
-    for unit in reversed(groups):
-        if not fits(opening + unit + taken):
+    rest = history[len(opening) :]
+    taken: list[list[Message]] = []
+    for unit in reversed(units(rest)):
+        shown = [m for part in [unit, *taken] for m in part if not is_lost(m, rest)]
+        if not fits(opening + shown):
+            if not any(not is_lost(m, rest) for part in taken for m in part):
+                return None
             break
-        taken = unit + taken
-    return None if groups and not taken else opening + taken
+        taken.insert(0, unit)
+    while True:
+        found = repair(opening + [m for part in taken for m in part], rule, keep_open=True).messages
+        if fits(found) or not history:
+            return found
+        if not any(not is_lost(m, rest) for part in taken[1:] for m in part):
+            return None
+        taken.pop(0)
 
 
 # -- properties ------------------------------------------------------------------------------------
@@ -121,53 +239,86 @@ def windowed(appends: list[list[Message]], budget: dict[str, Any]) -> list[Messa
         for messages in appends:
             chat.append(*messages)
         try:
-            return chat.window(**budget)
+            found = chat.window(**budget)
+            assert chat.window(**budget) == found  # though repairs were recorded meanwhile
         except WindowTooSmall:
             return None
+        return found
+
+
+@settings(deadline=None, max_examples=400)
+@given(cases, budgets, rules)
+def test_it_is_what_reading_everything_would_give(
+    case: tuple[Chat, list[list[Message]]], budget: dict[str, int], rule: str
+) -> None:
+    """Reading from the end, and no further than needed, changes nothing."""
+    _, appends = case
+    history = [message for messages in appends for message in messages]
+    assert windowed(appends, {**budget, "repair": rule}) == plainly(history, rule, **budget)
+
+
+@settings(deadline=None, max_examples=400)
+@given(cases, budgets, rules)
+def test_it_fits_and_its_provider_takes_it(
+    case: tuple[Chat, list[list[Message]]], budget: dict[str, int], rule: str
+) -> None:
+    """Whatever a crash has left: once the user speaks again there is something to send."""
+    shape, appends = case
+    appends = [*appends, [user("Go on.")]]
+    found = windowed(appends, {**budget, "repair": rule, "shape": shape.name})
+    assume(found is not None)
+    assert found is not None
+    shape.check(found)
+    assert found[-1] == user("Go on.")
+    assert len(found) <= budget.get("max_messages", len(found))
+    if "max_tokens" in budget:
+        assert sum(map(tokens.estimate, found)) + tokens.PRIMING <= budget["max_tokens"]
 
 
 @settings(deadline=None, max_examples=300)
-@given(conversations(), budgets)
-def test_it_is_what_reading_everything_would_give(
-    appends: list[list[Message]], budget: dict[str, int]
+@given(cases, budgets)
+def test_it_is_in_order_and_has_tool_calls_whole(
+    case: tuple[Chat, list[list[Message]]], budget: dict[str, int]
 ) -> None:
-    """Reading from the end, and no further than needed, changes nothing."""
-    history = [message for messages in appends for message in messages]
-    assert windowed(appends, budget) == plainly(history, **budget)
-
-
-@settings(deadline=None, max_examples=200)
-@given(conversations(), budgets)
-def test_it_fits_and_is_in_order_and_has_tool_calls_whole(
-    appends: list[list[Message]], budget: dict[str, int]
-) -> None:
-    """The promises that users rely on, each by itself."""
+    """A call is never shown without a result that is there, and nothing changes places."""
+    _, appends = case
     history = [message for messages in appends for message in messages]
     found = windowed(appends, budget)
     assume(found is not None)
     assert found is not None
-    assert len(found) <= budget.get("max_messages", len(history))
-    if "max_tokens" in budget:
-        assert sum(map(tokens.estimate, found)) <= budget["max_tokens"]
-    assert is_subsequence(found, history)
-    if history:
-        opening = list(itertools.takewhile(lambda m: m["role"] == "system", history))
-        assert found[: len(opening)] == opening
-    for at, message in enumerate(found):
-        if message["role"] == "tool":
-            before = next(m for m in reversed(found[:at]) if m["role"] != "tool")
-            assert message["tool_call_id"] in {c["id"] for c in before["tool_calls"]}
-        called = {c["id"] for c in message.get("tool_calls", ())}
-        answered = {m["tool_call_id"] for m in history if m.get("tool_call_id") in called}
-        assert answered <= {m.get("tool_call_id") for m in found[at:]}
-        said_since = any(m["role"] != "tool" for m in found[at + 1 :])
-        assert called == answered or not said_since
+    opening = list(itertools.takewhile(lambda m: m.get("role") == "system", history))
+    assert found[: len(opening)] == opening
+    spoken = [m for m in found if not calls_of(m) and not results_of(m) and m in history]
+    assert is_subsequence(spoken, history)
+    shown = {id_ for m in found for id_ in results_of(m)}
+    for message in found:
+        for id_ in calls_of(message):
+            stored = any(id_ in results_of(m) for m in history)
+            assert id_ in shown or not stored
 
 
 def is_subsequence(some: list[Message], all_: list[Message]) -> bool:
     """Whether *some* are among *all_*, in the same order."""
     left = iter(all_)
     return all(any(message == other for other in left) for message in some)
+
+
+@settings(deadline=None, max_examples=200)
+@given(conversations(Chat()), budgets, st.integers(1, 5))
+def test_no_call_is_looked_for_beyond_reach(
+    appends: list[list[Message]], budget: dict[str, int], reach: int
+) -> None:
+    """A result whose call is not near is one without a call, to the window and to the plain way."""
+    history = [message for messages in appends for message in messages]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_window, "REACH", reach)
+        rest = list(itertools.dropwhile(lambda m: m["role"] == "system", history))
+        numbered = list(enumerate(rest, 1))
+        found = _window.Units()
+        parts = [unit for item in reversed(numbered) for unit in found.feed(item)]
+        parts += found.rest()
+        assert [[m for _, m in reversed(unit)] for unit in reversed(parts)] == units(rest)
+    assert windowed(appends, budget) == plainly(history, **budget)
 
 
 # -- by example, over backends and faces -----------------------------------------------------------
@@ -221,13 +372,33 @@ def test_calls_that_wait_for_results_are_shown_while_they_are_the_newest(store: 
     assert chat.window() == chat.messages()
 
 
-def test_calls_that_nobody_answered_are_left_out_once_something_else_was_said(store: Store) -> None:
+def test_a_call_that_nobody_answered_is_answered_once_something_else_was_said(
+    store: Store,
+) -> None:
     """The agent died in the middle of its tools, and the user just goes on talking."""
     chat = store.conversation("alice")
     chat.append(user("Weather and time?"), call("a", "b"), result("a"))
     chat.append(user("Are you there?"))
-    assert chat.window() == [user("Weather and time?"), user("Are you there?")]
-    assert len(chat.messages()) == 4
+    found = chat.window()
+    check_chat(found)
+    assert [found[0], found[-1]] == [user("Weather and time?"), user("Are you there?")]
+    assert found[2] == result("a")
+    assert "interrupted" in found[3]["content"]
+    assert chat.window(repair="drop")[2:] == [result("a"), user("Are you there?")]
+    assert chat.messages()[1:3] == [call("a", "b"), result("a")]
+    assert chat.messages(repair="stub") == found
+    with pytest.raises(BrokenHistory, match="'b' to look_up has no result"):
+        chat.window(repair="raise")
+
+
+def test_a_result_that_came_late_goes_to_its_call(store: Store) -> None:
+    """The user spoke while the tool ran: both are kept, in an order that a provider takes."""
+    chat = store.conversation("alice")
+    chat.append(user("Weather?"), call("a"))
+    chat.append(user("Hurry!"))
+    chat.append(result("a"))
+    assert chat.window() == [user("Weather?"), call("a"), result("a"), user("Hurry!")]
+    assert chat.window(max_messages=3) == [call("a"), result("a"), user("Hurry!")]
 
 
 def test_a_result_whose_call_is_gone_is_left_out(store: Store) -> None:
@@ -236,8 +407,72 @@ def test_a_result_whose_call_is_gone_is_left_out(store: Store) -> None:
     chat.append(user("Weather?"), call("a"))
     chat.clear()
     chat.append(result("a", "x" * 10_000))
+    assert chat.window(max_tokens=100) == []
     chat.append(user("Hello?"))
     assert chat.window(max_tokens=100) == [user("Hello?")]
+
+
+def test_what_was_repaired_is_recorded_once(place: Place, store: Store) -> None:
+    """Nothing is mended in silence, and asking again adds nothing."""
+    chat = store.conversation("alice")
+    assert chat.repairs() == []
+    chat.append(user("Weather?"), call("a"))
+    chat.append(result("lost"), user("Hello?"))
+    chat.window()
+    position = chat.info().position
+    for again in (chat, place.open().conversation("alice")):
+        again.window()
+        again.window(max_tokens=1000)
+        again.messages(repair="drop")
+    assert chat.info().position == position
+    found = [(repair.position, repair.kind, repair.call_id) for repair in chat.repairs()]
+    assert found == [(2, "unanswered_call", "a"), (3, "orphan_result", "lost")]
+    (first, _) = chat.repairs()
+    assert (first.rule, first.name) == ("stub", "look_up")
+    assert "'a' to look_up has no result" in first.what
+    assert first.at is not None
+    assert chat.length() == 4
+
+
+def test_a_whole_conversation_is_read_and_not_written(store: Store) -> None:
+    """A window of what needs no repair moves no position that a writer may expect."""
+    chat = store.conversation("alice")
+    position = chat.append(user("Weather?"), call("a"), result("a"), bot("Fine."))
+    assert chat.window() == chat.messages(repair="raise") == chat.messages()
+    assert chat.append(user("Thanks."), expect=position) == position + 1
+
+
+def test_a_store_that_cannot_be_written_still_gives_windows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then repairs are not recorded, but made."""
+    chat = store.conversation("alice")
+    chat.append(call("a"), user("Hello?"))
+
+    def refuse(request: Append) -> Appended:
+        raise StoreReadOnly("It is read-only.")
+
+    async def refuse_async(request: Append) -> Appended:
+        return refuse(request)
+
+    monkeypatch.setattr(store.backend, "append", refuse)
+    monkeypatch.setattr(store.backend, "append_async", refuse_async)
+    check_chat(chat.window())
+    assert chat.repairs() == []
+
+
+def test_a_window_of_anthropics_shape_begins_with_the_user(store: Store) -> None:
+    """It takes no other beginning; what stands in for the rest says so, and is in the budget."""
+    anthropic = Anthropic()
+    chat = store.conversation("alice")
+    chat.append(user("Go."))
+    for n in range(20):
+        chat.append(*anthropic.calls([f"c{n}"], n), *anthropic.results([f"c{n}"], "x" * 40))
+    found = chat.window(max_tokens=300)
+    check_anthropic(found)
+    assert "beginning" in found[0]["content"]
+    assert sum(map(tokens.estimate, found)) + tokens.PRIMING <= 300
+    assert chat.repairs() == []
 
 
 @pytest.mark.parametrize(
@@ -275,6 +510,15 @@ def test_an_opening_that_does_not_fit_is_an_error(store: Store) -> None:
         chat.window(max_tokens=500)
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_messages", "reserve"])
+@pytest.mark.parametrize("value", [-1, "8000", 1.5])
+def test_a_budget_is_a_number(store: Store, name: str, value: Any) -> None:
+    """The error names what was wrong with which."""
+    store.conversation("alice").append(user("1"))
+    with pytest.raises(ValueError, match=f"{name}=.*a number from 0 up"):
+        store.conversation("alice").window(**{name: value})
+
+
 def test_nothing_gives_an_empty_window(store: Store) -> None:
     """A conversation begins with nothing to send."""
     assert store.conversation("alice").window(max_tokens=1) == []
@@ -299,6 +543,87 @@ def test_what_was_cleared_does_not_come_back_in_front(store: Store) -> None:
     chat.append(*(user(str(n)) for n in range(50)))
     assert chat.window(max_messages=2) == [system("new"), user("49")]
     assert chat.fork("other").messages()[0] == system("new")
+
+
+# -- what stays, and what is set aside -------------------------------------------------------------
+
+
+def test_pinned_messages_stay(store: Store) -> None:
+    """In front of the newest, in their order; and in their place if they are among those."""
+    chat = store.conversation("alice")
+    chat.append(system("s"), user("1"))
+    assert chat.append(user("My name is Ann."), pin=True) == 4
+    chat.append(*(user(str(n)) for n in range(2, 20)))
+    chat.pin(2)
+    kept = [system("s"), user("1"), user("My name is Ann.")]
+    assert chat.window(max_messages=5) == [*kept, user("18"), user("19")]
+    assert chat.window() == chat.messages()
+    assert chat.pinned() == [(2, user("1")), (4, user("My name is Ann."))]
+    chat.unpin(2, 99)
+    assert chat.window(max_messages=3) == [system("s"), user("My name is Ann."), user("19")]
+    with pytest.raises(WindowTooSmall, match="A pinned message does not fit 1 messages"):
+        chat.window(max_messages=1)
+    with pytest.raises(WindowTooSmall, match="newest message"):
+        chat.window(max_messages=2)
+
+
+def test_a_pinned_message_counts_once(store: Store) -> None:
+    """Whether it is in front or among the newest."""
+    chat = store.conversation("alice")
+    chat.append(user("1"), user("2"), user("3"))
+    chat.pin(2)
+    assert chat.window(max_messages=3) == [user("1"), user("2"), user("3")]
+    assert chat.window(max_messages=2) == [user("2"), user("3")]
+
+
+def test_system_messages_need_not_stay(store: Store) -> None:
+    """Some frameworks send their own beside the history."""
+    chat = store.conversation("alice")
+    chat.append(system("s"), user("1"), user("2"))
+    assert chat.window(max_messages=2) == [system("s"), user("2")]
+    assert chat.window(max_messages=2, keep_system=False) == [user("1"), user("2")]
+    assert chat.window(keep_system=False) == chat.messages()
+
+
+def test_room_is_left_for_the_reply_and_the_tools(store: Store) -> None:
+    """A window that fills the context leaves none for an answer."""
+    chat = store.conversation("alice")
+    chat.append(*(user("x" * 40) for _ in range(100)))
+    each = tokens.estimate(user("x" * 40))
+    tool = {"type": "function", "function": {"name": "look_up", "description": "y" * 400}}
+    full = len(chat.window(max_tokens=1000))
+    assert full == (1000 - tokens.PRIMING) // each
+    assert len(chat.window(max_tokens=1000, reserve=500)) == (500 - tokens.PRIMING) // each
+    left = 1000 - tokens.PRIMING - tokens.estimate.tools([tool])
+    assert len(chat.window(max_tokens=1000, tools=[tool])) == left // each
+    with pytest.raises(WindowTooSmall, match=r"1,000 tokens \(of which 9\d\d are set aside\)"):
+        chat.window(max_tokens=1000, reserve=990)
+
+
+def test_a_model_is_named_to_count_as_it_does(store: Store) -> None:
+    """With the package that has its vocabulary, exactly."""
+    chat = store.conversation("alice")
+    chat.append(*(user("Hello, world!") for _ in range(50)))
+    each = tokens.counter("gpt-5", exact=True)(user("Hello, world!"))
+    assert each == 8
+    assert len(chat.window(max_tokens=100, count="gpt-5")) == (100 - tokens.PRIMING) // each
+
+
+def test_a_huge_message_is_not_counted_to_its_end(store: Store) -> None:
+    """To know that it does not fit, its beginning is enough."""
+    chat = store.conversation("alice")
+    chat.append(user("word " * 1_000_000), user("Hello."))
+    seen: list[int] = []
+    counter = tokens.counter("gpt-5")
+    exact = counter._text
+
+    def text(text: str) -> int:
+        seen.append(len(text))
+        return exact(text)
+
+    counter._text = text
+    assert chat.window(max_tokens=1000, count=counter) == [user("Hello.")]
+    assert max(seen) < 20_000
 
 
 # -- how much it reads -----------------------------------------------------------------------------
@@ -342,4 +667,63 @@ def test_the_last_few_messages_cost_a_page_of_them(store: Store) -> None:
         chat.append(user(str(n)))
     counting = Counting(store.backend)
     assert chat.messages(last=10) == [user(str(n)) for n in range(290, 300)]
+    assert counting.records <= 20
+
+
+def test_pins_and_a_summary_cost_a_read_each(store: Store) -> None:
+    """However far back they are."""
+    reads = []
+    for length in (200, 3000):
+        chat = store.conversation(f"of-{length}")
+        chat.append(system("s"), user("first"), pin=True)
+        for start in range(0, length, 2):
+            chat.append(user(f"{start:08}" * 20), bot(f"{start + 1:08}" * 20))
+        chat.compact(lambda messages: f"{len(messages)} messages", keep_tokens=6_000)
+        chat.append(*(user(f"{n:08}" * 20) for n in range(10)), pin=True)
+        for start in range(0, length, 2):
+            chat.append(user(f"{start:08}" * 20), bot(f"{start + 1:08}" * 20))
+        counting = Counting(store.backend)
+        found = chat.window(max_tokens=1_500)
+        assert "messages" in found[1]["content"]
+        assert user("first") in found
+        reads.append((counting.calls, counting.records))
+    assert reads[0][0] == reads[1][0] <= 6
+    assert max(records for _, records in reads) <= 40
+
+
+def test_what_stands_in_front_is_read_once(place: Place, store: Store) -> None:
+    """A conversation that is held on to knows it; and notices when it is something else."""
+    chat, other = store.conversation("alice"), place.open().conversation("alice")
+    chat.append(system("s"))
+    assert chat.window() == [system("s")]
+    other.append(system("t"), user("1"))
+    chat.append(*(user(str(n)) for n in range(2, 60)))
+    assert chat.window(max_messages=3) == [system("s"), system("t"), user("59")]
+    counting = Counting(store.backend)
+    found = chat.window(max_messages=3)
+    assert counting.calls == 1
+    found[0]["content"] = "changed by its caller"
+    assert chat.window(max_messages=3)[0] == system("s")
+    other.pin(3)
+    assert chat.window(max_messages=4)[2] == user("1")
+    other.delete()
+    other.append(system("u"), user("new"))
+    assert chat.window() == [system("u"), user("new")]
+    for _ in range(2):
+        other.pop()
+    other.append(user("newer"))
+    assert chat.window() == [user("newer")]
+
+
+def test_a_result_without_a_call_is_looked_for_once(store: Store) -> None:
+    """And not far; afterwards it is known."""
+    chat = store.conversation("alice")
+    for n in range(1000):
+        chat.append(user(str(n)))
+    chat.append(result("lost"), user("Hello?"))
+    counting = Counting(store.backend)
+    assert chat.window(max_messages=4) == [user("997"), user("998"), user("999"), user("Hello?")]
+    assert counting.records <= 8 + 2 * _window.REACH
+    counting = Counting(store.backend)
+    assert chat.window(max_messages=4) == [user("997"), user("998"), user("999"), user("Hello?")]
     assert counting.records <= 20

@@ -6,42 +6,75 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
-from holdfast import tokens
+from holdfast._compaction import Compactor, steps_of
+from holdfast._conversation.forks import CHUNK, FORKING, as_fork, chunks, copy
+from holdfast._conversation.marks import Marks
+from holdfast._conversation.notes import (
+    PINNED,
+    REPAIRED,
+    SHORTENED,
+    SUMMARY,
+    UNPINNED,
+    Notes,
+    RecordedRepair,
+    Summary,
+    find_summary,
+)
+from holdfast._conversation.transcript import (
+    CLEARED,
+    COPIED,
+    FORKED,
+    MESSAGE,
+    POPPED,
+    Transcript,
+)
+from holdfast._conversation.writing import Writer
 from holdfast._faces import Face, blocking
-from holdfast._window import Window
+from holdfast._window import Budget
 from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
 from holdfast.codec import convert, plain
 from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
 from holdfast.ids import check_ttl
+from holdfast.journal import PAGE
+from holdfast.messages.repair import repair as repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Sequence
 
+    from holdfast._compaction import Step
+    from holdfast._conversation.transcript import Item
     from holdfast.journal import AsyncJournal
+    from holdfast.messages.repair import Rule
+    from holdfast.messages.shape import Shape
+    from holdfast.tokens import Count
 
     Message = Mapping[str, Any]
 
-__all__ = ["AsyncConversation", "Conversation", "ConversationInfo"]
+__all__ = [
+    "CHUNK",
+    "CLEARED",
+    "COPIED",
+    "FORKED",
+    "FORKING",
+    "KIND",
+    "MESSAGE",
+    "PINNED",
+    "POPPED",
+    "REPAIRED",
+    "SHORTENED",
+    "SUMMARY",
+    "UNPINNED",
+    "AsyncConversation",
+    "Conversation",
+    "ConversationInfo",
+    "RecordedRepair",
+    "Summary",
+    "chunks",
+]
 
 KIND = "conversation"
-
-# Entry types.
-MESSAGE = "message"
-CLEARED = "cleared"  # what came before it is no longer part of the conversation
-COPIED = "copied"  # a message of the conversation this one was forked from …
-FORKED = "forked"  # … which counts once all of them are here
-
-# Statuses, kept with the head. Most conversations have none.
-FORKING = "forking"  # a fork that is not all here
-CLEARED_AT = "cleared at "  # and the position: it begins behind that
-
-#: Messages to a record in a fork, and their size: reading the end must not mean reading all of it.
-CHUNK = 32
-CHUNK_BYTES = 1024 * 1024
-PAGE = 1000
 
 
 class ConversationInfo(Struct, frozen=True):
@@ -81,9 +114,11 @@ class AsyncConversation:
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
         self._journal = journal
+        self._said = Transcript(journal)
         self._elsewhere = elsewhere
-        self._labels = labels
-        self._ttl = check_ttl(ttl)
+        self._writer = Writer(journal, self._said, labels, check_ttl(ttl))
+        ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
+        self._compactor = Compactor(journal, self._said, ask)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -98,134 +133,187 @@ class AsyncConversation:
         *messages: object,
         expect: int | None = None,
         id: str | None = None,
+        pin: bool = False,
     ) -> int:
         """Add *messages* at the end, all or none; returns the position of the last one.
 
         Each is a dict with a role, or a model object that becomes one. Durable on return. Two
         writers both keep what they said, in one order; with *expect*, a position returned before,
         the second gets a `Conflict` instead. An *id* makes a retried append harmless: the same id
-        again adds nothing and returns the first position.
+        again adds nothing and returns the first position. With *pin* they stay in every window.
         """
         if not messages:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
-        entries = [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
-        record = await self._journal.write(
-            entries, expect=expect, id=id, labels=self._labels, ttl=self._ttl
-        )
-        return record.seq
+        write = self._writer.append_pinned if pin else self._writer.append
+        return await write(_entries(messages), expect=expect, id_=id)
 
-    async def messages(self, *, last: int | None = None, as_: Any = None) -> list[Any]:
+    async def pin(self, *positions: int) -> None:
+        """Let the messages at *positions* stay in every window, in front if they are old.
+
+        A tool call or its result cannot be: one without the other is no use.
+        """
+        if positions:
+            await self._writer.pin(positions)
+
+    async def unpin(self, *positions: int) -> None:
+        """Let them be as any other message again. Positions that are not pinned do no harm."""
+        await self._writer.unpin(positions)
+
+    async def pinned(self) -> list[tuple[int, dict[str, Any]]]:
+        """The pinned messages with their positions."""
+        return await self._said.at(Marks.of(await self._journal.head()).pins)
+
+    async def replace(
+        self, *messages: object, expect: int | None = None, id: str | None = None
+    ) -> int:
+        """Let *messages* stand in place of all there are, in one act; returns the position.
+
+        What they replace stays in the journal, and in ``messages(everything=True)``. *expect* and
+        *id* mean the same as for `append`.
+        """
+        return await self._writer.replace(_entries(messages), expect=expect, id_=id)
+
+    async def pop(self) -> dict[str, Any] | None:
+        """Take back the newest message and return it; None if there is none.
+
+        It stays in the journal, and in ``messages(everything=True)``. Of two who pop at the same
+        time each gets another message.
+        """
+        return await self._writer.pop()
+
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: Any = None,
+    ) -> list[Any]:
         """Every message, oldest first, or the *last* few; each as the type *as_* if one is named.
 
         The last few may begin with the result of a tool call that is not among them; what to send
-        to a model is `window`.
+        to a model is `window`. *everything*: also those that were popped or replaced. *repair*: all
+        as a model takes them (see `window`); without it they come as they were stored.
         """
         if last is not None and last < 0:
             msg = f"messages(last={last}): say how many, from 0 up; without it you get all of them."
             raise ValueError(msg)
-        found = await (self._all() if last is None else self._last(last))
+        if repair is not None:
+            found = await self._repaired(repair)
+        elif last is None or everything:
+            found = await self._said.all(everything=everything)
+        else:
+            found = [message for _, message in await self._said.last(last)]
+        if last is not None and last < len(found):
+            found = found[len(found) - last :]
         return found if as_ is None else [convert(message, as_) for message in found]
 
-    async def _all(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        copied: list[dict[str, Any]] = []
-        async for runs in self._journal.runs():
-            for run in runs:
-                kind = run[0]
-                del run[0]
-                if kind == MESSAGE:
-                    found += run
-                elif kind == COPIED:
-                    copied += run
-                elif kind == FORKED:
-                    found += copied
-                elif kind == CLEARED:
-                    found.clear()
-        return found
+    async def _repaired(self, rule: Rule) -> list[dict[str, Any]]:
+        notes = Notes()
+        items = await self._said.items(see=notes.see)
+        done = repaired([message for _, message in items], rule, keep_open=True)
+        found = [(items[repair.index][0], repair) for repair in done.repairs]
+        await self._writer.record(notes.unknown(found), rule)
+        return done.messages
 
-    async def _last(self, count: int) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def repairs(self) -> list[RecordedRepair]:
+        """What was wrong in this conversation, and was shown to a model otherwise, oldest first.
 
-        def take(message: dict[str, Any]) -> bool:
-            found.append(message)
-            return len(found) < count
-
-        if count:
-            await self._newest_first(take, count)
-        return found[::-1]
-
-    async def _newest_first(
-        self,
-        take: Callable[[dict[str, Any]], bool],
-        size: int,
-        *,
-        after: int = 0,
-        upto: int | None = None,
-        wanted: Iterable[str] = (MESSAGE,),
-    ) -> None:
-        """Give *take* messages from the end, in pages of about *size*, until it returns False.
-
-        *wanted*: entry types that count.
+        For instance a tool call that a crash cut off from its result. The messages themselves are
+        as they were stored.
         """
-        wanted = set(wanted)
-        async for entries in self._journal.pages(after=after, upto=upto, reverse=True, size=size):
+        notes = Notes()
+        async for entries in self._journal.pages():
             for entry in entries:
-                if entry.type == CLEARED:
-                    return
-                if entry.type == FORKED:
-                    wanted.add(COPIED)
-                elif entry.type in wanted and not take(entry.body):
-                    return
+                notes.see(entry)
+        return notes.repairs
+
+    async def items(self, *, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
+        """The messages behind position *after*, oldest first, each with its position."""
+        return await self._said.items(after=after)
 
     async def last(self) -> dict[str, Any] | None:
         """The newest message, or None."""
-        found = await self._last(1)
-        return found[0] if found else None
+        found = await self._said.last(1)
+        return found[0][1] if found else None
 
     async def length(self) -> int:
         """How many messages there are. Reads all of them; `info().position` costs nothing."""
-        return len(await self._all())
+        return len(await self._said.all())
 
     async def window(
         self,
         *,
         max_tokens: int | None = None,
         max_messages: int | None = None,
-        count: tokens.Counter | None = None,
+        keep_system: bool = True,
+        reserve: int = 0,
+        count: Count | str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        repair: Rule = "stub",
+        shape: Shape | None = None,
+        compact: Step | Sequence[Step] | None = None,
     ) -> list[dict[str, Any]]:
         """What to send to the model: the newest messages that fit.
 
-        System messages at the very beginning stay in front. A tool call and its results go together
-        or not at all. *count* says how many tokens a message takes; without it they are estimated
-        (see `holdfast.tokens`). Reads from the end, and no further than it must. `WindowTooSmall`
-        if the newest message, with what belongs to it, is over the budget by itself.
-        """
-        window = Window(max_tokens, max_messages, count or tokens.estimate)
-        head = await self._journal.head()
-        if head is None:
-            return []
-        opening = await self._opening(head)
-        for _, message in opening:
-            window.keep(message)
-        after = opening[-1][0] if opening else _start(head)
-        size = max_messages or (max_tokens or 4000) // 100  # a guess: a first page that will do
-        await self._newest_first(window.take, size, after=after)
-        return window.messages()
+        In front stay the system messages at the very beginning (unless *keep_system* is off), the
+        summary if there is one, and what is pinned. A tool call and all its results go together or
+        not at all. *count* is the model's name, or a function that says how many tokens a message
+        takes; without it they are estimated (see `holdfast.tokens`). *tools* count too, and
+        *reserve* tokens are left for the reply. `WindowTooSmall` if the newest message, with what
+        belongs to it, is over the budget by itself.
 
-    async def _opening(self, head: Head) -> list[tuple[int, dict[str, Any]]]:
-        """The system messages before all others, with their positions."""
-        found: list[tuple[int, dict[str, Any]]] = []
-        silent = (FORKED, COPIED) if head.status == FORKING else (FORKED,)
-        async for entries in self._journal.pages(after=_start(head), size=8):
-            for entry in entries:
-                if entry.type == CLEARED:
-                    found.clear()
-                elif entry.type not in silent:
-                    if entry.body.get("role") not in ("system", "developer"):
-                        return found
-                    found.append((entry.seq, entry.body))
-        return found
+        A call that has no result, or the reverse, is made such that a model takes it, by the rule
+        *repair*: ``"stub"`` answers it with words that say so, ``"drop"`` leaves it out,
+        ``"raise"`` raises `BrokenHistory`; `repairs` tells what was done. Calls at the very end
+        may still be waiting and stay as they are. *shape*: whose rules, where the messages do not
+        show it. *compact*: what to do, as for `compact`, before older messages are left out.
+
+        Reads from the end, and no further than it must.
+        """
+        steps = [] if compact is None else steps_of(compact)
+        if steps and max_tokens is None:
+            msg = "window(compact=…) needs max_tokens, to know when there is too much."
+            raise ValueError(msg)
+        budget = Budget(max_tokens, max_messages, count, reserve=reserve, tools=tools)
+        found = await self._compactor.window(
+            budget, steps, rule=repair, shape=shape, keep_system=keep_system
+        )
+        if found is None:
+            return []
+        view, notes = found
+        await self._writer.record(notes.unknown(view.repairs), repair)
+        return view.messages
+
+    async def compact(
+        self,
+        how: Step | Sequence[Step],
+        *,
+        keep_tokens: int = 4_000,
+        over: int | None = None,
+        count: Count | str | None = None,
+    ) -> Summary | None:
+        """Let a summary stand in windows for all but the newest *keep_tokens*; returns it.
+
+        *how* is a function that makes the text of a list of messages, of which the first is the
+        summary before, if there is one. Or ``"trim"``: leave them out without; ``"outputs"``: only
+        shorten what tools returned; or several in a list, one after the other. With *over*,
+        nothing is done while what was said since the last summary takes no more than that.
+
+        Nothing is deleted: `messages` still gives all of them. Of two who compact at the same time
+        one wins, and both get its summary.
+        """
+        return await self._compactor.run(steps_of(how), keep=keep_tokens, count=count, over=over)
+
+    async def summaries(self) -> list[Summary]:
+        """The summaries that stand, oldest first: each with how far it reaches."""
+        found: list[Summary] = []
+        position = Marks.of(await self._journal.head()).summary
+        while (summary := await find_summary(self._journal, position)) is not None:
+            found.append(summary)
+            position = summary.previous
+        return found[::-1]
 
     async def fork(self, id: str, *, at: int | None = None) -> AsyncConversation:
         """A new conversation *id* that begins with this one's messages up to position *at*.
@@ -236,43 +324,42 @@ class AsyncConversation:
         head = await self._journal.head()
         if head is None:
             raise _not_found(self.id)
+        marks = Marks.of(head)
         at = head.seq if at is None else min(at, head.seq)
-        # In a fork of a fork, what says that its copy is whole may lie behind *at*.
-        wanted = (MESSAGE,) if head.status == FORKING else (MESSAGE, COPIED)
-        found: list[dict[str, Any]] = []
+        found: list[Item] = []
 
-        def take(message: dict[str, Any]) -> bool:
-            found.append(message)
+        def take(position: int, message: dict[str, Any]) -> bool:
+            found.append((position, message))
             return True
 
-        await self._newest_first(take, PAGE, after=_start(head), upto=at, wanted=wanted)
+        # In a fork of a fork, what says that its copy is whole may lie behind *at*.
+        await self._said.newest_first(
+            take, PAGE, after=marks.start, upto=at, copied=not marks.forking
+        )
         if not found:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)
         target = self._elsewhere(id)
-        ttl = _ttl(head) if self._ttl is UNSET else self._ttl
+        ttl = _ttl(head) if self._writer.ttl is UNSET else self._writer.ttl
+        summary = await self._summary_at(at, marks)
+        entries, status = as_fork(found[::-1], {"from": self.id, "at": at}, summary, marks.pins)
         try:
-            origin = {"from": self.id, "at": at}
-            await _copy(found[::-1], target, origin, labels=head.labels, ttl=ttl)
+            await copy(entries, target, status=status, labels=head.labels, ttl=ttl)
         except Conflict as error:
             msg = f"There is a conversation {id!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
         return AsyncConversation(target, self._elsewhere, ttl=ttl)
 
+    async def _summary_at(self, at: int, marks: Marks) -> Summary | None:
+        """The newest summary that was there at position *at*."""
+        summary = await find_summary(self._journal, marks.summary)
+        while summary is not None and summary.position > at:
+            summary = await find_summary(self._journal, summary.previous)
+        return summary
+
     async def clear(self) -> None:
         """Start afresh: the messages are removed, id, labels and positions go on."""
-        while (head := await self._journal.head()) is not None:
-            # In this order: a crash between the two leaves room unfreed, never half a conversation.
-            # The status is for those who read from the beginning, and would not know till the end.
-            position = head.seq + 1
-            try:
-                await self._journal.append(
-                    (CLEARED, None), expect=head.seq, status=f"{CLEARED_AT}{position}"
-                )
-            except Conflict:
-                continue
-            await self._journal.compact(position)
-            return
+        await self._writer.clear()
 
     async def delete(self) -> bool:
         """Remove the conversation. False if it was not there."""
@@ -288,13 +375,13 @@ class AsyncConversation:
     async def label(self, /, **labels: str | None) -> None:
         """Set labels; None removes one. They are what `store.conversations(labels=…)` finds by."""
         await self._change(labels=labels)
-        if self._labels is not UNSET:
-            self._labels = {**self._labels, **labels}
+        if self._writer.labels is not UNSET:
+            self._writer.labels = {**self._writer.labels, **labels}
 
     async def expire(self, ttl: float | None) -> None:
         """Let it end *ttl* seconds after the last append, from now on; None: never."""
         await self._change(ttl=check_ttl(ttl))
-        self._ttl = ttl
+        self._writer.ttl = ttl
 
     async def _change(self, **changes: Any) -> None:
         if not await self._journal.append(**changes):
@@ -321,7 +408,16 @@ class Conversation(Face[AsyncConversation]):
         return self._core.id
 
     append = blocking(AsyncConversation.append)
+    replace = blocking(AsyncConversation.replace)
+    pop = blocking(AsyncConversation.pop)
+    pin = blocking(AsyncConversation.pin)
+    unpin = blocking(AsyncConversation.unpin)
+    pinned = blocking(AsyncConversation.pinned)
+    repairs = blocking(AsyncConversation.repairs)
+    compact = blocking(AsyncConversation.compact)
+    summaries = blocking(AsyncConversation.summaries)
     messages = blocking(AsyncConversation.messages)
+    items = blocking(AsyncConversation.items)
     last = blocking(AsyncConversation.last)
     length = blocking(AsyncConversation.length)
     window = blocking(AsyncConversation.window)
@@ -341,42 +437,13 @@ class Conversation(Face[AsyncConversation]):
         return Conversation(self._fork(id, at=at))
 
 
-async def _copy(
-    messages: list[dict[str, Any]], target: AsyncJournal, origin: dict[str, Any], **changes: Any
-) -> None:
-    """Write *messages* to an empty *target*, in chunks that a repeated call takes up again."""
-    entries = [*((COPIED, message) for message in messages), (FORKED, origin)]
-    done = position = 0
-    for chunk in chunks(entries):
-        status = None if done + len(chunk) == len(entries) else FORKING
-        position = await target.append(
-            *chunk, id=f"fork-{done}", expect=position, status=status, **changes
-        )
-        done += len(chunk)
-
-
-def chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
-    chunk: list[tuple[str, Any]] = []
-    size = 0
-    for entry in entries:
-        weight = len(msgspec.json.encode(entry[1]))
-        if chunk and (len(chunk) == CHUNK or size + weight > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(entry)
-        size += weight
-    yield chunk
-
-
-def _start(head: Head) -> int:
-    """The position behind which the conversation begins."""
-    status = head.status or ""
-    return int(status.removeprefix(CLEARED_AT)) if status.startswith(CLEARED_AT) else 0
-
-
 def _ttl(head: Head) -> float | None:
     """How many seconds after its last append a conversation expires."""
     return None if head.ttl is None else head.ttl / 1e6
+
+
+def _entries(messages: tuple[object, ...]) -> list[tuple[str, Any]]:
+    return [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
 
 
 def _checked(message: object, number: int) -> Message:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec import structs
 
 from holdfast import conversation, task
 from holdfast._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, blocking_iter, faced
-from holdfast.backends.base import UNSET, Backend, Head, UnsetType
+from holdfast._task import control
+from holdfast._task.core import RESULTS, Home, Terms
+from holdfast.backends.base import UNSET, Backend, Head, UnsetType, from_micros
 from holdfast.backends.registry import connect
 from holdfast.codec import Codec
 from holdfast.conversation import AsyncConversation, Conversation, ConversationInfo
@@ -16,7 +22,6 @@ from holdfast.ids import (
     check_labels,
     check_prefix,
     check_seconds,
-    make_key,
 )
 from holdfast.journal import AsyncJournal, Journal
 from holdfast.leases import Keeper
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
+
+    from holdfast._conversation.found import Found
+    from holdfast.checkpoint import Checkpoint
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
@@ -52,11 +60,25 @@ class AsyncStore:
         self._ttl = None if ttl is None else check_seconds(ttl, "ttl")
         self._codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
         self._keeper = Keeper(backend)
+        self._home = Home(self.tenant, port, self._codec, self._ttl, self._keeper, [])
         #: Makes a task show itself to the user's functions as the sync face has it.
         self._show: Callable[[AsyncTask], object] = lambda opened: opened
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend.url!r}, tenant={self.tenant!r})"
+
+    def as_tenant(self, tenant: str) -> AsyncStore:
+        """The same store as another tenant sees it: for a server that has many.
+
+        They share one connection; closing one closes all.
+        """
+        twin = copy.copy(self)
+        twin._serve(tenant)  # noqa: SLF001 - its own twin
+        return twin
+
+    def _serve(self, tenant: str) -> None:
+        self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
+        self._home = structs.replace(self._home, tenant=tenant)
 
     async def __aenter__(self) -> Self:
         """The store itself."""
@@ -88,8 +110,7 @@ class AsyncStore:
 
     def journal(self, kind: str, id: str) -> AsyncJournal:
         """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
-        key = make_key(self.tenant, kind, id)
-        return AsyncJournal(self._port, self._codec, key, self._ttl)
+        return self._home.journal(kind, id)
 
     def conversation(
         self,
@@ -107,11 +128,44 @@ class AsyncStore:
         )
 
     def conversations(
-        self, *, prefix: str = "", labels: Mapping[str, str] | None = None
+        self,
+        *,
+        prefix: str = "",
+        labels: Mapping[str, str] | None = None,
+        older_than: float | None = None,
+        larger_than: int | None = None,
     ) -> AsyncIterator[ConversationInfo]:
-        """The conversations of this tenant, by id."""
+        """The conversations of this tenant, by id.
+
+        *older_than*: whose last message is that many seconds old. *larger_than*: in bytes.
+        """
         filters = {"prefix": prefix, "labels": labels}
-        return self._list(conversation.KIND, ConversationInfo.of, filters)
+
+        def fits(head: Head) -> bool:
+            age = (datetime.now(UTC) - from_micros(head.updated)).total_seconds()
+            return (older_than is None or age > older_than) and (
+                larger_than is None or head.size > larger_than
+            )
+
+        return self._list(conversation.KIND, ConversationInfo.of, filters, fits)
+
+    async def search_conversations(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        prefix: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> list[Found]:
+        """The *k* messages that fit *query* best: those with all of its words, then with some.
+
+        By a full-text index that is kept beside the store, on this machine, and is brought up to
+        date by each search: it finds what was said until now, and nothing that was deleted.
+        """
+        from holdfast._search import search  # noqa: PLC0415 - most programs never search
+
+        place = (self._port, self.tenant, self.journal, self._codec)
+        return await search(*place, query, k=k, prefix=prefix, labels=labels)
 
     def task(
         self,
@@ -121,26 +175,30 @@ class AsyncStore:
         agent: str | None = None,
         lease: float = 60,
         wait: float = 0,
+        heartbeat: float = 60,
         labels: Mapping[str, str] | None = None,
         ttl: float | UnsetType | None = UNSET,
+        deadline: float | datetime | None = None,
     ) -> AsyncTask:
         """The task *id*, to be opened with ``with``: created if it has a *goal* and is new.
 
-        While it is open it is under a lease of *lease* seconds that renews itself. If another
-        worker holds it, opening raises `TaskHeld`, after up to *wait* seconds; a worker that died
-        is succeeded when its lease ends, on the same machine at once.
+        While it is open it is under a lease of *lease* seconds that renews itself, at least every
+        *heartbeat* seconds, and then stores the progress that steps report. If another worker holds
+        it, opening raises `TaskHeld`, after up to *wait* seconds; a worker that died is succeeded
+        when its lease ends, on the same machine at once. A new task has until *deadline*: a time,
+        or so many seconds from now.
         """
-        return AsyncTask(
-            self.journal(task.KIND, id),
-            self._port,
-            self._keeper,
+        terms = Terms(
             goal=goal,
             agent=agent,
             lease=lease,
             wait=wait,
-            labels=UNSET if labels is None else check_labels(labels),
+            heartbeat=heartbeat,
+            labels=check_labels(labels or {}),
             ttl=ttl,
+            deadline=deadline,
         )
+        return AsyncTask(self._home, id, terms)
 
     def tasks(
         self,
@@ -149,9 +207,72 @@ class AsyncStore:
         prefix: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> AsyncIterator[TaskInfo]:
-        """The tasks of this tenant, by id; *status* is open, done or failed."""
+        """The tasks of this tenant, by id.
+
+        *status* is open, waiting, paused, done, failed or cancelled.
+        """
         filters = {"prefix": prefix, "labels": labels, "status": status}
         return self._list(task.KIND, TaskInfo.of, filters)
+
+    async def submit(
+        self,
+        kind: str,
+        id: str,
+        goal: str,
+        *,
+        input: Any = None,
+        agent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | UnsetType | None = UNSET,
+        deadline: float | datetime | None = None,
+    ) -> TaskInfo:
+        """Create a task for a worker: ``holdfast work`` runs the function registered for *kind*.
+
+        *input* is what that function needs to know, as ``task.input``. Submitting the same task
+        again changes nothing; `GoalMismatch` if the id is taken by another.
+        """
+        terms = Terms(
+            goal=goal, agent=agent, labels=check_labels(labels or {}), ttl=ttl, deadline=deadline
+        )
+        return TaskInfo.of(await control.submit(self._home, kind, id, terms, input))
+
+    async def signal(
+        self, task: str, name: str, payload: Any = None, *, id: str | None = None
+    ) -> None:
+        """Send *payload* to the task that waits, or will wait, for the signal *name*.
+
+        An *id* makes a repeated signal harmless.
+        """
+        await control.signal(self._home, task, name, payload, id)
+
+    async def resolve(
+        self, task: str, step: str, how: str, *, result: Any = None, by: str | None = None
+    ) -> None:
+        """Say what became of a *step* in doubt: it is "done", with *result*; "retry"; or "skip".
+
+        *by* is recorded with it: who said so.
+        """
+        await control.resolve(self._home, task, step, how, result=result, by=by)
+
+    async def pause(self, task: str, *, because: str | None = None) -> None:
+        """Let nobody work on the task until `resume`. Who does now stops before its next step."""
+        await control.pause(self._home, task, because)
+
+    async def cancel(self, task: str, *, because: str | None = None) -> None:
+        """End the task without an outcome. Who works on it now stops before its next step."""
+        await control.cancel(self._home, task, because)
+
+    async def resume(self, task: str) -> None:
+        """Let a task go on that was paused or cancelled, or has failed."""
+        await control.resume(self._home, task)
+
+    def on_finish(self, heir: Callable[[Checkpoint], Any]) -> Callable[[Checkpoint], Any]:
+        """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
+
+        After a crash it may be handed on a second time, never not at all. Usable as a decorator.
+        """
+        self._home.heirs.append(heir)
+        return heir
 
     async def run(
         self,
@@ -181,10 +302,18 @@ class AsyncStore:
         total = 0
         while count := await self._port.call(self.backend.sweep):
             total += count
+        # What tasks have kept apart does not expire by itself, or it might do so before its task.
+        async for head in self._list(RESULTS, lambda head: head, {"prefix": "", "labels": None}):
+            if await self.journal(task.KIND, head.key.id).head() is None:
+                total += await self.journal(RESULTS, head.key.id).delete()
         return total
 
     def _list(
-        self, kind: str, show: Callable[[Head], T], filters: dict[str, Any]
+        self,
+        kind: str,
+        show: Callable[[Head], T],
+        filters: dict[str, Any],
+        fits: Callable[[Head], bool] = lambda _head: True,
     ) -> AsyncIterator[T]:
         """What *show* makes of each journal of one *kind*, page by page as they are asked for."""
         check_prefix(filters["prefix"])
@@ -199,7 +328,7 @@ class AsyncStore:
                 page = await self._port.call(
                     self.backend.scan, self.tenant, kind, cursor=cursor, **filters
                 )
-                heads[:] = page.heads[::-1]
+                heads[:] = filter(fits, page.heads[::-1])
                 cursor, more = page.cursor, page.cursor is not None
             return show(heads.pop()) if heads else None
 
@@ -230,6 +359,13 @@ class Store(Face[AsyncStore]):
         """What keeps the journals."""
         return self._core.backend
 
+    def on_finish(self, heir: Callable[[Checkpoint], Any]) -> Callable[[Checkpoint], Any]:
+        """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
+
+        After a crash it may be handed on a second time, never not at all. Usable as a decorator.
+        """
+        return self._core.on_finish(heir)
+
     def __enter__(self) -> Self:
         """The store itself."""
         return self
@@ -238,9 +374,17 @@ class Store(Face[AsyncStore]):
     close = blocking(AsyncStore.close)
     sweep = blocking(AsyncStore.sweep)
     conversations = blocking_iter(AsyncStore.conversations)
+    search_conversations = blocking(AsyncStore.search_conversations)
     tasks = blocking_iter(AsyncStore.tasks)
 
     run = blocking(AsyncStore.run)
+    submit = blocking(AsyncStore.submit)
+    signal = blocking(AsyncStore.signal)
+    resolve = blocking(AsyncStore.resolve)
+    pause = blocking(AsyncStore.pause)
+    cancel = blocking(AsyncStore.cancel)
+    resume = blocking(AsyncStore.resume)
+    as_tenant = faced(AsyncStore.as_tenant, lambda core: Store(core))  # noqa: PLW0108 - not made yet
     journal = faced(AsyncStore.journal, Journal)
     conversation = faced(AsyncStore.conversation, Conversation)
     task = faced(AsyncStore.task, Task)

@@ -1,36 +1,165 @@
 """How many tokens a message takes.
 
-Without a tokenizer this is an estimate, and is called one: about four bytes of UTF-8 text a token,
-and four tokens of framing a message. Pass your own counter where the exact number matters.
+``counter("gpt-5")`` counts as OpenAI's encodings do, exactly and offline, with the extra
+``holdfast[tokens]``. Without it, and for models whose encoding is not public, it estimates, and
+says so: ``counter("gpt-5").exact``. The estimate is four bytes of UTF-8 to a token. A function of
+your own, from a message to a number, does wherever a counter is asked for.
+
+What surrounds text counts too: the frame of a message and of a tool call, the schemas of tools, the
+beginning of the reply. Images cost what their provider publishes for their size. What cannot be
+known offline is set high rather than low: an image behind a link is as large as they get, tools
+are the JSON that says what they are, and a file is `FILE`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast import _encodings, _images
+from holdfast.errors import MissingExtra
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    Counter = Callable[[Mapping[str, Any]], int]
+    #: From a message to its tokens.
+    Count = Callable[[Mapping[str, Any]], int]
 
-__all__ = ["estimate", "estimate_text"]
+__all__ = ["Counter", "counter", "estimate", "estimate_text", "of_tools"]
 
 BYTES_PER_TOKEN = 4
+#: The frame of a message, with its role; of a name; of a tool call; of the reply.
 PER_MESSAGE = 4
+PER_NAME = 1
+PER_CALL = 8
+PRIMING = 3
+#: A file, a document or sound: about a page of PDF.
+FILE = 2_000
+
+#: No token that text is made of is longer, on average over a text, in characters.
+LONGEST = 16
+MARGIN = 1_000
+
+_PLAIN = ("role", "content")
+# What tells programs which is which, and is no text to a model.
+_SILENT = frozenset(
+    {
+        *("role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "status"),
+        *("cache_control", "detail", "index", "phase", "annotations", "logprobs"),
+    }
+)
+# Text of the provider's own, which it alone can read.
+_OPAQUE = frozenset({"encrypted_content", "signature", "data"})
+_FILES = frozenset({"file", "input_file", "input_audio", "document", "container_upload"})
+_CALLS = frozenset({"function", "custom", "function_call", "custom_tool_call", "tool_use"})
 
 
-def estimate(message: Mapping[str, Any]) -> int:
-    """About how many tokens *message* takes: text, tool calls and all else that is sent."""
-    content = message.get("content")
-    size = len(content.encode()) if isinstance(content, str) else len(msgspec.json.encode(content))
-    rest = {k: v for k, v in message.items() if k not in ("role", "content")}
-    if rest:
-        size += len(msgspec.json.encode(rest))
-    return PER_MESSAGE + -(-size // BYTES_PER_TOKEN)
+class Counter:
+    """Counts tokens for one model; `exact`, or as an estimate. Make one with `counter`."""
+
+    #: Tokens with which the model's reply begins.
+    priming = PRIMING
+
+    def __init__(
+        self, name: str, text: Callable[[str], int], *, exact: bool, model: str = ""
+    ) -> None:
+        self.name = name
+        self.exact = exact
+        self.model = model
+        self._text = text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}{'' if self.exact else ', an estimate'}>"
+
+    def __call__(self, message: Mapping[str, Any], most: int | None = None) -> int:
+        """The tokens of *message*. Over *most*, some number over it: enough to know."""
+        content = message.get("content")
+        if content.__class__ is str and len(message) == len(_PLAIN) and "role" in message:
+            if most is None or len(content) <= LONGEST * most:
+                return PER_MESSAGE + self._text(content)  # as nearly all are
+            return PER_MESSAGE + self.text(content, most)
+        return PER_MESSAGE + self._mapping(message, most)
+
+    def text(self, text: str, most: int | None = None) -> int:
+        """The tokens of *text* by itself; *most* as above."""
+        if most is not None and len(text) > LONGEST * most + MARGIN:
+            found = self._text(text[: LONGEST * most + MARGIN])
+            if found > most + LONGEST:  # a cut changes a token or two
+                return found
+        return self._text(text)
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
+        """The tokens of the schemas of *tools*."""
+        return of_tools(tools, self)
+
+    def _weigh(self, value: Any, most: int | None) -> int:
+        if isinstance(value, str):
+            return self.text(value, most)
+        if isinstance(value, list):
+            return sum(self._weigh(part, most) for part in value)
+        if isinstance(value, Mapping) and ("type" in value or "role" in value):
+            return self._mapping(value, most)
+        return 0 if value is None else self.text(_json(value), most)
+
+    def _mapping(self, thing: Mapping[str, Any], most: int | None) -> int:
+        kind = thing.get("type")
+        if _images.is_image(thing):
+            return _images.cost(thing, self.model)
+        if kind in _FILES:
+            return FILE
+        total = PER_CALL if kind in _CALLS else 0
+        for key, value in thing.items():
+            if key in _SILENT:
+                continue
+            if key in _OPAQUE and isinstance(value, str):
+                total += estimate_text(value)
+            elif key in ("function", "custom", "function_call") and isinstance(value, Mapping):
+                total += sum(self._weigh(part, most) for part in value.values())
+            else:
+                total += self._weigh(value, most)
+                total += PER_NAME if key == "name" and "role" in thing else 0
+        return total
+
+
+def counter(model: str, *, exact: bool = False) -> Counter:
+    """What counts tokens for *model*, or for an encoding such as ``o200k_base``.
+
+    *exact*: not by an estimate; then `MissingExtra` without ``holdfast[tokens]``, and `ValueError`
+    for a model whose encoding is not known.
+    """
+    encoding = _encodings.encoding_of(model)
+    if encoding is None:
+        if exact:
+            msg = (
+                f"The encoding of {model!r} is not known, so its tokens cannot be counted exactly. "
+                f"Name one ({', '.join(_encodings.ENCODINGS)}), or pass a counter of your own."
+            )
+            raise ValueError(msg)
+        return Counter("estimate", estimate_text, exact=False, model=model)
+    try:
+        found = _encodings.load(encoding)
+    except MissingExtra:
+        if exact:
+            raise
+        return Counter(f"estimate of {encoding}", estimate_text, exact=False, model=model)
+    return Counter(encoding, found.count, exact=True, model=model)
+
+
+def of_tools(tools: Sequence[Mapping[str, Any]], count: Count) -> int:
+    """The tokens of the schemas of *tools*, as *count* counts the text that says what they are."""
+    return count({"role": "system", "content": _json(tools)}) if tools else 0
 
 
 def estimate_text(text: str) -> int:
     """About how many tokens *text* takes."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+#: About how many tokens a message takes, whatever the model.
+estimate = Counter("estimate", estimate_text, exact=False)

@@ -1,0 +1,1 @@
+"""Parts of a conversation: which entries count, what the head remembers, forks."""

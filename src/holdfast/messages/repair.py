@@ -1,0 +1,82 @@
+"""Histories that a crash has damaged, made such that a provider takes them again.
+
+Providers refuse a whole history for one tool call without its result, or one result without its
+call. `repair` finds what is wrong by a rule that the caller chooses, and says what it did. It
+changes no message that it is given, and what is whole comes back as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from holdfast.errors import BrokenHistory
+from holdfast.messages._mending import Mender, Repair
+from holdfast.messages.shape import shape_of_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.messages.shape import Shape
+
+    Rule = Literal["stub", "drop", "raise"]
+
+__all__ = ["Repair", "Repaired", "broken", "repair"]
+
+#: Repairs that an error lists; more of them say nothing new.
+SHOWN = 10
+
+
+class Repaired(Struct, frozen=True):
+    """A history that a provider takes, and what was done to make it so."""
+
+    messages: list[dict[str, Any]]
+    repairs: list[Repair]
+
+    def __repr__(self) -> str:
+        return f"Repaired({len(self.messages)} messages, repairs={self.repairs!r})"
+
+
+def repair(
+    messages: Sequence[Mapping[str, Any]],
+    rule: Rule = "stub",
+    *,
+    shape: Shape | None = None,
+    keep_open: bool = False,
+) -> Repaired:
+    """*messages* with every tool call answered once, where its provider looks for the answer.
+
+    *rule* says what to do with a call that has no result: ``stub`` answers it with words that say
+    that it was interrupted, ``drop`` leaves the call out (not what was said beside it), ``raise``
+    raises `BrokenHistory`. A result without a call is left out, one in the wrong place is moved.
+    *shape*: whose rules; by default those of the shape that the messages have. With *keep_open*,
+    calls at the very end may still wait for their results.
+
+    >>> cut = {"type": "function_call", "call_id": "c1", "name": "pay", "arguments": "{}"}
+    >>> repair([{"role": "user", "content": "Pay."}, cut], "drop").messages
+    [{'role': 'user', 'content': 'Pay.'}]
+    """
+    if rule not in ("stub", "drop", "raise"):
+        msg = f'repair(rule={rule!r}): a rule is "stub", "drop" or "raise".'
+        raise ValueError(msg)
+    mender = Mender(messages, shape or shape_of_all(messages), rule=rule, keep_open=keep_open)
+    mended, repairs = mender.run()
+    if repairs and rule == "raise":
+        raise broken(repairs)
+    return Repaired([message for _, message in mended], repairs)
+
+
+def broken(repairs: list[Repair]) -> BrokenHistory:
+    """The error that names *repairs*."""
+    found = [f"- message {entry.index}: {entry.what}" for entry in repairs[:SHOWN]]
+    if len(repairs) > SHOWN:
+        found.append(f"- and {len(repairs) - SHOWN:,} more")
+    msg = "\n".join(
+        [
+            "No provider would take these messages as they are:",
+            *found,
+            'repair="stub" or repair="drop" makes them whole; neither changes what is stored.',
+        ]
+    )
+    return BrokenHistory(msg, repairs)

@@ -1,0 +1,222 @@
+"""Tests of export and import: a conversation as a file is the same conversation."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast
+from holdfast import ConversationNotFound, NotImportable, _transfer, copying
+from tests import places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.places import Where
+
+hurried = places.hurried
+
+
+def user(content: Any) -> dict[str, Any]:
+    """A message of the user's."""
+    return {"role": "user", "content": content}
+
+
+def fill(store: holdfast.Store) -> None:
+    """Conversations with all that can be in one."""
+    chat = store.conversation("alice", labels={"team": "red"}, ttl=10_000)
+    chat.append(user("Hello"), {"role": "assistant", "content": "Hi"}, id="turn-1")
+    chat.append(user("Remember this"), pin=True)
+    chat.append(user("Not this"))
+    chat.pop()
+    chat.fork("alice/2")
+    cleared = store.conversation("bob")
+    cleared.append(user("old"))
+    cleared.clear()
+    cleared.append(user("new"))
+    long = store.conversation("carol")
+    for number in range(120):
+        long.append(user(f"{number}"))
+
+
+def through_json(found: Any) -> Any:
+    """As it comes from a file."""
+    return json.loads(json.dumps(found))
+
+
+def exported(store: holdfast.Store, form: str, *ids: str) -> Any:
+    """An export, as it comes from a file."""
+    heads = _transfer.heads(store, ids)
+    if form == "json":
+        return through_json(_transfer.document(store, heads))
+    return [through_json(line) for line in _transfer.lines(store, heads)]
+
+
+@pytest.fixture
+def source() -> Iterator[holdfast.Store]:
+    """A store to export from."""
+    with holdfast.open("memory:") as store:
+        fill(store)
+        yield store
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[holdfast.Store]:
+    """A store to import into."""
+    with holdfast.open(tmp_path / "target.db") as store:
+        yield store
+
+
+def assert_same(one: holdfast.Store, other: holdfast.Store) -> None:
+    """Everything that can be known of their conversations is the same."""
+    infos = list(one.conversations())
+    assert [_facts(i) for i in infos] == [_facts(i) for i in other.conversations()]
+    for info in infos:
+        ours, theirs = (store.journal("conversation", info.id).read() for store in (one, other))
+        assert ours == theirs
+        chats = (store.conversation(info.id) for store in (one, other))
+        mine, their = ((c.messages(), c.pinned(), c.window(max_tokens=50)) for c in chats)
+        assert mine == their
+
+
+def _facts(info: Any) -> Any:
+    """All but the size: how a body is compressed is the store's own matter."""
+    return (info.id, info.position, info.created_at, info.updated_at, info.expires_at, info.labels)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_an_export_comes_back_as_the_same_conversations(
+    source: holdfast.Store, target: holdfast.Store, form: str
+) -> None:
+    """Positions, times, labels, expiry, pins, forks, and what was taken back."""
+    done = _transfer.put(target, exported(source, form))
+    assert {copied.outcome for copied in done} == {copying.NEW}
+    assert_same(source, target)
+
+
+def test_an_export_goes_into_every_backend_and_out_again(
+    source: holdfast.Store, hurried: Where
+) -> None:
+    """What was written on a laptop is read on a server."""
+    with holdfast.open(hurried.url) as store:
+        _transfer.put(store, exported(source, "jsonl"))
+        assert_same(source, store)
+        assert exported(store, "json") == exported(source, "json")
+
+
+def test_importing_again_adds_nothing(source: holdfast.Store, target: holdfast.Store) -> None:
+    """And finishes what was interrupted."""
+    lines = exported(source, "jsonl", "carol")
+    part = copy.deepcopy(lines)
+    del part[60:]
+    part[0]["position"] = part[-1]["seq"]
+    assert [c.outcome for c in _transfer.put(target, part)] == [copying.NEW]
+    assert [c.outcome for c in _transfer.put(target, lines)] == [copying.CONTINUED]
+    assert [c.outcome for c in _transfer.put(target, lines)] == [copying.SAME]
+    assert len(target.conversation("carol").messages()) == 120
+
+
+def test_an_append_that_is_retried_after_the_move_is_known(
+    source: holdfast.Store, target: holdfast.Store
+) -> None:
+    """The ids of appends go with the conversation."""
+    _transfer.put(target, exported(source, "json", "alice"))
+    chat = target.conversation("alice")
+    again = user("Hello"), {"role": "assistant", "content": "Hi"}
+    assert chat.append(*again, id="turn-1") == 2
+    assert len(chat.messages()) == 3
+
+
+def test_another_conversation_of_that_name_is_left_alone(
+    source: holdfast.Store, target: holdfast.Store
+) -> None:
+    """It can come in under another."""
+    target.conversation("bob").append(user("mine"))
+    document = exported(source, "json", "bob")
+    assert [c.outcome for c in _transfer.put(target, document)] == [copying.DIFFERS]
+    assert target.conversation("bob").messages() == [user("mine")]
+    _transfer.put(target, document, id="bob-2")
+    assert target.conversation("bob-2").messages() == [user("new")]
+
+
+def test_a_dry_run_writes_nothing(source: holdfast.Store, target: holdfast.Store) -> None:
+    """One can look first."""
+    done = _transfer.put(target, exported(source, "json"), dry_run=True)
+    assert {copied.outcome for copied in done} == {copying.NEW}
+    assert list(target.conversations()) == []
+
+
+def test_what_has_expired_meanwhile_is_left_out(target: holdfast.Store) -> None:
+    """An old file does not bring back what was to go."""
+    with holdfast.open("memory:") as store:
+        store.conversation("alice", ttl=60).append(user("Hello"))
+        document = exported(store, "json")
+    (found,) = document["conversations"]
+    for name in ("created_at", "updated_at", "expires_at"):
+        found[name] = found[name].replace("202", "200", 1)
+    found["records"][0]["at"] = found["created_at"]
+    (copied,) = _transfer.put(target, document)
+    assert (copied.outcome, copied.why) == (copying.GONE, "Its time to live is over.")
+
+
+def test_an_export_is_for_one_tenant_and_goes_to_another(source: holdfast.Store) -> None:
+    """The file does not say whose it was."""
+    with holdfast.open("memory:", tenant="acme") as store:
+        _transfer.put(store, exported(source, "json"))
+        assert len(list(store.conversations())) == 4
+    assert "default" not in json.dumps(exported(source, "json"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda lines: lines.pop(), "'carol' is cut off: it ends at 119, and not at 120"),
+        (lambda lines: lines.pop(5), "'carol' has a gap behind 4: lines are missing"),
+        (lambda lines: lines[0].update(version=2), "It has version 2, and this release reads 1"),
+        (lambda lines: lines[0].pop("labels"), "Conversation 1 of it is damaged"),
+        (lambda lines: lines[3].pop("at"), "Conversation 1 of it is damaged"),
+        (lambda lines: lines.insert(1, 7), "Line 2 is nothing that a conversation has"),
+        (lambda lines: lines.extend(list(lines)), "have the same id"),
+        (lambda lines: lines.__delitem__(slice(1, None)), "'carol' has nothing in it"),
+    ],
+    ids=["cut", "gap", "version", "labels", "time", "line", "twice", "empty"],
+)
+def test_a_damaged_file_is_refused_whole(
+    source: holdfast.Store, target: holdfast.Store, harm: Any, why: str
+) -> None:
+    """Half a conversation is not imported as if it were one."""
+    lines = exported(source, "jsonl", "carol")
+    harm(lines)
+    with pytest.raises(NotImportable, match=why):
+        _transfer.put(target, lines)
+    assert list(target.conversations()) == []
+
+
+def test_several_conversations_cannot_have_one_id(
+    source: holdfast.Store, target: holdfast.Store
+) -> None:
+    """An id is for one."""
+    with pytest.raises(NotImportable, match="It has 4 conversations"):
+        _transfer.put(target, exported(source, "json"), id="x")
+
+
+def test_only_messages_are_what_models_take(source: holdfast.Store) -> None:
+    """Without positions and times."""
+    heads = _transfer.heads(source, ["alice", "bob"])
+    assert list(_transfer.messages_lines(source, heads)) == [
+        {"id": "alice", "messages": source.conversation("alice").messages()},
+        {"id": "bob", "messages": [user("new")]},
+    ]
+
+
+def test_conversations_are_chosen_by_id_prefix_or_label(source: holdfast.Store) -> None:
+    """And one that is not there is named."""
+    assert [h.key.id for h in _transfer.heads(source, prefix="alice")] == ["alice", "alice/2"]
+    red = _transfer.heads(source, labels={"team": "red"})
+    assert [head.key.id for head in red] == ["alice", "alice/2"]
+    with pytest.raises(ConversationNotFound, match="'nobody'"):
+        list(_transfer.heads(source, ["nobody"]))
