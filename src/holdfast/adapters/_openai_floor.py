@@ -1,0 +1,226 @@
+"""The right to speak in a conversation, and what was said since the user last spoke.
+
+A chat's state is its journal, and nothing else. Beside messages it has entries of its own, which
+are never sent: what a request cost, which tool calls were begun, and the text of a reply that has
+not come to its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
+
+from holdfast._conversation.transcript import MESSAGE, Transcript
+from holdfast.adapters._openai_wire import Call, calls_in, text_of
+from holdfast.errors import Conflict, HoldfastError, IdReused
+from holdfast.leases import Held, Keeper, holder_name, take
+from holdfast.messages import results_of
+from holdfast.messages.shape import role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from holdfast.conversation import AsyncConversation
+    from holdfast.journal import Entry
+
+    Message = dict[str, Any]
+
+__all__ = ["BEGUN", "CUT", "CUT_OFF", "DROPPED", "PIECE", "REQUEST", "Floor", "Turn", "is_question"]
+
+# Entry types of a chat, beside those of the conversation.
+REQUEST = "request"  # what is known about the reply before it: model, usage, how long it took
+BEGUN = "begun"  # these tool calls are about to run
+DROPPED = "dropped"  # these tool calls are left out: nobody knows what came of them
+PIECE = "piece"  # of a reply that comes as a stream
+CUT = "cut"  # the message before it is the beginning of a reply, and its end never came
+
+#: What a model reads where a reply was cut off.
+CUT_OFF = "\n\n[holdfast: this reply was cut off here.]"
+
+#: Entries to a page: most turns are no longer.
+PAGE = 16
+#: A position that no journal comes to.
+NOWHERE = 2**53
+
+
+class Turn(Struct):
+    """What the user said last, and all that came of it."""
+
+    position: int = 0
+    asked: Message | None = None
+    messages: list[Message] = []
+    requests: list[dict[str, Any]] = []
+    #: The tool calls without a result, and which of them were begun.
+    pending: list[Call] = []
+    begun: set[str] = set()
+    #: The beginning of a reply whose end never came.
+    partial: str = ""
+    #: Whether the last message is one.
+    cut: bool = False
+
+    def take(self, kind: str, body: Any) -> None:
+        """Add the next entry."""
+        if kind == MESSAGE:
+            self._say(body)
+        elif kind == REQUEST:
+            self.requests.append(body)
+        elif kind == BEGUN:
+            self.begun.update(body["calls"])
+        elif kind == DROPPED:
+            self._settle(body["calls"])
+        elif kind == PIECE:
+            self.partial = (self.partial if body.get("more") else "") + body["text"]
+        elif kind == CUT:
+            self.cut = True
+
+    def _say(self, message: Message) -> None:
+        self.messages.append(message)
+        self.partial, self.cut = "", False
+        # In their order: there are models that number their calls anew in every reply.
+        self._settle(results_of(message))
+        self.pending += calls_in(message)
+
+    def _settle(self, ids: list[str]) -> None:
+        self.pending = [call for call in self.pending if call.id not in ids]
+        self.begun.difference_update(ids)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the model has had the last word."""
+        spoken = [message for message in self.messages if role_of(message) in ("assistant", "tool")]
+        if not spoken or self.cut or self.pending:
+            return False
+        return not (results_of(spoken[-1]) or calls_in(spoken[-1]))
+
+    @property
+    def final(self) -> list[Message]:
+        """What the model said after the last tool had answered."""
+        found: list[Message] = []
+        for message in self.messages:
+            if results_of(message):
+                found.clear()
+            elif role_of(message) == "assistant":
+                found.append(message)
+        return found
+
+    def text(self, key: str = "text") -> str:
+        """What the reply says."""
+        return "".join(text_of(message, key) for message in self.final)
+
+
+def is_question(message: Message) -> bool:
+    """Whether a turn begins with *message*."""
+    return message.get("role") == "user" and not results_of(message)
+
+
+class Floor:
+    """A conversation while one of those who use it has the right to speak.
+
+    That is a lease on it, so that nobody takes a tool that is running for one that a crash has cut
+    short, and a process that was thought dead writes nothing more.
+    """
+
+    def __init__(
+        self, conversation: AsyncConversation, keeper: Keeper, *, lease: float, wait: float
+    ) -> None:
+        self._conversation = conversation
+        self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
+        self._port = self._journal._port  # noqa: SLF001
+        self._keeper = keeper
+        self._lease = lease
+        self._wait = wait
+        self._held: Held | None = None
+
+    async def __aenter__(self) -> Self:
+        """Wait for the right to speak; `LeaseHeld`, if that takes too long."""
+        await take(self._port, self._hold, self._wait)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let others speak."""
+        try:
+            await self._port.call(self._let_go)
+        except HoldfastError as trouble:
+            if error is None:
+                raise
+            error.add_note(f"Besides, {self._conversation!r} could not be let go: {trouble}")
+
+    def _hold(self, over: int | None) -> None:
+        key = self._journal.key
+        lease = self._port.backend.acquire(key, holder_name("a chat"), self._lease, over=over)
+        self._held = self._keeper.keep(key, lease, self._lease)
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._keeper.drop(held)
+            self._port.backend.release(held.key, held.lease)
+
+    async def write(self, *entries: tuple[str, Any], id: str | None = None, **more: Any) -> int:
+        """Make *entries* durable, all or none; the position of the last one."""
+        assert self._held is not None, "within its block"  # noqa: S101 - a mistake of ours
+        record = await self._journal.write(
+            entries,
+            id=id,
+            lease=self._held.lease,
+            labels=self._conversation._writer.labels,  # noqa: SLF001 - as its own append does
+            ttl=self._conversation._writer.ttl,  # noqa: SLF001
+            **more,
+        )
+        return record.seq
+
+    async def find(self, message: Message, id: str) -> int | None:
+        """Where *message* was stored under *id*, if it was; `IdReused`, if another was."""
+        try:
+            # An id that is known goes before any condition, and this one never holds.
+            return await self.write((MESSAGE, message), id=id, expect=NOWHERE)
+        except IdReused:
+            raise
+        except Conflict:
+            return None
+
+    async def turn(self) -> Turn:
+        """What was said since the user last spoke."""
+        found: list[tuple[str, Any]] = []
+        turn = Turn()
+
+        def take_message(position: int, message: Message) -> bool:
+            if is_question(message):
+                turn.position, turn.asked = position, message
+                return False
+            found.append((MESSAGE, message))
+            return True
+
+        def see(entry: Entry) -> None:
+            found.append((entry.type, entry.body))
+
+        await Transcript(self._journal).newest_first(take_message, PAGE, see=see)
+        return _folded(turn, found[::-1])
+
+    async def turn_at(self, position: int) -> Turn:
+        """What came of what was asked at *position*, up to the model's answer."""
+        turn = Turn(position)
+        async for entries in self._journal.pages(after=position, size=PAGE):
+            for entry in entries:
+                if entry.type == MESSAGE and is_question(entry.body):
+                    if turn.answered:
+                        return turn
+                    continue
+                turn.take(entry.type, entry.body)
+                # It stands behind the last message of a reply. Amid them nobody can tell.
+                if entry.type == REQUEST and turn.answered:
+                    return turn
+        return turn
+
+
+def _folded(turn: Turn, entries: Iterable[tuple[str, Any]]) -> Turn:
+    for kind, body in entries:
+        turn.take(kind, body)
+    return turn
