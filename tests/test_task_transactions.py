@@ -154,3 +154,34 @@ def test_a_backend_without_transactions_says_which_have_them() -> None:
         with pytest.raises(NotTransactional), task.transaction("pay"):
             pass
     assert pay.calls == []
+
+
+def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
+    """The second try finds it by its id, and what was recorded is what counts."""
+    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        receipts = iter(["first", "second"])
+        task.transaction("table", made)
+        with pytest.raises(Boom):
+            _losing_the_answer(task, lambda c: c.execute(PAY) and next(receipts))
+        task._core._seen.clear()
+        assert task.transaction("pay", lambda c: c.execute("SELECT 1") and next(receipts)) == (
+            "first"
+        )
+        name = "x" * 510
+        assert task.transaction(name, lambda c: c.execute("SELECT 1") and 1) == 1
+
+
+def _losing_the_answer(task: holdfast.Task, function: Any) -> None:
+    """Commit, and fail before anybody knows."""
+    backend = task._core._port.backend
+    transact = backend.transact
+
+    def losing(*args: Any) -> Any:
+        transact(*args)
+        raise Boom
+
+    backend.transact = losing  # type: ignore[method-assign]
+    try:
+        task.transaction("pay", function)
+    finally:
+        backend.transact = transact  # type: ignore[method-assign]

@@ -94,7 +94,10 @@ class Codec:
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
         """The entries of one record, as (type, value)."""
-        return [(run[0], value) for run in self.runs((body,)) for value in run[1:]]
+        runs = self.runs((body,))
+        if len(runs) == 1 and len(runs[0]) == 2:  # noqa: PLR2004 - a type and one value
+            return [(runs[0][0], runs[0][1])]
+        return [(run[0], value) for run in runs for value in run[1:]]
 
     def runs(self, bodies: Iterable[bytes]) -> list[Run]:
         """The content of many records, run by run: the quick way through a long journal."""
@@ -150,6 +153,8 @@ class Codec:
 
 def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
     """*entries* as a run, or where their types differ, as a list of runs."""
+    if len(entries) == 1 and entries[0][0].__class__ is str:  # as most are
+        return list(entries[0])
     runs: list[Run] = []
     for kind, value in entries:
         if kind.__class__ is not str and not isinstance(kind, str):
@@ -167,7 +172,7 @@ def _pack(payload: bytes, compress_over: int | None) -> bytes:
         smaller = zlib.compress(payload, 1)
         if len(smaller) < len(payload) * 0.9:
             payload, flags = smaller, COMPRESSED
-    body = bytes((FORMAT, flags, 0, 0)) + payload
+    body = (_PLAIN if not flags else bytes((FORMAT, flags, 0, 0))) + payload
     return body + zlib.crc32(body).to_bytes(CHECK, "little")
 
 
@@ -239,7 +244,7 @@ def plain(value: object, name: str = "value") -> Any:
 def fresh(value: Any) -> Any:
     """A copy of *value*, as read from a store, that its caller may change."""
     if isinstance(value, (dict, list)):
-        return msgspec.json.decode(msgspec.json.encode(value))
+        return msgspec.to_builtins(value)  # of what JSON has, that is a copy
     return value
 
 

@@ -41,6 +41,9 @@ def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
     """*text* if it is a good id: not empty, printable, not too long, no space at either end."""
     if not isinstance(text, str):
         raise InvalidId(f"A {what} must be text, not {type(text).__name__} ({text!r}).")
+    plain = text.isascii() and text.isprintable() and 0 < len(text) <= most
+    if plain and text[0] != " " != text[-1]:
+        return text  # as nearly all are
     if not text or text != text.strip():
         raise InvalidId(f"{text!r} cannot be a {what}: it is empty, or has space at an end.")
     bad = _BAD.search(text)

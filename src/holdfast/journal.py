@@ -212,6 +212,9 @@ class AsyncJournal:
 
     def entries(self, record: Record) -> list[Entry]:
         """What a record holds."""
+        if record.count == 1:
+            ((kind, value),) = self._decode(record.seq, record.body)
+            return [Entry(record.seq, from_micros(record.at), kind, value)]
         return list(self._entries(record))
 
     def _entries(self, record: Record) -> Iterator[Entry]:

@@ -18,6 +18,8 @@ __all__ = ["StepContext", "current_step", "running", "within"]
 class StepContext:
     """The step that is running: what to call it elsewhere, and how to say how far it has come."""
 
+    __slots__ = ("_report", "attempt", "last_progress", "name", "seen", "task_id")
+
     def __init__(
         self,
         task_id: str,

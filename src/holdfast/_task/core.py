@@ -406,7 +406,7 @@ class Core(View):
         then, at = self._clock
         return at + timedelta(seconds=time.monotonic() - then)
 
-    def _check_running(self, what: str) -> None:
+    def _check_running(self, what: str, name: str | None = None) -> None:
         """Raise, before any work is done, if *what* could not be recorded after it."""
         state = self._state
         held = self._held
@@ -416,7 +416,7 @@ class Core(View):
             or state.deadline is not None
             or state.status not in (kinds.OPEN, kinds.WAITING)
         ):  # hardly ever
-            self._check_closely(what)
+            self._check_closely(what if name is None else f"{what} {name!r}")
 
     def _check_closely(self, what: str) -> None:
         if self.status == kinds.DONE:

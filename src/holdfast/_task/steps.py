@@ -85,7 +85,7 @@ class Steps(Core):
 
     def _named(self, name: str) -> str:
         """*name* as it is recorded: numbered if it came before, below the step it is part of."""
-        outer = running(self.id)
+        outer = running(self._state.task_id)
         if outer is not None:
             name = f"{outer.name}/{name}"
         check_id(name, "step name")
@@ -102,11 +102,13 @@ class Steps(Core):
         *,
         as_: Any = None,
     ) -> Any:
-        if name not in self._state.results:
-            self._check_running(f"step {name!r}")
-            if not await self._settled(name, how):
+        state = self._state
+        if name not in state.results:
+            self._check_running("step", name)
+            if name not in state.in_doubt or not await self._settled(name, how):
                 await self._perform(name, function, args, kwargs, how)
-        return await self.load(name, as_)
+        found = self._state.results[name]
+        return await self.load(name, as_) if isinstance(found, Large) else typed(found, as_)
 
     async def _perform(
         self,
@@ -125,7 +127,10 @@ class Steps(Core):
             began = time.monotonic()
             try:
                 with within(step):
-                    result = await self._call(how.retry, function, args, kwargs)
+                    if how.retry is None:  # as nearly always, and without a coroutine more
+                        result = await self._port.ask(function, *args, **kwargs)
+                    else:
+                        result = await self._call(how.retry, function, args, kwargs)
             except Exception as error:
                 if isinstance(error, _NOT_THE_STEPS):
                     raise
@@ -143,7 +148,7 @@ class Steps(Core):
     def _context(self, name: str) -> StepContext:
         state = self._state
         attempt = len(state.tried.get(name, ())) + 1
-        return StepContext(self.id, name, attempt, state.progress.get(name), self._report)
+        return StepContext(state.task_id, name, attempt, state.progress.get(name), self._report)
 
     async def _call(
         self,
@@ -212,12 +217,15 @@ class Steps(Core):
     async def _keep(self, name: str, result: Any, about: dict[str, Any]) -> None:
         """Record a step's result; a large one apart, so that only those who ask for it read it."""
         body = {"name": name, "result": result, **about}
-        with called("step['result']", f"results[{name!r}]"):
+        try:
             encoded = self._journal.encode(((kinds.STEP, body),))
             if len(encoded) > LARGE:
                 body = {"name": name, "large": await self._put_apart(result, len(encoded)), **about}
                 encoded = self._journal.encode(((kinds.STEP, body),))
-            await self._record(kinds.STEP, body, encoded)
+        except (NotStorable, TooLarge):  # caught first: what nearly always works has no overhead
+            with called("step['result']", f"results[{name!r}]"):
+                raise
+        await self._record(kinds.STEP, body, encoded)
 
     async def _put_apart(self, result: Any, size: int) -> dict[str, Any]:
         # First this, then the entry that points to it: a crash in between leaves something that

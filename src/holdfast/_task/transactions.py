@@ -12,13 +12,14 @@ from holdfast._task.past import Past
 from holdfast._task.steps import called
 from holdfast.backends.base import Record
 from holdfast.errors import TaskFinished
+from holdfast.ids import MAX_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from holdfast.backends.base import Append, Transaction
+    from holdfast.backends.base import Append, Appended, Transaction
 
 __all__ = ["Block", "Transactions"]
 
@@ -65,7 +66,14 @@ class Transactions(Past):
         # An executor's thread has no context of its own.
         context = contextvars.copy_context()
         _, done = await self._port.transact(lambda given: context.run(work, given), request)
-        await self._let_count(Record(done.seq, 1, done.at, made[0].body))
+        await self._committed(done, made[0])
+
+    async def _committed(self, done: Appended, request: Append) -> None:
+        """Let a transaction's result count: if it is known by its id, the one that was recorded."""
+        if done.repeated:
+            await self._catch_up()
+        else:
+            await self._let_count(Record(done.seq, 1, done.at, request.body))
 
     def _result(self, name: str, result: Any, began: float) -> Append:
         """The append that ends a transaction.
@@ -77,7 +85,7 @@ class Transactions(Past):
         body = {"name": name, "result": result, "took": took, "transaction": True}
         with called("step['result']", f"results[{name!r}]"):
             return self._journal.request(
-                ((kinds.STEP, body),), lease=lease, id=f"{lease.epoch} {name}"[:512]
+                ((kinds.STEP, body),), lease=lease, id=_known_by(lease.epoch, name)
             )
 
 
@@ -141,16 +149,25 @@ class Block:
         if opening is None or opened is None:
             return
         core = self._core
-        record = None
+        ended: tuple[Appended, Append] | None = None
         try:
             if error is None:
                 request = core._result(self._name, self.result, self._began)  # noqa: SLF001
-                done = opened.append(request)
-                record = Record(done.seq, 1, done.at, request.body)
+                ended = opened.append(request), request
         except BaseException as trouble:
             opening.__exit__(type(trouble), trouble, trouble.__traceback__)
             raise
         opening.__exit__(kind, error, trace)
         self._opened = None
-        if record is not None:
-            self._settle(core._let_count(record))  # noqa: SLF001 - a part of the same noun
+        if ended is not None:
+            self._settle(core._committed(*ended))  # noqa: SLF001 - a part of the same noun
+
+
+def _known_by(epoch: int, name: str) -> str:
+    """What a transaction is known by, under one lease."""
+    found = f"{epoch} {name}"
+    if len(found.encode()) <= MAX_ID_BYTES:
+        return found
+    import hashlib  # noqa: PLC0415 - slow to import, and names are hardly ever so long
+
+    return f"{epoch} {hashlib.sha256(name.encode()).hexdigest()}"
