@@ -11,7 +11,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import append, backends, concurrency, disk, imports, reading, resume, step
+from bench import (
+    append,
+    backends,
+    concurrency,
+    disk,
+    imports,
+    peers,
+    reading,
+    resume,
+    sessions,
+    step,
+    window,
+)
 from bench._measure import Bench, Row
 from bench._plot import as_svg
 from bench._report import as_json, as_table
@@ -22,9 +34,12 @@ if TYPE_CHECKING:
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "append": append.measure,
     "step": step.measure,
+    "dbos": peers.measure,
     "concurrency": concurrency.measure,
     "load": reading.measure_load,
     "window": reading.measure_window,
+    "trim": window.measure,
+    "sessions": sessions.measure,
     "disk": disk.measure,
     "resume": resume.measure,
     "import": imports.measure,
@@ -58,8 +73,8 @@ def main(
 ) -> None:
     """Measure what Holdfast costs, as ratios to a raw insert in the same run.
 
-    Without names, everything: append, step, concurrency, load, window, disk, resume, import,
-    backends.
+    Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, disk,
+    resume, import, backends.
     """
     names = names or tuple(MEASUREMENTS)
     if plot_file is not None and "append" not in names:

@@ -35,15 +35,15 @@ def measure(bench: Bench) -> list[Row]:
 
 def _run_and_kill(path: Path) -> None:
     """Kill a worker when it has acknowledged step 501 and not begun another."""
-    with _start(str(WORKER), str(path), str(KILLED_AT)) as worker:
-        _expect(worker, f"step {KILLED_AT}, {KILLED_AT} new")
+    with start(str(WORKER), str(path), str(KILLED_AT)) as worker:
+        expect(worker, f"step {KILLED_AT}, {KILLED_AT} new")
         worker.kill()
 
 
 def _resume(path: Path) -> float:
     began = perf_counter()
-    with _start(str(WORKER), str(path), str(KILLED_AT + 1)) as worker:
-        _expect(worker, f"step {KILLED_AT + 1}, 1 new")
+    with start(str(WORKER), str(path), str(KILLED_AT + 1)) as worker:
+        expect(worker, f"step {KILLED_AT + 1}, 1 new")
         took = perf_counter() - began
         worker.kill()
     return took
@@ -52,16 +52,20 @@ def _resume(path: Path) -> float:
 def _bare() -> float:
     """How long a Python takes to say anything at all."""
     began = perf_counter()
-    with _start("-c", "print('hello', flush=True)") as python:
-        _expect(python, "hello")
+    with start("-c", "print('hello', flush=True)") as python:
+        expect(python, "hello")
         return perf_counter() - began
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """A Python that can be talked to."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
-def _expect(process: subprocess.Popen[str], line: str) -> None:
+def expect(process: subprocess.Popen[str], line: str) -> None:
+    """Wait until it says *line*, and nothing else."""
     said = process.stdout.readline().strip() if process.stdout else ""
     if said != line:
         process.kill()

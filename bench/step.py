@@ -1,4 +1,4 @@
-"""One recorded step, over a task of 1,000."""
+"""One recorded step, over a task of 1,000, and what the ten thousandth costs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 STEPS = 1_000
+MANY, PART = 10_000, 1_000
 
 
 def measure(bench: Bench) -> list[Row]:
     """Run new tasks of 1,000 steps; the floor stores each step's name and result."""
-    contest = Contest()
+    contest, long = Contest(), Contest()
+    many, part = (2_000, 200) if bench.quick else (MANY, PART)
     with closing(Raw(bench.path("raw"))) as raw, holdfast.open(bench.path("holdfast")) as store:
         raw.settle()
         settle(store)
         _round(Contest(), raw, store, "to warm up")
         for number in bench.rounds(8, quick=2):
             _round(contest, raw, store, f"task-{number}")
+            if number % 4 == 0:
+                _round(long, raw, store, f"long-{number}", many)
     first = contest.within("holdfast", slice(100))
     last = contest.within("holdfast", slice(STEPS - 100, None))
     return [
@@ -37,33 +41,52 @@ def measure(bench: Bench) -> list[Row]:
             f" raw {milliseconds(contest.typical('raw'))};"
             f" means {contest.mean_ratio('holdfast', to='raw'):.2f};"
             f" the last 100 steps to the first 100 {last / first:.2f}",
-        )
+        ),
+        _growth(long, many, part),
     ]
 
 
-def _round(contest: Contest, raw: Raw, store: holdfast.Store, task: str) -> None:
-    with closing(_steps(store, task)) as steps:
+def _growth(contest: Contest, many: int, part: int) -> Row:
+    """What a step costs at the end of a long task; the floor says what the disk did meanwhile."""
+
+    def grown(way: str) -> float:
+        return contest.within(way, slice(many - part, None)) / contest.within(way, slice(part))
+
+    return Row(
+        name=f"record a step, the last {part:,} of {many:,} against the first {part:,}",
+        value=grown("holdfast") / grown("raw"),
+        at_most=1.1,
+        note=f"{milliseconds(contest.within('holdfast', slice(many - part, None)))} against"
+        f" {milliseconds(contest.within('holdfast', slice(part)))};"
+        f" raw meanwhile {grown('raw'):.2f}",
+    )
+
+
+def _round(
+    contest: Contest, raw: Raw, store: holdfast.Store, task: str, count: int = STEPS
+) -> None:
+    with closing(_steps(store, task, count)) as steps:
         next(steps)  # opens the task
         contest.round(
             {
-                "raw": timed(partial(next, _inserts(raw, task))),
+                "raw": timed(partial(next, _inserts(raw, task, count))),
                 "holdfast": timed(partial(next, steps)),
             },
-            calls=STEPS,
+            calls=count,
         )
 
 
-def _steps(store: holdfast.Store, id_: str) -> Generator[None]:
-    with store.task(id_, goal="Take a thousand steps") as task:
+def _steps(store: holdfast.Store, id_: str, count: int) -> Generator[None]:
+    with store.task(id_, goal="Take many steps") as task:
         yield
-        for number in range(STEPS):
+        for number in range(count):
             task.step(f"step-{number}", _work, number)
             yield
         task.finish()
 
 
-def _inserts(raw: Raw, id_: str) -> Iterator[None]:
-    for number in range(STEPS):
+def _inserts(raw: Raw, id_: str, count: int) -> Iterator[None]:
+    for number in range(count):
         raw.insert(id_, msgspec.json.encode({"name": f"step-{number}", "result": _work(number)}))
         yield
 

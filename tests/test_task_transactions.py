@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Fenced, TaskFinished, current_step
+from holdfast import EffectsWarning, Fenced, Retry, TaskFinished, current_step
 from holdfast.errors import NotTransactional
 from tests.dying import Calls, ended_by
 
@@ -185,3 +185,30 @@ def _losing_the_answer(task: holdfast.Task, function: Any) -> None:
         task.transaction("pay", function)
     finally:
         backend.transact = transact  # type: ignore[method-assign]
+
+
+def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:
+    """Nothing of the first try is kept, but that it failed."""
+    tries = []
+
+    def pay(connection: Any) -> str:
+        connection.execute(PAY)
+        tries.append(current_step().attempt)
+        if len(tries) < 3:
+            raise Boom
+        return "receipt"
+
+    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+        assert task.transaction("pay", pay, retry=Retry(attempts=3, wait=0)) == "receipt"
+    assert tries == [1, 2, 3]
+    assert payments(url) == ["invoice 7"]
+
+
+def test_a_transaction_after_a_rewind_is_another(url: str) -> None:
+    """It warns of the rows that stay, and writes its own."""
+    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+        task.transaction("pay", lambda c: c.execute(PAY) and "first")
+        with pytest.warns(EffectsWarning, match="pay"):
+            task.rewind(step="pay")
+        assert task.transaction("pay", lambda c: c.execute("SELECT 1") and "second") == "second"
+    assert payments(url) == ["invoice 7"]

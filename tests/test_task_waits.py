@@ -1,5 +1,6 @@
 """People and events: a task waits, nobody need keep a process for it, and it goes on."""
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast import (
     TaskWaiting,
     WaitTimedOut,
 )
+from holdfast._faces import InlinePort
 from tests import nouns
 from tests.dying import Calls, die, dying, ended_by, killed
 from tests.nouns import Driven, Place
@@ -395,3 +397,86 @@ def test_a_function_can_be_the_whole_task(place: Place, store: Store) -> None:
     assert len(function.calls) == 1
     shown = function.calls[0][0]
     assert isinstance(shown, holdfast.AsyncTask if isinstance(store, Driven) else holdfast.Task)
+
+
+# -- what others say at the wrong moment -----------------------------------------------------------
+
+
+def test_a_cancel_that_comes_before_the_effect_prevents_it(place: Place, store: Store) -> None:
+    """It is noticed when the beginning is recorded, and leaves no doubt behind."""
+    send = Calls()
+    with ended_by(TaskCancelled, store.task("t", GOAL)) as task:
+        place.open().cancel("t")
+        task.step("send", send, in_doubt="ask")
+    assert send.calls == []
+    store.resume("t")
+    with store.task("t") as task:
+        assert task.in_doubt == []
+        assert task.step("send", Calls("sent"), in_doubt="ask") == "sent"
+
+
+def test_a_cancel_while_a_task_is_opened_is_not_lost(
+    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens it looks again if somebody spoke in between."""
+    with store.task("t", GOAL):
+        pass
+    task, other = store.task("t"), place.open()
+    refresh, spoken = task._core._refresh, []
+
+    async def interrupted() -> None:
+        await refresh()
+        if not spoken:
+            spoken.append(True)
+            _beside(place).cancel("t")
+
+    monkeypatch.setattr(task._core, "_refresh", interrupted)
+    with pytest.raises(TaskCancelled), task:
+        pass
+    assert other.task("t").info().status == "cancelled"
+
+
+def _beside(place: Place) -> Store:
+    """A sync store over the same state: a driven loop cannot be entered twice."""
+    if place.memory is None:
+        return holdfast.open(place.url)
+    return Store(holdfast.AsyncStore(place.memory, InlinePort(place.memory)))
+
+
+def test_a_signal_repeated_after_the_end_is_still_harmless(store: Store) -> None:
+    """With its id: the answer to the first was lost, and the task has gone on meanwhile."""
+    with store.task("t", GOAL) as task:
+        store.signal("t", "approval", "yes", id="click-1")
+        task.finish(task.wait_for("approval"))
+    store.signal("t", "approval", "yes", id="click-1")
+    with pytest.raises(TaskFinished):
+        store.signal("t", "approval", "yes", id="click-2")
+
+
+def test_what_nobody_here_inherits_is_not_left_to_workers(place: Place, store: Store) -> None:
+    """They would open it again and again; whoever inherits finds it by opening it."""
+    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
+    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+        task.finish("done")
+    with place.open().task("t") as task:
+        assert task.done
+    assert list(store.tasks(status="open")) == []
+    with store.task("t") as task:
+        assert task._core._state.handed
+
+
+def test_errors_in_a_group_count_one_by_one(tmp_path: Any) -> None:
+    """As a TaskGroup raises them: a step that is given up fails the task, a wait does not."""
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store:
+            for name, work, status in (
+                ("a", lambda task: task.step("x", Calls(ValueError()), retry=1), "failed"),
+                ("b", lambda task: task.wait_for("approval"), "waiting"),
+            ):
+                with pytest.raises(ExceptionGroup):
+                    async with store.task(name, GOAL) as task, asyncio.TaskGroup() as group:
+                        group.create_task(work(task))
+                assert (await store.task(name).info()).status == status
+
+    asyncio.run(main())

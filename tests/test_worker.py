@@ -451,17 +451,6 @@ def test_a_damaged_task_does_not_end_it(
     assert "damaged: stopped (" in told()
 
 
-def test_a_due_label_that_is_no_time_is_no_trouble(registry: Registry, store: Store) -> None:
-    """Labels are the users' too."""
-    registry.task("job")(lambda task: task.wait_for("word", timeout=60))
-    store.submit("job", "t", "Wait")
-    work(registry, store)
-    store.task("t").label(due="tomorrow")
-    work(registry, store)
-    store.task("t").label(due=None)
-    assert statuses(store) == {"t": "waiting"}
-
-
 def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     registry: Registry, store: Store, told: Callable[[], str]
 ) -> None:

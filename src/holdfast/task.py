@@ -148,6 +148,7 @@ class AsyncTask(Transactions):
         await super()._resume()
         if self.done:  # a process may have died before it had handed it on
             await self._hand_on()
+            await self._list_as_done()
 
     async def _hand_on(self) -> None:
         """Give the checkpoint to those who asked for it: once, as far as a crash allows."""
@@ -157,6 +158,14 @@ class AsyncTask(Transactions):
                 await self._port.ask(heir, point)
             await self._record(kinds.HANDED, {}, **_done(self._state.keep))
         self._leaving = self._state.keep is False
+
+    async def _list_as_done(self) -> None:
+        """If there is nobody here to hand it on to, leave that to others, but not to workers."""
+        if self._home.heirs or self._leaving:
+            return
+        head = await self._journal.head()
+        if head is not None and head.status == kinds.OPEN:
+            await self._change(**_done(self._state.keep))
 
     async def fail(self, error: object) -> None:
         """Mark the task as failed, with the reason. Opening it again resumes it."""
@@ -423,11 +432,17 @@ class Task(View, Face[AsyncTask]):
     _transaction = blocking(AsyncTask.transaction)
 
     def transaction(  # noqa: D102 - below
-        self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, as_: Any = None
+        self,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        as_: Any = None,
+        retry: Retry | int | None = None,
     ) -> Any:
         if function is None:
             return Block(self._core, name, drive)
-        return self._transaction(name, function, *args, as_=as_)
+        return self._transaction(name, function, *args, as_=as_, retry=retry)
 
     transaction.__doc__ = AsyncTask.transaction.__doc__
 

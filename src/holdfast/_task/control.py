@@ -13,13 +13,21 @@ from msgspec import UNSET, UnsetType
 from holdfast import checkpoint as kinds
 from holdfast._task.core import KIND, Home, Terms, folded
 from holdfast._task.steps import called
-from holdfast.errors import Conflict, GoalMismatch, TaskFinished, TaskNotFound, TaskNotOpen
+from holdfast.errors import (
+    Conflict,
+    GoalMismatch,
+    IdReused,
+    TaskFinished,
+    TaskNotFound,
+    TaskNotOpen,
+)
 from holdfast.ids import check_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.backends.base import Head
+    from holdfast.journal import AsyncJournal
 
 __all__ = ["cancel", "pause", "resolve", "resume", "signal", "submit"]
 
@@ -132,6 +140,8 @@ async def _say(
     journal = home.journal(KIND, id_)
     while (head := await journal.head()) is not None:
         if head.status in refused:
+            if append_id is not None and await _said(journal, entry, append_id):
+                return head
             msg = f"Task {id_!r} is {head.status}, so it cannot be {entry[0]}."
             raise TaskFinished(msg)
         to = kinds.OPEN if head.status in wakes else status
@@ -143,6 +153,17 @@ async def _say(
             continue
         return head
     raise _not_found(id_)
+
+
+async def _said(journal: AsyncJournal, entry: tuple[str, Any], append_id: str) -> bool:
+    """Whether *entry* was appended under this id before: a repetition comes late, not wrong."""
+    try:
+        await journal.append(entry, id=append_id, expect=0)  # appends nothing: there is an entry
+    except IdReused:
+        raise
+    except Conflict:
+        return False
+    return True
 
 
 async def _wake_parent(home: Home, head: Head) -> None:

@@ -300,7 +300,7 @@ class Core(View):
                 {"agent": self._terms.agent},
                 expect=self._state.seq,
                 status=kinds.OPEN,
-                labels=self._terms.labelled(),
+                labels={**self._terms.labelled(), kinds.DUE: None},
                 ttl=self._terms.ttl,
             )
 
@@ -328,9 +328,11 @@ class Core(View):
         """Record what ended the block."""
         if isinstance(error, TaskWaiting) and error.task_id != self.id:
             await self._wait_for_child(error)
-        elif error is self._exhausted or isinstance(error, DeadlinePassed):
+        elif any(
+            one is self._exhausted or isinstance(one, DeadlinePassed) for one in single(error)
+        ):
             await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
-        elif not isinstance(error, (Fenced, TaskHalted)):
+        elif not all(isinstance(one, (Fenced, TaskHalted)) for one in single(error)):
             await self._record(kinds.STOPPED, {"error": described(error)})
 
     async def _wait_for_child(self, waiting: TaskWaiting) -> None:
@@ -526,6 +528,13 @@ def text(value: str, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
     return value
+
+
+def single(error: BaseException) -> list[BaseException]:
+    """The errors that *error* is: those of a group, as a TaskGroup raises it, one by one."""
+    if isinstance(error, BaseExceptionGroup):
+        return [one for part in error.exceptions for one in single(part)]
+    return [error]
 
 
 def described(error: object) -> str:

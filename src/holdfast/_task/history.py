@@ -60,11 +60,15 @@ def effects_after(entries: Iterable[Entry], seq: int) -> list[str]:
         name = _name(entry)
         if name is None:
             continue
-        if entry.type == kinds.BEGAN or (entry.type == kinds.STEP and entry.body.get("effect")):
+        if entry.type == kinds.BEGAN or (entry.type == kinds.STEP and _had_effect(entry.body)):
             effects.add(name)
         if entry.seq > seq and name in effects and _happened(entry):
             found[name] = None
     return list(found)
+
+
+def _had_effect(body: dict[str, Any]) -> bool:
+    return bool(body.get("effect") or body.get("transaction"))
 
 
 def _name(entry: Entry) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
@@ -167,4 +168,12 @@ def _warn(entries: list[Entry], at: int, what: str) -> None:
             f"{what} at entry {at}, and after that these steps had effects, which stay: "
             f"{', '.join(effects)}."
         )
-        warnings.warn(EffectsWarning(msg), stacklevel=4)
+        warnings.warn(EffectsWarning(msg), stacklevel=_outside())
+
+
+def _outside() -> int:
+    """How far up the stack the user's own line is: another number for each face."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 - the only way there is
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast."):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -90,6 +90,8 @@ class TaskState:
         self.outcome: Any = None
         self.keep: float | bool = True
         self.handed = False
+        #: How often it went back: a step of the same name is then another one.
+        self.rewinds = 0
         self.error: str | None = None
         self.created_at: datetime | None = None
         self.updated_at: datetime | None = None
@@ -220,6 +222,7 @@ class TaskState:
             self.skipped.pop(name, None)
             self.timed_out.discard(name)
             self._settle(name)
+        self.rewinds += 1
         self.plan = body["plan"]
         self.changes = dict.fromkeys(body["changes"])
         del self.decisions[body["decisions"] :]

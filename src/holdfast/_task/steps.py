@@ -30,14 +30,14 @@ from holdfast.ids import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Steps", "called"]
+__all__ = ["NOT_THE_STEPS", "Steps", "called"]
 
 #: Stored bytes over which a result is kept apart, so that resuming a task does not read it.
 LARGE = 8 * 1024
 PREVIEW = 300
 
 #: Errors that say nothing about the step they came out of.
-_NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
+NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
 
 
 class Steps(Core):
@@ -124,6 +124,7 @@ class Steps(Core):
             if how.marked:
                 mark = {"name": name, "policy": how.in_doubt, "attempt": step.attempt}
                 await self._record(kinds.BEGAN, mark)
+                await self._check_wanted(name)
             began = time.monotonic()
             try:
                 with within(step):
@@ -132,7 +133,7 @@ class Steps(Core):
                     else:
                         result = await self._call(how.retry, function, args, kwargs)
             except Exception as error:
-                if isinstance(error, _NOT_THE_STEPS):
+                if isinstance(error, NOT_THE_STEPS):
                     raise
                 if not await self._again(step, how, error):
                     raise
@@ -144,6 +145,14 @@ class Steps(Core):
                     about["effect"] = True
                 await self._keep(name, result, about)
                 return
+
+    async def _check_wanted(self, name: str) -> None:
+        """Stop before the effect if somebody has said so meanwhile, and leave no doubt behind."""
+        try:
+            self._check_running(f"step {name!r}")
+        except (TaskHalted, DeadlinePassed):
+            await self._record(kinds.RESOLVED, {"name": name, "how": "retry", "by": "it never ran"})
+            raise
 
     def _context(self, name: str) -> StepContext:
         state = self._state
@@ -206,9 +215,11 @@ class Steps(Core):
         return name in self._state.results
 
     def _asked(self, name: str) -> str:
+        error = self._state.in_doubt[name].error
+        ended = "its process died" if error is None else f"it ended with {error!s:.200}"
         return (
-            f"Nobody knows whether step {name!r} of task {self.id!r} happened before its process "
-            f"died. Find out, then say so: store.resolve({self.id!r}, {name!r}, 'done' | 'retry' | "
+            f"Nobody knows whether step {name!r} of task {self.id!r} happened before {ended}. "
+            f"Find out, then say so: store.resolve({self.id!r}, {name!r}, 'done' | 'retry' | "
             f"'skip'), or `holdfast resolve {self.id} {name} done`."
         )
 

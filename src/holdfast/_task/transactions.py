@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast import checkpoint as kinds
 from holdfast._task.context import within
 from holdfast._task.past import Past
-from holdfast._task.steps import called
+from holdfast._task.retry import How
+from holdfast._task.steps import NOT_THE_STEPS, called
 from holdfast.backends.base import Record
 from holdfast.errors import TaskFinished
 from holdfast.ids import MAX_ID_BYTES
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from holdfast._task.retry import Retry
     from holdfast.backends.base import Append, Appended, Transaction
 
 __all__ = ["Block", "Transactions"]
@@ -28,14 +30,21 @@ class Transactions(Past):
     """Steps of a task that are transactions."""
 
     async def transaction(
-        self, name: str, function: Callable[..., Any] | None = None, /, *args: Any, as_: Any = None
+        self,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        /,
+        *args: Any,
+        as_: Any = None,
+        retry: Retry | int | None = None,
     ) -> Any:
         """Run ``function(connection, *args)`` as a step that happens exactly once.
 
         What it writes with the connection (apsw's for SQLite, psycopg's for PostgreSQL) and the
         step's result are committed together or not at all: there is no doubt to resolve. A step
         that is done returns its result, and the function is not called. Other effects of the
-        function are not part of it.
+        function are not part of it. *retry* as in `step`: for a database that gave way to another
+        (`TransactionUndone`), for example.
 
         A sync task also takes it as a block, whose body has to ask: ``with
         task.transaction("pay") as pay: if not pay.done: pay.execute(…)``.
@@ -46,8 +55,24 @@ class Transactions(Past):
         name = self._named(name)
         if name not in self._state.results:
             self._check_running(f"step {name!r}")
-            await self._transact(name, function, args)
+            how = How.of(None, None, retry)
+            while not await self._tried(name, function, args, how):
+                pass
         return await self.load(name, as_)
+
+    async def _tried(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], how: How
+    ) -> bool:
+        """Whether it worked; False if it did not, and is to be tried again."""
+        try:
+            await self._transact(name, function, args)
+        except NOT_THE_STEPS:
+            raise
+        except Exception as error:
+            if not await self._again(self._context(name), how, error):
+                raise
+            return False
+        return True
 
     async def _transact(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...]
@@ -78,14 +103,17 @@ class Transactions(Past):
     def _result(self, name: str, result: Any, began: float) -> Append:
         """The append that ends a transaction.
 
-        Its id lets a second try under this lease find out that the first one was committed.
+        Its id lets a second try under this lease find out that the first one was committed; after a
+        rewind it is another step.
         """
         lease = self._own().lease
         took = round(time.monotonic() - began, 6)
         body = {"name": name, "result": result, "took": took, "transaction": True}
         with called("step['result']", f"results[{name!r}]"):
             return self._journal.request(
-                ((kinds.STEP, body),), lease=lease, id=_known_by(lease.epoch, name)
+                ((kinds.STEP, body),),
+                lease=lease,
+                id=_known_by(f"{lease.epoch}.{self._state.rewinds}", name),
             )
 
 
@@ -163,11 +191,11 @@ class Block:
             self._settle(core._committed(*ended))  # noqa: SLF001 - a part of the same noun
 
 
-def _known_by(epoch: int, name: str) -> str:
-    """What a transaction is known by, under one lease."""
-    found = f"{epoch} {name}"
+def _known_by(turn: str, name: str) -> str:
+    """What a transaction is known by, in one *turn* at the task."""
+    found = f"{turn} {name}"
     if len(found.encode()) <= MAX_ID_BYTES:
         return found
     import hashlib  # noqa: PLC0415 - slow to import, and names are hardly ever so long
 
-    return f"{epoch} {hashlib.sha256(name.encode()).hexdigest()}"
+    return f"{turn} {hashlib.sha256(name.encode()).hexdigest()}"
