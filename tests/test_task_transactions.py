@@ -173,18 +173,18 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
 
 def _losing_the_answer(task: holdfast.Task, function: Any) -> None:
     """Commit, and fail before anybody knows."""
-    backend = task._core._port.backend
+    backend: Any = task._core._port.backend
     transact = backend.transact
 
     def losing(*args: Any) -> Any:
         transact(*args)
         raise Boom
 
-    backend.transact = losing  # type: ignore[method-assign]
+    backend.transact = losing
     try:
         task.transaction("pay", function)
     finally:
-        backend.transact = transact  # type: ignore[method-assign]
+        backend.transact = transact
 
 
 def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:

@@ -422,7 +422,8 @@ def test_a_cancel_while_a_task_is_opened_is_not_lost(
     with store.task("t", GOAL):
         pass
     task, other = store.task("t"), place.open()
-    refresh, spoken = task._core._refresh, []
+    refresh = task._core._refresh
+    spoken: list[bool] = []
 
     async def interrupted() -> None:
         await refresh()
@@ -470,13 +471,13 @@ def test_errors_in_a_group_count_one_by_one(tmp_path: Any) -> None:
 
     async def main() -> None:
         async with holdfast.open_async(tmp_path / "db") as store:
-            for name, work, status in (
-                ("a", lambda task: task.step("x", Calls(ValueError()), retry=1), "failed"),
-                ("b", lambda task: task.wait_for("approval"), "waiting"),
-            ):
-                with pytest.raises(ExceptionGroup):
-                    async with store.task(name, GOAL) as task, asyncio.TaskGroup() as group:
-                        group.create_task(work(task))
-                assert (await store.task(name).info()).status == status
+            with pytest.raises(ExceptionGroup):
+                async with store.task("a", GOAL) as task, asyncio.TaskGroup() as group:
+                    group.create_task(task.step("x", Calls(ValueError()), retry=1))
+            with pytest.raises(ExceptionGroup):
+                async with store.task("b", GOAL) as task, asyncio.TaskGroup() as group:
+                    group.create_task(task.wait_for("approval"))
+            assert (await store.task("a").info()).status == "failed"
+            assert (await store.task("b").info()).status == "waiting"
 
     asyncio.run(main())
