@@ -3,7 +3,7 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast servers lint format bench soak lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format bench matrix soak lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
@@ -42,6 +42,9 @@ format: dev-env ## put the code into shape
 
 bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
+
+matrix: dev-env ## kill a task at each of its writes, and print what became of it
+	@rm -rf .matrix && $(BIN)/python -m tests.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
 soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
 	@HOLDFAST_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)

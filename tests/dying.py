@@ -35,9 +35,7 @@ class Calls:
 
 def die(task: Any) -> None:
     """Let go of *task* as the end of its process would, and leave its block."""
-    core = task._core
-    held, core._held = core._held, None
-    core._end(held)
+    task._core._hold.end()
     raise Killed
 
 

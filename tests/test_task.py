@@ -48,27 +48,12 @@ from holdfast.backends.base import Head, Key, Lease
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.leases import Keeper
 from tests import nouns
+from tests.dying import Calls
 from tests.nouns import Place
 
 place, store = nouns.place, nouns.store
 
 GOAL = "Summarise open incidents"
-
-
-class Calls:
-    """A function that notes how it was called, and returns or raises what it is told to."""
-
-    def __init__(self, *results: Any) -> None:
-        self.results = list(results)
-        self.calls: list[tuple[Any, ...]] = []
-
-    def __call__(self, *args: Any) -> Any:
-        """As it was told."""
-        self.calls.append(args)
-        result = self.results.pop(0) if self.results else len(self.calls)
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
 
 @dataclass
@@ -689,7 +674,7 @@ def test_waiting_ends_when_the_holder_lets_go(place: Place, store: Store) -> Non
 
 def held(task: Any) -> Any:
     """How a task holds its lease."""
-    return task._core._held
+    return task._core._hold.held
 
 
 def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:

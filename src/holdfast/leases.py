@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast._faces import Port
     from holdfast.backends.base import Backend, Key, Lease
 
-__all__ = ["Held", "Keeper", "holder_name", "is_dead", "take"]
+__all__ = ["Held", "Hold", "Keeper", "holder_name", "is_dead", "take"]
 
 #: A lease is renewed when this share of it has passed: two renewals may fail before it ends.
 RENEW_AT = 1 / 3
@@ -144,6 +144,54 @@ def _begin_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
+
+
+class Hold:
+    """The right to write one journal: taken, kept for as long as it is needed, and given up.
+
+    ``held`` is the lease while it is ours. *beat* is called after renewals, *every* so often.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        keeper: Keeper,
+        key: Key,
+        ttl: float,
+        *,
+        agent: str | None = None,
+        beat: Callable[[], None] = lambda: None,
+        every: float = 60,
+    ) -> None:
+        self._port = port
+        self._keeper = keeper
+        self._key = key
+        self._ttl = ttl
+        self._agent = agent
+        self._beat = beat
+        self._every = every
+        self.held: Held | None = None
+
+    async def take(self, wait: float) -> None:
+        """Take it; `LeaseHeld` if another has it for longer than *wait* seconds."""
+        await take(self._port, self._acquire, wait)
+
+    def _acquire(self, over: int | None) -> None:
+        holder = holder_name(self._agent)
+        lease = self._port.backend.acquire(self._key, holder, self._ttl, over=over)
+        self.held = self._keeper.keep(self._key, lease, self._ttl, self._beat, self._every)
+
+    async def let_go(self) -> None:
+        """Give it up, if we have it."""
+        if self.held is not None:
+            await self._port.call(self.end)
+
+    def end(self) -> None:
+        """The same, blocking."""
+        held, self.held = self.held, None
+        if held is not None:
+            self._keeper.drop(held)
+            self._port.backend.release(held.key, held.lease)
 
 
 async def take(port: Port, acquire: Callable[[int | None], None], wait: float) -> None:

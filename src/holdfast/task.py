@@ -227,12 +227,13 @@ class AsyncTask(Transactions):
 
     async def _change(self, **changes: Any) -> None:
         """Change what is not in the journal; under the lease, if we have it."""
-        lease = None if self._held is None else self._held.lease
+        held = self._hold.held
+        lease = None if held is None else held.lease
         if not await self._journal.append(lease=lease, **changes):
             raise self._not_found()
 
     async def _look(self) -> None:
-        if self._held is None:
+        if self._hold.held is None:
             await self._refresh()
         if not self._state.exists:
             raise self._not_found()

@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.ids import check_id, check_seconds, check_ttl, make_key
 from holdfast.journal import AsyncJournal, Entry
-from holdfast.leases import Held, Keeper, holder_name, take
+from holdfast.leases import Held, Hold, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -208,7 +208,15 @@ class Core(View):
         self._port = home.port
         self._journal = home.journal(KIND, id_)
         self._terms = terms
-        self._held: Held | None = None
+        self._hold = Hold(
+            home.port,
+            home.keeper,
+            self._journal.key,
+            terms.lease,
+            agent=terms.agent,
+            beat=self._beat,
+            every=terms.heartbeat,
+        )
         self._state = TaskState(self._journal.key.id)
         self._folding = threading.Lock()
         #: Names of steps that were given out in this run.
@@ -252,14 +260,14 @@ class Core(View):
         self._changing_seen.clear()
         self._exhausted = None
         try:
-            await take(self._port, self._hold, self._terms.wait)
+            await self._hold.take(self._terms.wait)
             while not await self._begin():
                 pass  # somebody spoke in between, perhaps to cancel it
         except LeaseHeld as error:
             who = for_people(error.holder)
             raise TaskHeld(str(error), who, error.until, error.epoch) from error
         except BaseException:
-            await self._let_go()
+            await self._hold.let_go()
             raise
         return self
 
@@ -316,7 +324,7 @@ class Core(View):
                 if error is not None and self.status in (kinds.OPEN, kinds.WAITING):
                     await self._note(error)
             finally:  # or the lease would be renewed for ever
-                await self._let_go()
+                await self._hold.let_go()
             if self._leaving:
                 await self.delete()
         except HoldfastError as trouble:
@@ -343,21 +351,6 @@ class Core(View):
                 await self._leave(waiting.task_id, "child", waiting.until, expect=self._state.seq)
             except Conflict:
                 await self._catch_up()
-
-    def _hold(self, over: int | None) -> None:
-        key, terms = self._journal.key, self._terms
-        holder = holder_name(terms.agent)
-        lease = self._port.backend.acquire(key, holder, terms.lease, over=over)
-        self._held = self._home.keeper.keep(key, lease, terms.lease, self._beat, terms.heartbeat)
-
-    async def _let_go(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            await self._port.call(self._end, held)
-
-    def _end(self, held: Held) -> None:
-        self._home.keeper.drop(held)
-        self._port.backend.release(held.key, held.lease)
 
     # -- reading and writing -------------------------------------------------------------------
 
@@ -398,10 +391,10 @@ class Core(View):
 
     def _own(self) -> Held:
         """Our hold on the task, if we have one."""
-        if self._held is None:
+        if self._hold.held is None:
             msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
             raise TaskNotOpen(msg)
-        return self._held
+        return self._hold.held
 
     def _now(self) -> datetime:
         """The time by the store's clock: no two machines' clocks are compared."""
@@ -411,7 +404,7 @@ class Core(View):
     def _check_running(self, what: str, name: str | None = None) -> None:
         """Raise, before any work is done, if *what* could not be recorded after it."""
         state = self._state
-        held = self._held
+        held = self._hold.held
         if (
             held is None
             or held.lost is not None

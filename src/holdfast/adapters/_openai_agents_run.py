@@ -19,7 +19,7 @@ from holdfast.adapters._openai_agents_past import (
 from holdfast.adapters._openai_agents_sdk import sdk
 from holdfast.backends.base import for_people
 from holdfast.errors import HoldfastError, LeaseHeld, NotStorable, TaskNotOpen, Unreadable
-from holdfast.leases import Held, holder_name, take
+from holdfast.leases import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,15 +120,13 @@ class AsyncRun:
         lease: float,
         wait: float,
     ) -> None:
-        self._port = store._port  # noqa: SLF001 - as a noun has it
-        self._keeper = store._keeper  # noqa: SLF001
+        port, keeper = store._port, store._keeper  # noqa: SLF001 - as a noun has them
+        self._hold = Hold(port, keeper, journal.key, lease)
         self._journal = journal
         self._agent = agent
         self._context = context
         self._again = again
-        self._lease = lease
         self._wait = wait
-        self._held: Held | None = None
         self._state: RunState[Any, Any] | None = None
         self._status = WAITING
         self._progress = False  # whether the approved calls are known to be made
@@ -153,7 +151,7 @@ class AsyncRun:
     async def __aenter__(self) -> Self:
         """Take the lease, read the newest snapshot, put the decisions in, and note the start."""
         try:
-            await take(self._port, self._hold, self._wait)
+            await self._hold.take(self._wait)
             past = self._checked(await Past.read(self._journal))
             self._state = await self._restored(past)
             await self._record((RESUMED, {"calls": past.approved()}), status=RUNNING)
@@ -162,7 +160,7 @@ class AsyncRun:
             who = for_people(error.holder)
             raise RunHeld(str(error), who, error.until, error.epoch) from error
         except BaseException:
-            await self._let_go()
+            await self._hold.let_go()
             raise
         return self
 
@@ -206,7 +204,7 @@ class AsyncRun:
                     await self._keep_progress(WAITING)
             finally:
                 self._state = None
-                await self._let_go()
+                await self._hold.let_go()
         except HoldfastError as trouble:
             if error is None:
                 raise
@@ -260,28 +258,12 @@ class AsyncRun:
             await self._record(*entries, status=status)
 
     async def _record(self, *entries: tuple[str, Any], status: str) -> None:
-        if self._held is None:
+        if self._hold.held is None:
             raise self._not_open()
-        await self._journal.append(*entries, lease=self._held.lease, status=status)
+        await self._journal.append(*entries, lease=self._hold.held.lease, status=status)
         self._status = status
 
     def _not_open(self) -> TaskNotOpen:
         return TaskNotOpen(
             f"Run {self.id!r} is not open: resume it within `async with runs.open(…) as run:`."
         )
-
-    # -- the lease -------------------------------------------------------------------------------
-
-    def _hold(self, over: int | None) -> None:
-        key = self._journal.key
-        lease = self._port.backend.acquire(key, holder_name(None), self._lease, over=over)
-        self._held = self._keeper.keep(key, lease, self._lease)
-
-    async def _let_go(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            await self._port.call(self._end, held)
-
-    def _end(self, held: Held) -> None:
-        self._keeper.drop(held)
-        self._port.backend.release(held.key, held.lease)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast._conversation.transcript import MESSAGE, Transcript
 from holdfast.adapters._openai_wire import Call, calls_in, text_of
 from holdfast.errors import Conflict, HoldfastError, IdReused
-from holdfast.leases import Held, Keeper, holder_name, take
+from holdfast.leases import Hold, Keeper
 from holdfast.messages import results_of
 from holdfast.messages.shape import role_of
 
@@ -128,14 +128,12 @@ class Floor:
         self._conversation = conversation
         self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
         self._port = self._journal._port  # noqa: SLF001
-        self._keeper = keeper
-        self._lease = lease
+        self._hold = Hold(self._port, keeper, self._journal.key, lease, agent="a chat")
         self._wait = wait
-        self._held: Held | None = None
 
     async def __aenter__(self) -> Self:
         """Wait for the right to speak; `LeaseHeld`, if that takes too long."""
-        await take(self._port, self._hold, self._wait)
+        await self._hold.take(self._wait)
         return self
 
     async def __aexit__(
@@ -146,30 +144,20 @@ class Floor:
     ) -> None:
         """Let others speak."""
         try:
-            await self._port.call(self._let_go)
+            await self._hold.let_go()
         except HoldfastError as trouble:
             if error is None:
                 raise
             error.add_note(f"Besides, {self._conversation!r} could not be let go: {trouble}")
 
-    def _hold(self, over: int | None) -> None:
-        key = self._journal.key
-        lease = self._port.backend.acquire(key, holder_name("a chat"), self._lease, over=over)
-        self._held = self._keeper.keep(key, lease, self._lease)
-
-    def _let_go(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            self._keeper.drop(held)
-            self._port.backend.release(held.key, held.lease)
-
     async def write(self, *entries: tuple[str, Any], id: str | None = None, **more: Any) -> int:
         """Make *entries* durable, all or none; the position of the last one."""
-        assert self._held is not None, "within its block"  # noqa: S101 - a mistake of ours
+        held = self._hold.held
+        assert held is not None, "within its block"  # noqa: S101 - a mistake of ours
         record = await self._journal.write(
             entries,
             id=id,
-            lease=self._held.lease,
+            lease=held.lease,
             labels=self._conversation._writer.labels,  # noqa: SLF001 - as its own append does
             ttl=self._conversation._writer.ttl,  # noqa: SLF001
             **more,
