@@ -30,7 +30,8 @@ def main(user: str) -> None:
         if unanswered is not None:
             print(unanswered.text, flush=True)
         for line in sys.stdin:
-            print(chat.send(line.strip()).text, flush=True)
+            if line.strip():
+                print(chat.send(line.strip()).text, flush=True)
 
 
 if __name__ == "__main__":

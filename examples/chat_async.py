@@ -24,7 +24,8 @@ async def main(user: str) -> None:
         )
         await show(chat.stream())
         while line := await asyncio.to_thread(sys.stdin.readline):
-            await show(chat.stream(line.strip()))
+            if line.strip():
+                await show(chat.stream(line.strip()))
 
 
 async def show(pieces: AsyncReplyStream) -> None:

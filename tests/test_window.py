@@ -162,12 +162,24 @@ def spans(messages: list[Message]) -> Iterator[tuple[int, int]]:
     """First and last of what must not be parted."""
     for last, message in enumerate(messages):
         for id_ in results_of(message):
-            before = range(last - 1, max(-1, last - 1 - _window.REACH), -1)
+            before = within_reach(messages, last)
             calls = (first for first in before if id_ in calls_of(messages[first]))
             yield next(calls, last), last
         if binds_next(message):
             own = itertools.takewhile(of_model, messages[last + 1 :])
             yield last, last + len(list(own))
+
+
+def within_reach(messages: list[Message], last: int) -> Iterator[int]:
+    """The places before *last* where the call of a result may be, the nearest first."""
+    left = _window.REACH
+    for place in range(last - 1, -1, -1):
+        yield place
+        message, newer = messages[place], messages[place + 1]
+        if not (results_of(message) or (calls_of(message) and calls_of(newer))):
+            left -= 1
+        if left < 0:
+            return
 
 
 def of_model(message: Message) -> bool:
@@ -713,6 +725,26 @@ def test_what_stands_in_front_is_read_once(place: Place, store: Store) -> None:
         other.pop()
     other.append(user("newer"))
     assert chat.window() == [user("newer")]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_calls_that_are_made_at_once_stay_together_however_many(shape: Chat) -> None:
+    """No result of a hundred is taken for one without a call, nor summed up without it."""
+    ids = [f"call-{n}" for n in range(100)]
+    turn = [user("Go."), *shape.calls(ids, 3), *shape.results(ids, "found")]
+    summed: list[Message] = []
+
+    def summarise(messages: list[Message]) -> str:
+        summed.extend(messages)
+        return "All of it."
+
+    with holdfast.open("memory:") as store:
+        chat = store.conversation("alice")
+        chat.append(*turn, bot("Done."), user("Next."))
+        assert chat.window(max_messages=2) == [bot("Done."), user("Next.")]
+        assert chat.repairs() == []
+        chat.compact(summarise, keep_tokens=100)
+    assert summed == turn
 
 
 def test_a_result_without_a_call_is_looked_for_once(store: Store) -> None:

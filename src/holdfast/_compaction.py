@@ -81,8 +81,8 @@ class Compactor:
             except WindowTooSmall:
                 if not lengths:
                     raise
-                body = {"upto": head.seq, "most": max(SHORT, lengths.pop(0))}
-                await self._journal.append((SHORTENED, body))
+                items = await self._items(head, await self._fronts.of(head))
+                await self._shorten(items, head.seq, max(SHORT, lengths.pop(0)))
                 continue
             if not (found.cut and left):
                 return found, notes
@@ -109,8 +109,10 @@ class Compactor:
         summary = None if front.summary is None else front.summary.message
         if summary is not None:
             window.keep((0, summary), "The summary")
+        in_front = dict(front.opening)
         for item in front.pins:
-            window.pin(item)
+            if item[0] not in in_front:
+                window.pin(item)
         size = _page(head, budget)
         await self._said.newest_first(window.take, size, after=front.after(marks), see=notes.see)
         return window.view(), notes
@@ -138,15 +140,19 @@ class Compactor:
             return None
         marks = Marks.of(head)
         front = await self._fronts.of(head)
-        notes = Notes()
-        found = await self._said.items(after=front.after(marks), see=notes.see)
-        items = [(position, notes.show(position, message)) for position, message in found]
+        items = await self._items(head, front)
         cut, tokens = _cut(items, Budget(keep, None, count, whole=True))
         return Scene(head, marks, front.summary, items, cut, tokens)
 
+    async def _items(self, head: Head, front: Front) -> list[Item]:
+        """What was said behind what is in *front*, as shown."""
+        notes = Notes()
+        found = await self._said.items(after=front.after(Marks.of(head)), see=notes.see)
+        return [(position, notes.show(position, message)) for position, message in found]
+
     async def _step(self, step: Step, scene: Scene) -> Summary | None:
         if step == OUTPUTS:
-            await self._shorten(scene)
+            await self._shorten(scene.items[: scene.cut], scene.upto, SHORT)
             return scene.summary
         gone = [item for item in scene.items[: scene.cut] if item[0] not in scene.marks.pins]
         if not gone:
@@ -179,8 +185,10 @@ class Compactor:
         while True:
             head = await self._journal.head()
             marks = Marks.of(head)
-            known = (scene.marks.start, scene.marks.summary)
-            if head is None or known != (marks.start, marks.summary):
+            # Positions say nothing of another conversation that has come to have this id.
+            if head is None or head.created != scene.head.created:
+                return None
+            if (scene.marks.start, scene.marks.summary) != (marks.start, marks.summary):
                 return await find_summary(self._journal, marks.summary)
             if await self._taken_back(scene):
                 return scene.summary
@@ -198,12 +206,12 @@ class Compactor:
         new = await self._journal.read(after=scene.head.seq)
         return any(e.type == POPPED and e.body["position"] <= scene.upto for e in new)
 
-    async def _shorten(self, scene: Scene) -> None:
+    async def _shorten(self, items: list[Item], upto: int, most: int) -> None:
+        """Show outputs up to position *upto* shorter, if there is one among *items* to shorten."""
         notes = Notes()
-        notes.shorten(scene.upto, SHORT)
-        gone = scene.items[: scene.cut]
-        if any(notes.show(position, message) is not message for position, message in gone):
-            await self._journal.append((SHORTENED, {"upto": scene.upto, "most": SHORT}))
+        notes.shorten(upto, most)
+        if any(notes.show(position, message) is not message for position, message in items):
+            await self._journal.append((SHORTENED, {"upto": upto, "most": most}))
 
 
 def _cut(items: list[Item], budget: Budget) -> tuple[int, int]:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Units", "View", "Window"]
 
-#: How many messages may lie between a call and its result, or a thought and what it led to. A
-#: result further off counts as one without a call: looking for that must not mean reading all.
+#: How many messages may lie between a call and its result, or a thought and what it led to; calls
+#: that are made at once count as one, and their results not at all. A result further off counts as
+#: one without a call: looking for that must not mean reading all.
 REACH = 64
 
 _PLAIN = ("role", "content")
@@ -64,7 +65,8 @@ class Units:
             else:
                 yield from self._part(item)
         self._hold(item)
-        yield from self._lose_patience()
+        if not _goes_on(*(message for _, message in self._held[:-3:-1])):
+            yield from self._lose_patience()
         if not self._wanted and is_plain(item[1]):  # no thought leads to it
             yield from self.rest()
 
@@ -312,6 +314,11 @@ def is_plain(message: Mapping[str, Any]) -> bool:
     if not content or content.__class__ is not str or len(message) > len(_PLAIN):
         return False
     return message.get("role") in _SPEAKERS
+
+
+def _goes_on(message: Mapping[str, Any], newer: Mapping[str, Any] | None = None) -> bool:
+    """Whether *message* is one of many results, or of many calls, that stand together."""
+    return bool(results_of(message) or (newer and calls_of(message) and calls_of(newer)))
 
 
 def _is_item_of_model(message: Mapping[str, Any]) -> bool:

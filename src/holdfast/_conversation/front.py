@@ -50,8 +50,7 @@ class Fronts:
         marks = Marks.of(head)
         opening, complete = await self._said.opening(marks)
         summary = await find_summary(self._journal, marks.summary)
-        in_front = dict(opening)
-        pins = await self._said.at([pin for pin in marks.pins if pin not in in_front])
+        pins = await self._said.at(marks.pins)
         front = Front(opening, summary, pins)
         if complete:
             self._known = (key, Front(fresh_items(opening), summary, fresh_items(pins)))

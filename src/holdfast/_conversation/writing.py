@@ -96,6 +96,17 @@ class Writer:
 
     async def pin(self, positions: Sequence[int]) -> None:
         """Let the messages at *positions* stay in every window."""
+        note = (PINNED, {"positions": list(positions)})
+        while True:
+            head = await self._journal.head()
+            await self._check_there(positions)
+            # Only what was there then: it may be popped or replaced just now.
+            with suppress(Conflict):
+                seq = 0 if head is None else head.seq
+                await self._mark([note], lambda _, marks: marks.pinned(positions), expect=seq)
+                return
+
+    async def _check_there(self, positions: Sequence[int]) -> None:
         items = dict(await self._said.items(after=min(positions) - 1))
         missing = [position for position in positions if position not in items]
         if missing:
@@ -105,8 +116,6 @@ class Writer:
             )
             raise InvalidMessage(msg)
         _check_pins(items[position] for position in positions)
-        note = (PINNED, {"positions": list(positions)})
-        await self._mark([note], lambda _, marks: marks.pinned(positions))
 
     async def unpin(self, positions: Sequence[int]) -> None:
         """Let them be as any other message again."""

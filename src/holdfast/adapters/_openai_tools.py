@@ -60,6 +60,9 @@ class Tool:
 
     def arguments(self, text: str) -> dict[str, Any]:
         """What the model has written, as the function takes it; `BadArguments`, if that fails."""
+        if not text and self.parameters.get("properties"):
+            # Where there is something to say, nothing is a reply that was cut off before it.
+            raise BadArguments("there are no arguments, not even {}.")
         return self._read(text)
 
 

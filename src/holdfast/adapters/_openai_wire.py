@@ -244,6 +244,9 @@ def _chat_usage(usage: Any) -> dict[str, int]:
 # -- Responses -------------------------------------------------------------------------------------
 
 
+_NOTHING: Message = {"type": "message", "role": "assistant", "content": ""}
+
+
 class ResponsesWire:
     """Responses."""
 
@@ -266,7 +269,8 @@ class ResponsesWire:
     def said(self, reply: Any) -> Said:
         if reply.status not in ("completed", "incomplete"):
             raise _failure(reply)
-        items = [_dumped(item) for item in reply.output]
+        # One that says nothing is an answer, too: or it would be asked for again and again.
+        items = [_dumped(item) for item in reply.output] or [_NOTHING]
         cut = reply.incomplete_details and reply.incomplete_details.reason
         called = any(map(calls_in, items))
         reason = REASONS.get(cut, cut) if cut else "tool_calls" if called else "stop"

@@ -214,10 +214,12 @@ class AsyncChat:
     async def _finish(self, floor: Floor, params: dict[str, Any]) -> Reply:
         """Run tools and ask the model until it has had the last word."""
         begun: set[str] = set()
-        for _ in self._rounds():
+        for left in self._rounds():
             turn = await self._caught_up(floor, begun)
             if turn.answered:
                 return Reply.of(turn)
+            if not left:
+                break
             body = await self._body(params)
             started = time.monotonic()
             reply = await self._port.ask(self._wire.create(self._client), **body)
@@ -226,7 +228,8 @@ class AsyncChat:
         raise self._too_many()
 
     def _rounds(self) -> range:
-        return range(self._max_rounds + 1)  # the last only to see that the one before was enough
+        """The requests that are left in each round; none in the last, in which only tools run."""
+        return range(self._max_rounds, -1, -1)
 
     async def _caught_up(self, floor: Floor, begun: set[str]) -> Turn:
         """The turn, when every tool that was called has answered."""
@@ -293,11 +296,13 @@ class AsyncChat:
                 yield done[0].text
                 return
             begun: set[str] = set()
-            for _ in self._rounds():
+            for left in self._rounds():
                 turn = await self._caught_up(floor, begun)
                 if turn.answered:
                     done.append(Reply.of(turn))
                     return
+                if not left:
+                    break
                 live = await self._open(floor, params)
                 try:
                     while (piece := await live.pull()) is not None:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from holdfast.messages import anthropic, chat, responses
 from holdfast.messages._mending import Mender, Repair
-from holdfast.messages.repair import broken
+from holdfast.messages.repair import check
 from holdfast.messages.shape import kind_of, shape_of
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def _convert(
     work.flush()
     given = [message for _, message in work.made]
     mended, repairs = Mender(given, target, rule=rule, keep_open=keep_open).run()
-    if repairs and rule == "raise":
-        raise broken(repairs)
+    if rule == "raise":
+        check(repairs)
     made_of = [_sources_of(numbers, work.made) for numbers, _ in mended]
     return Converted(
         messages=[message for _, message in mended],

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
     Rule = Literal["stub", "drop", "raise"]
 
-__all__ = ["Repair", "Repaired", "broken", "repair"]
+__all__ = ["Repair", "Repaired", "check", "repair"]
 
+#: What comes of where a window was cut, or was said so by the model: no damage, and no error.
+HARMLESS = frozenset(
+    {"headless", "trailing_space", "empty_message", "empty_text", "orphan_reasoning"}
+)
 #: Repairs that an error lists; more of them say nothing new.
 SHOWN = 10
 
@@ -62,13 +66,19 @@ def repair(
         raise ValueError(msg)
     mender = Mender(messages, shape or shape_of_all(messages), rule=rule, keep_open=keep_open)
     mended, repairs = mender.run()
-    if repairs and rule == "raise":
-        raise broken(repairs)
+    if rule == "raise":
+        check(repairs)
     return Repaired([message for _, message in mended], repairs)
 
 
-def broken(repairs: list[Repair]) -> BrokenHistory:
-    """The error that names *repairs*."""
+def check(repairs: list[Repair]) -> None:
+    """Raise the error that names those of *repairs* that are damage, if there are any."""
+    damage = [found for found in repairs if found.kind not in HARMLESS]
+    if damage:
+        raise _broken(damage)
+
+
+def _broken(repairs: list[Repair]) -> BrokenHistory:
     found = [f"- message {entry.index}: {entry.what}" for entry in repairs[:SHOWN]]
     if len(repairs) > SHOWN:
         found.append(f"- and {len(repairs) - SHOWN:,} more")
