@@ -114,7 +114,7 @@ class InlinePort:
             return found.result(seconds)
         except TimeoutError as error:
             if found.done():
-                raise  # the function's own
+                return found.result()  # the function's own error, or it has just ended
             raise _timed_out(seconds) from error
 
     async def sleep(self, seconds: float) -> None:

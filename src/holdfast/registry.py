@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import HopPort, InlinePort, drive
+from holdfast._task.core import single
 from holdfast.errors import (
     DeadlinePassed,
     Fenced,
@@ -44,6 +45,9 @@ AWAY = (StoreUnavailable, StoreBusy, StoreFull)
 
 #: Runs in a row that may come to nothing, for example because the task kills its process.
 GIVE_UP_AFTER = 5
+
+#: What is not recorded as a failure by us.
+_NOT_FAILED = (TaskHalted, DeadlinePassed, *AWAY)
 
 #: What ends a run and is no error of the function's.
 _ENDS: dict[type[Exception], str] = {
@@ -244,9 +248,10 @@ class _Run(Struct, frozen=True):
             outcome = await store._port.ask(self.kind.function, shown)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
-        except (TaskHalted, DeadlinePassed, *AWAY):
-            raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is recorded
+            # A TaskGroup wraps what its parts end with.
+            if all(isinstance(one, _NOT_FAILED) for one in single(error)):
+                raise single(error)[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already
                 await task.fail(error)
             return error
@@ -254,9 +259,12 @@ class _Run(Struct, frozen=True):
 
 
 def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
+    status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
+    if isinstance(error, TaskHalted) and error.task_id != task.id:
+        status = kinds.WAITING  # for a child
     return Ran(
         task.id,
-        next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status),
+        status,
         task.outcome,
         task.error,
         waits_for=getattr(error, "waits_for", None),

@@ -21,7 +21,7 @@ from holdfast._task.steps import called
 from holdfast._task.transactions import Block, Transactions
 from holdfast.backends.base import Head, for_people, from_micros
 from holdfast.checkpoint import Checkpoint, Decision
-from holdfast.errors import TaskNotOpen
+from holdfast.errors import TaskNotOpen, TaskWaiting
 from holdfast.ids import check_ttl
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class AsyncTask(Transactions):
         """
         if not self.done:
             self._check_running("outcome")
+            await self._check_awake()
             body = {"outcome": outcome} if keep is True else {"outcome": outcome, "keep": keep}
             # While something is left to do it is listed as open, so that a worker does it.
             last = keep is not False and not self._home.heirs
@@ -143,6 +144,18 @@ class AsyncTask(Transactions):
                 await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
         await self._hand_on()
         return self.outcome
+
+    async def _check_awake(self) -> None:
+        """Raise if it waits: somebody has caught what was to leave the block."""
+        if self.status == kinds.WAITING:
+            await self._catch_up()
+        if self.status == kinds.WAITING:
+            waits_for = next(reversed(self._state.waits), "")
+            msg = (
+                f"Task {self.id!r} waits for {waits_for!r}, so it is not finished. Code of yours, "
+                "or of a framework, has caught TaskWaiting: let it pass."
+            )
+            raise TaskWaiting(msg, self.id, waits_for)
 
     async def _resume(self) -> None:
         await super()._resume()
@@ -176,8 +189,7 @@ class AsyncTask(Transactions):
 
     async def checkpoint(self) -> Checkpoint:
         """The task as it is now. Works from any process, also while another runs it."""
-        await self._look()
-        return self._state.checkpoint()
+        return (await self._look()).checkpoint()
 
     async def resume_context(
         self,
@@ -192,8 +204,7 @@ class AsyncTask(Transactions):
         text says what was; *count* counts tokens exactly where an estimate will not do. *memories*
         are what earlier tasks have left that bears on this one.
         """
-        await self._look()
-        return resume_context(self._state, max_tokens, count, memories)
+        return resume_context(await self._look(), max_tokens, count, memories)
 
     async def resume_messages(
         self,
@@ -203,8 +214,7 @@ class AsyncTask(Transactions):
         memories: Iterable[Recalled] = (),
     ) -> list[dict[str, Any]]:
         """The same as chat messages: the instructions from the system, the record as data."""
-        await self._look()
-        return resume_messages(self._state, max_tokens, count, memories)
+        return resume_messages(await self._look(), max_tokens, count, memories)
 
     async def info(self) -> TaskInfo:
         """Status, holder, size and times."""
@@ -232,11 +242,14 @@ class AsyncTask(Transactions):
         if not await self._journal.append(lease=lease, **changes):
             raise self._not_found()
 
-    async def _look(self) -> None:
+    async def _look(self) -> TaskState:
+        """What the task has come to, which stays as it is while others record."""
         if self._hold.held is None:
             await self._refresh()
         if not self._state.exists:
             raise self._not_found()
+        with self._folding:
+            return self._state.copy()
 
     # -- the whole of it ---------------------------------------------------------------------------
 
@@ -303,14 +316,24 @@ class AsyncTask(Transactions):
                 goal=goal,
                 agent=terms.agent,
                 lease=terms.lease,
-                wait=terms.wait,
+                # Who had both may have renewed this lease last: it ends a little after ours did.
+                wait=max(terms.wait, terms.lease),
                 heartbeat=terms.heartbeat,
+                deadline=self.deadline,
                 parent=self.id,
                 ttl=terms.ttl,
             ),
         )
         child._shown = self._shown  # noqa: SLF001 - its own kind
-        return await child.work(function, *args)
+
+        async def begun(opened: Any) -> Any:
+            done = len(opened._state.results)  # noqa: SLF001 - its own kind
+            if done:  # it is our progress too: see `TaskState.fruitless`
+                current_step().progress(None, f"{done} steps of the child are done", done)
+                await self._port.call(self._beat)
+            return await self._port.ask(function, child._shown(opened), *args)  # noqa: SLF001
+
+        return await child._work(begun)  # noqa: SLF001
 
 
 def _done(keep: float | bool) -> dict[str, Any]:  # noqa: FBT001 - as `finish` has it
@@ -450,6 +473,7 @@ class Task(View, Face[AsyncTask]):
     def remaining(self) -> Iterator[Step]:
         """The planned steps without a result, one after the other; each is offered once.
 
-        A plan that is changed meanwhile is followed as it then is.
+        A plan that is changed meanwhile is followed as it then is. What the loop does is part
+        of the step's turn: a wait for "approval" is that of this step, "name/approval".
         """
         return (Step(step, self) for step in self._core.remaining())

@@ -13,15 +13,18 @@ from msgspec import UNSET, UnsetType
 from holdfast import checkpoint as kinds
 from holdfast._task.core import KIND, Home, Terms, folded
 from holdfast._task.steps import called
+from holdfast.backends.base import for_people, from_micros
 from holdfast.errors import (
     Conflict,
     GoalMismatch,
     IdReused,
     TaskFinished,
+    TaskHeld,
     TaskNotFound,
     TaskNotOpen,
 )
 from holdfast.ids import check_id
+from holdfast.leases import is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +90,17 @@ async def resolve(
         )
     if result is not None and how != "done":
         raise ValueError(f"Only a step that is done has a result; this one is {how!r}.")
-    state = await folded(home.journal(KIND, id_))
-    if not state.exists:
+    journal = home.journal(KIND, id_)
+    state = await folded(journal)
+    head = await journal.head()
+    if not state.exists or head is None:
         raise _not_found(id_)
+    if step in state.under_way and head.lease is not None and not is_dead(head.lease.holder):
+        msg = (
+            f"Step {step!r} of task {id_!r} is running, by {for_people(head.lease.holder)}. Say "
+            "what became of it when it has ended, or when that worker's lease has."
+        )
+        raise TaskHeld(msg, head.lease.holder, from_micros(head.lease.until), head.lease.epoch)
     if step not in state.in_doubt:
         known = ", ".join(state.in_doubt) or "none"
         msg = f"Step {step!r} of task {id_!r} is not in doubt. In doubt: {known}."
@@ -139,6 +150,9 @@ async def _say(
     """Append *entry*; the head it was appended to. Its status decides whether it can be."""
     journal = home.journal(KIND, id_)
     while (head := await journal.head()) is not None:
+        if head.status == kinds.FORKING:
+            msg = f"Task {id_!r} is half a fork. Finish it by the same fork() again."
+            raise TaskNotOpen(msg)
         if head.status in refused:
             if append_id is not None and await _said(journal, entry, append_id):
                 return head

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import InlinePort, Port, drive
+from holdfast._task.context import StepContext, running
 from holdfast._task.state import Large, TaskState
 from holdfast.backends.base import UNSET, UnsetType, for_people
 from holdfast.checkpoint import Checkpoint
@@ -33,7 +35,6 @@ from holdfast.errors import (
     TaskNotFound,
     TaskNotOpen,
     TaskPaused,
-    TaskWaiting,
 )
 from holdfast.ids import check_id, check_seconds, check_ttl, make_key
 from holdfast.journal import AsyncJournal, Entry
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Core", "Home", "Terms", "View", "described", "text", "typed"]
 
 KIND = "task"
+_HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
 #: Results that are kept apart have a journal of this kind, with the id of their task.
 RESULTS = "task-result"
 
@@ -163,7 +165,7 @@ class View:
         Large results are kept apart, and a sync task loads them for this; an async one raises
         `NotLoaded`: there, ``await task.load()`` gives the same, and ``load(name)`` one of them.
         """
-        return {name: self.result(name) for name in self._state.results}
+        return {name: self.result(name) for name in list(self._state.results)}
 
     @property
     def in_doubt(self) -> list[str]:
@@ -222,11 +224,18 @@ class Core(View):
         #: Names of steps that were given out in this run.
         self._seen: dict[str, int] = {}
         self._changing_seen: dict[str, int] = {}
+        #: Changes of this run that made no difference to the plan as it then was.
+        self._idle_changes: list[str] = []
+        #: The planned step that `remaining` has last offered, while its turn lasts.
+        self._offered: StepContext | None = None
         self._counting = threading.Lock()
+        #: Waits that were come to in this run.
+        self._awaited: set[str] = set()
         #: Progress that waits for the next heartbeat, by step.
         self._reports: dict[str, dict[str, Any]] = {}
-        #: The error after which a step was not tried again.
-        self._exhausted: BaseException | None = None
+        self._beating = threading.Lock()
+        #: The last errors after which a step was not tried again. Shared with our twins.
+        self._exhausted: deque[BaseException] = deque(maxlen=16)
         #: Ours, and the store's clock, at the same moment.
         self._clock = (0.0, datetime.now(UTC))
         #: Whether the record goes when the task is closed.
@@ -256,11 +265,14 @@ class Core(View):
 
     async def __aenter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
-        self._seen.clear()
-        self._changing_seen.clear()
-        self._exhausted = None
         try:
             await self._hold.take(self._terms.wait)
+            self._seen.clear()
+            self._changing_seen.clear()
+            self._exhausted.clear()
+            self._offered = None
+            self._idle_changes.clear()
+            self._awaited.clear()
             while not await self._begin():
                 pass  # somebody spoke in between, perhaps to cancel it
         except LeaseHeld as error:
@@ -334,23 +346,31 @@ class Core(View):
 
     async def _note(self, error: BaseException) -> None:
         """Record what ended the block."""
-        if isinstance(error, TaskWaiting) and error.task_id != self.id:
-            await self._wait_for_child(error)
-        elif any(
-            one is self._exhausted or isinstance(one, DeadlinePassed) for one in single(error)
-        ):
+        errors = single(error)
+        exhausted = set(map(id, self._exhausted))
+        if any(id(one) in exhausted or isinstance(one, DeadlinePassed) for one in errors):
             await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
-        elif not all(isinstance(one, (Fenced, TaskHalted)) for one in single(error)):
+        elif not all(isinstance(one, (Fenced, TaskHalted)) for one in errors):
             await self._record(kinds.STOPPED, {"error": described(error)})
+        else:
+            for one in errors:
+                if isinstance(one, TaskHalted) and one.task_id != self.id:
+                    await self._wait_for_child(one)
 
-    async def _wait_for_child(self, waiting: TaskWaiting) -> None:
+    async def _wait_for_child(self, halted: TaskHalted) -> None:
         """Wait as a child of ours does, unless somebody has just halted this task, or woken it."""
         await self._catch_up()
         while self.status == kinds.OPEN:
             try:
-                await self._leave(waiting.task_id, "child", waiting.until, expect=self._state.seq)
+                await self._leave(halted.task_id, "child", halted.until, expect=self._state.seq)
             except Conflict:
                 await self._catch_up()
+                continue
+            # Whoever let the child go on before this was recorded did not find us waiting.
+            child = await self._home.journal(KIND, halted.task_id).head()
+            if child is None or child.status not in _HALTED:
+                await self._record(kinds.RESUMED, {"agent": None}, status=kinds.OPEN)
+            return
 
     # -- reading and writing -------------------------------------------------------------------
 
@@ -388,6 +408,16 @@ class Core(View):
                 if entry.seq > self._state.seq:
                     self._state.apply(entry)
         return True
+
+    def _around(self, name: str = "") -> StepContext | None:
+        """What *name* is within: a step that runs, or the turn of one that `remaining` offered.
+
+        A planned step is within nothing, whoever's turn it is.
+        """
+        found = running(self._state.task_id)
+        if found is None and self._offered is not None:
+            return None if name in self._state.planned_names() else self._offered
+        return found
 
     def _own(self) -> Held:
         """Our hold on the task, if we have one."""
@@ -433,9 +463,10 @@ class Core(View):
     def _check_not_halted(self, what: str) -> None:
         way_out = f"To let it go on: store.resume({self.id!r}), or `holdfast resume {self.id}`."
         if self.status == kinds.PAUSED:
-            raise TaskPaused(f"Task {self.id!r} is paused, and {what}. {way_out}")
+            raise TaskPaused(f"Task {self.id!r} is paused, and {what}. {way_out}", self.id)
         if self.status == kinds.CANCELLED:
-            raise TaskCancelled(f"Task {self.id!r} was cancelled, and {what}. {way_out}")
+            msg = f"Task {self.id!r} was cancelled, and {what}. {way_out}"
+            raise TaskCancelled(msg, self.id)
         if self.status == kinds.FORKING:
             msg = f"Task {self.id!r} is half a fork. Finish it by the same fork() again."
             raise TaskNotOpen(msg)
@@ -445,7 +476,13 @@ class Core(View):
     ) -> None:
         """Record that the task waits, and that nobody need work on it until then."""
         body = {"name": name, "kind": kind, "until": until and until.isoformat(), "away": True}
-        untils = [until, *(wait.until for wait in self._state.waits.values())]
+        # Only what was come to in this run: the program may no longer wait for the rest.
+        waits = self._state.waits
+        untils = [
+            until,
+            self.deadline,
+            *(waits[other].until for other in self._awaited if other in waits),
+        ]
         first = min((moment for moment in untils if moment is not None), default=None)
         await self._record(
             kinds.WAITING,
@@ -466,8 +503,9 @@ class Core(View):
             self._beat()
 
     def _beat(self) -> None:
-        """Store the newest progress of each step. Called by the lease's keeper, on its thread."""
-        drive(self._through(InlinePort)._flush())  # noqa: SLF001 - its own twin
+        """Store the newest progress of each step. Called on any thread: the keeper, a step."""
+        with self._beating:  # or an older report could be stored behind a newer one
+            drive(self._through(InlinePort)._flush())  # noqa: SLF001 - its own twin
 
     async def _flush(self) -> None:
         with self._folding:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast import checkpoint as kinds
 from holdfast._task.core import KIND, RESULTS, Terms, folded
 from holdfast._task.history import Version, compare, effects_after, versions
+from holdfast._task.state import TaskState
 from holdfast._task.waits import Waits
 from holdfast.errors import Conflict, EffectsWarning, TaskNotFound
 
 if TYPE_CHECKING:
-    from holdfast._task.state import TaskState
     from holdfast.checkpoint import Checkpoint
     from holdfast.journal import Entry
 
@@ -78,28 +78,41 @@ class Past(Waits):
         return type(self)(self._home, id, fresh)
 
     async def _copy(self, entries: list[Entry], id_: str, origin: dict[str, Any]) -> None:
-        target = self._home.journal(KIND, id_)
-        copied: list[tuple[str, Any]] = [(kinds.FORKING, origin)]
-        copied += [(entry.type, await self._moved(entry, id_)) for entry in entries]
-        copied.append((kinds.FORKED, origin))
+        state = TaskState(id_)
+        for entry in entries:
+            state.apply(entry)
+        status = kinds.DONE if state.status == kinds.DONE else kinds.OPEN
         head = await self._journal.head()
-        labels = {} if head is None else {**head.labels, kinds.DUE: None}
-        done = 0
+        labels = {} if head is None else {**head.labels, kinds.DUE: None, kinds.PARENT: None}
         try:
-            while done < len(copied):
-                chunk = copied[done : done + CHUNK]
-                last = done + len(chunk) == len(copied)
-                await target.append(
-                    *chunk,
-                    id=f"fork-{done}",
-                    expect=done,
-                    status=kinds.OPEN if last else kinds.FORKING,
-                    labels=labels,
-                )
-                done += len(chunk)
+            await self._begin_fork(id_, origin, labels)
+            copied = [(entry.type, await self._moved(entry, id_)) for entry in entries]
+            await self._fill(id_, [*copied, (kinds.FORKED, origin)], status)
         except Conflict as error:
             msg = f"There is a task {id_!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
+
+    async def _begin_fork(
+        self, id_: str, origin: dict[str, Any], labels: dict[str, str | None]
+    ) -> None:
+        """Let there be a task first: `Store.sweep` takes away what is kept apart for none."""
+        target = self._home.journal(KIND, id_)
+        if await target.head() is None:  # one of that id may have expired
+            await self._home.journal(RESULTS, id_).delete()
+        begin = (kinds.FORKING, origin)
+        await target.append(begin, id="fork", expect=0, status=kinds.FORKING, labels=labels)
+
+    async def _fill(self, id_: str, copied: list[tuple[str, Any]], status: str) -> None:
+        target = self._home.journal(KIND, id_)
+        for done in range(0, len(copied), CHUNK):
+            chunk = copied[done : done + CHUNK]
+            last = done + len(chunk) == len(copied)
+            await target.append(
+                *chunk,
+                id=f"fork-{done}",
+                expect=done + 1,
+                status=status if last else kinds.FORKING,
+            )
 
     async def _moved(self, entry: Entry, id_: str) -> Any:
         """An entry's body for the task *id_*, with what was kept apart copied over."""
@@ -130,6 +143,9 @@ class Past(Waits):
         body = {
             "to": to,
             "forget": [name for name in self._touched() if name not in before.results],
+            "in_doubt": {
+                name: [doubt.policy, doubt.error] for name, doubt in before.in_doubt.items()
+            },
             "plan": before.plan,
             "changes": list(before.changes),
             "decisions": len(before.decisions),

@@ -91,7 +91,8 @@ class Plans(Steps):
     def remaining(self) -> Iterator[AsyncStep]:
         """The planned steps without a result, one after the other; each is offered once.
 
-        A plan that is changed meanwhile is followed as it then is.
+        A plan that is changed meanwhile is followed as it then is. What the loop does is part
+        of the step's turn: a wait for "approval" is that of this step, "name/approval".
         """
         offered: set[str] = set()
         while True:
@@ -100,7 +101,11 @@ class Plans(Steps):
             if name is None:
                 return
             offered.add(name)
-            yield AsyncStep(self, name, item)
+            before, self._offered = self._offered, StepContext(self.id, name)
+            try:
+                yield AsyncStep(self, name, item)
+            finally:
+                self._offered = before
 
     def _left(self) -> Iterator[tuple[str, Any]]:
         """Names and items of the planned steps that have no result."""
@@ -166,12 +171,15 @@ class Plans(Steps):
         return await self._replan(reordered, self._changing("reorder", names), because)
 
     def _changing(self, how: str, what: list[Any]) -> str:
-        """What a change is known by: its content, and how often it came before in this run."""
+        """What a change is known by: its content, the step it is made in, and how often it was."""
         import hashlib  # noqa: PLC0415 - slow to import, and most plans stay as they are
 
         digest = hashlib.sha256(msgspec.json.encode(what, order="sorted")).hexdigest()[:16]
+        outer = self._around()
+        place = "" if outer is None else f"{outer.name}: "
         with self._counting:
-            return numbered(f"{how} {digest}", self._changing_seen)
+            seen = self._changing_seen if outer is None else outer.seen
+            return numbered(f"{place}{how} {digest}", seen)
 
     def _place(self, name: str, left: dict[str, Any]) -> int:
         """Where *name* is among the steps that are *left*."""
@@ -196,12 +204,12 @@ class Plans(Steps):
             if name in self._state.results
         ]
         plan = [*done, *steps]
-        if plan != self._state.plan:
-            body = {
-                "steps": plan,
-                "because": because and text(because, "reason"),
-                "change": change,
-            }
+        if plan == self._state.plan:
+            self._idle_changes.append(change)
+        else:
+            body = {"steps": plan, "because": because and text(because, "reason"), "change": change}
+            if self._idle_changes:  # on a resume they would make a difference: to this change
+                body["besides"] = self._idle_changes.copy()
             with called("replanned['steps']", "plan"):
                 await self._record(kinds.REPLANNED, body)
         return list(fresh(self._state.plan or []))

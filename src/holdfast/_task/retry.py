@@ -51,8 +51,10 @@ class Retry(Struct, frozen=True, kw_only=True):
         """Seconds from the failure of *attempt* (1, 2, …) to the next; None: there is no next."""
         if attempt >= self.attempts or not isinstance(error, self.on):
             return None
-        # The exponent is bounded: a float is not, and 1.0 ** 5000 is all that is ever asked of it.
-        wait = min(self.wait * self.factor ** min(attempt - 1, 500), self.most)
+        try:
+            wait = min(self.wait * float(self.factor) ** (attempt - 1), self.most)
+        except OverflowError:
+            wait = self.most
         return float(wait * (1 - self.jitter * random.random()))  # noqa: S311 - not a secret
 
 

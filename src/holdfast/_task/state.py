@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,6 +81,8 @@ class TaskState:
         self.results: dict[str, Any] = {}
         self.skipped: dict[str, str | None] = {}
         self.in_doubt: dict[str, Doubt] = {}
+        #: Those of them that began since the task was last opened, and have not failed.
+        self.under_way: set[str] = set()
         self.progress: dict[str, Progress] = {}
         self.tried: dict[str, list[str]] = {}
         self.waits: dict[str, Wait] = {}
@@ -102,6 +105,14 @@ class TaskState:
     def exists(self) -> bool:
         """Whether there is such a task."""
         return self.created_at is not None
+
+    def copy(self) -> TaskState:
+        """The same, as it is now: for a reader whose other threads go on."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (dict, list, set)):
+                setattr(twin, name, value.copy())
+        return twin
 
     def apply(self, entry: Entry) -> None:
         """Take in one more entry. Types this release does not know change nothing."""
@@ -127,13 +138,16 @@ class TaskState:
         if self.status == kinds.FAILED:
             self.tried.clear()  # somebody thinks that it will go better now
         self.status, self.error = kinds.OPEN, None
+        # A child that is come to again says for itself whether it still has to be waited for.
+        self.waits = {name: wait for name, wait in self.waits.items() if wait.kind != "child"}
         self.fruitless += 1
+        self.under_way.clear()
 
     def _forking(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.FORKING
 
     def _forked(self, _body: dict[str, Any], _at: datetime) -> None:
-        if self.status == kinds.FORKING:
+        if self.status in (kinds.FORKING, kinds.WAITING):
             self.status = kinds.OPEN
 
     def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
@@ -164,10 +178,11 @@ class TaskState:
     def _replanned(self, body: dict[str, Any], at: datetime) -> None:
         self.plan = body["steps"]
         self.replans.append(Replan(body.get("because"), at))
-        self.changes[body.get("change", "")] = None
+        self.changes |= dict.fromkeys([*body.get("besides", ()), body.get("change", "")])
 
     def _began(self, body: dict[str, Any], at: datetime) -> None:
         self.in_doubt[body["name"]] = Doubt(body["policy"], None, at)
+        self.under_way.add(body["name"])
 
     def _progress(self, body: dict[str, Any], at: datetime) -> None:
         name = body["name"]
@@ -182,6 +197,7 @@ class TaskState:
     def _tried(self, body: dict[str, Any], _at: datetime) -> None:
         name, error = body["name"], body["error"]
         self.tried.setdefault(name, []).append(error)
+        self.under_way.discard(name)
         doubt = self.in_doubt.get(name)
         if doubt is not None:
             self.in_doubt[name] = Doubt(doubt.policy, error, doubt.at)
@@ -215,13 +231,16 @@ class TaskState:
         if self.in_doubt or self.progress or self.tried or self.waits:  # hardly ever
             for kept in (self.in_doubt, self.progress, self.tried, self.waits):
                 kept.pop(name, None)
+            self.under_way.discard(name)
 
-    def _rewound(self, body: dict[str, Any], _at: datetime) -> None:
+    def _rewound(self, body: dict[str, Any], at: datetime) -> None:
         for name in body["forget"]:
             self.results.pop(name, None)
             self.skipped.pop(name, None)
             self.timed_out.discard(name)
             self._settle(name)
+        for name, (policy, error) in body.get("in_doubt", {}).items():
+            self.in_doubt[name] = Doubt(policy, error, at)
         self.rewinds += 1
         self.plan = body["plan"]
         self.changes = dict.fromkeys(body["changes"])

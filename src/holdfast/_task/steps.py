@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import checkpoint as kinds
-from holdfast._task.context import StepContext, running, within
+from holdfast._task.context import StepContext, within
 from holdfast._task.core import RESULTS, Core, described, typed
 from holdfast._task.retry import ASK, PLAIN, SKIP, VERIFY, How, Retry
 from holdfast._task.state import Large
-from holdfast.checkpoint import numbered
+from holdfast.checkpoint import numbered, withdraw
 from holdfast.codec import plain
 from holdfast.errors import (
     Conflict,
@@ -58,8 +58,8 @@ class Steps(Core):
         """Run *function* as the step *name* and return its result; if it is done, only return that.
 
         The result is returned as it is stored, so a first run and a resumed one see the same;
-        name a type with *as_* to have it back. A second step of the same name is name#2; a step
-        within a step is outer/name.
+        name a type with *as_* to have it back. A second step of the same name is name#2; the same
+        again after an error is the same step; a step within a step is outer/name.
 
         *in_doubt* says what happens if a process dies within the step: "retry" runs it again;
         "verify" asks the function *verify*, which is given the idempotency key and returns the
@@ -70,7 +70,12 @@ class Steps(Core):
         how = PLAIN
         if in_doubt is not None or verify is not None or retry is not None:
             how = How.of(in_doubt, verify, retry)
-        return await self._run(self._named(name), function, args, kwargs, how, as_=as_)
+        name = self._named(name)
+        try:
+            return await self._run(name, function, args, kwargs, how, as_=as_)
+        except Exception:
+            self._withdraw(name)
+            raise
 
     async def _effect(
         self,
@@ -81,16 +86,28 @@ class Steps(Core):
         how: How,
     ) -> Any:
         """`step`, for a function that was marked as an effect."""
-        return await self._run(self._named(name), function, args, kwargs, how)
+        name = self._named(name)
+        try:
+            return await self._run(name, function, args, kwargs, how)
+        except Exception:
+            self._withdraw(name)
+            raise
 
     def _named(self, name: str) -> str:
         """*name* as it is recorded: numbered if it came before, below the step it is part of."""
-        outer = running(self._state.task_id)
+        outer = self._around(name)
         if outer is not None:
             name = f"{outer.name}/{name}"
         check_id(name, "step name")
         with self._counting:
             return numbered(name, self._seen if outer is None else outer.seen)
+
+    def _withdraw(self, name: str) -> None:
+        """Let the same call after an error be the same step, as it will be on a resume."""
+        if name not in self._state.results:
+            outer = self._around(name)
+            with self._counting:
+                withdraw(name, self._seen if outer is None else outer.seen)
 
     async def _run(
         self,
@@ -173,14 +190,15 @@ class Steps(Core):
     async def _again(self, step: StepContext, how: How, error: Exception) -> bool:
         """Record that an attempt failed, and wait for the next; False if there is none."""
         if self._reports:
-            await self._flush()
+            await self._port.call(self._beat)
         if how.retry is None and not how.marked:
             return False  # as nearly all are; the end of the task's block records it
         wait = None if how.retry is None else how.retry.delay(step.attempt, error)
         failure = {"name": step.name, "attempt": step.attempt, "error": described(error)}
         await self._record(kinds.TRIED, failure | ({} if wait is None else {"wait": wait}))
         if wait is None:
-            self._exhausted = error if how.retry is not None else None
+            if how.retry is not None:
+                self._exhausted.append(error)
             return False
         await self._port.sleep(wait)
         self._check_running(f"step {step.name!r}")
@@ -225,7 +243,9 @@ class Steps(Core):
 
     # -- results -----------------------------------------------------------------------------------
 
-    async def _keep(self, name: str, result: Any, about: dict[str, Any]) -> None:
+    async def _keep(
+        self, name: str, result: Any, about: dict[str, Any], *, expect: int | None = None
+    ) -> None:
         """Record a step's result; a large one apart, so that only those who ask for it read it."""
         body = {"name": name, "result": result, **about}
         try:
@@ -236,7 +256,7 @@ class Steps(Core):
         except (NotStorable, TooLarge):  # caught first: what nearly always works has no overhead
             with called("step['result']", f"results[{name!r}]"):
                 raise
-        await self._record(kinds.STEP, body, encoded)
+        await self._record(kinds.STEP, body, encoded, expect=expect)
 
     async def _put_apart(self, result: Any, size: int) -> dict[str, Any]:
         # First this, then the entry that points to it: a crash in between leaves something that
@@ -247,7 +267,7 @@ class Steps(Core):
     async def load(self, name: str | None = None, as_: Any = None) -> Any:
         """One step's result, from where it is kept; without a *name*, a dict of all of them."""
         if name is None:
-            return {name: await self.load(name) for name in self._state.results}
+            return {name: await self.load(name) for name in list(self._state.results)}
         found = self._state.results[name]
         if isinstance(found, Large):
             found = await self._fetch(name, found.seq)

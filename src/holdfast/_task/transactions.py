@@ -52,13 +52,17 @@ class Transactions(Past):
         if function is None:
             msg = "An async task takes a transaction as a function: transaction(name, function)."
             raise TypeError(msg)
+        how = How.of(None, None, retry)
         name = self._named(name)
-        if name not in self._state.results:
-            self._check_running(f"step {name!r}")
-            how = How.of(None, None, retry)
-            while not await self._tried(name, function, args, how):
-                pass
-        return await self.load(name, as_)
+        try:
+            if name not in self._state.results:
+                self._check_running(f"step {name!r}")
+                while not await self._tried(name, function, args, how):
+                    pass
+            return await self.load(name, as_)
+        except Exception:
+            self._withdraw(name)
+            raise
 
     async def _tried(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], how: How
@@ -157,17 +161,35 @@ class Block:
         return getattr(self.connection, name)
 
     def __enter__(self) -> Self:
-        core = self._core
         if self.done:
-            self.result = self._settle(core.load(self._name))
+            self.result = self._settle(self._core.load(self._name))
             return self
+        try:
+            self._begin()
+        except BaseException:
+            self._core._withdraw(self._name)  # noqa: SLF001 - a part of the same noun
+            raise
+        return self
+
+    def _begin(self) -> None:
+        core = self._core
         core._check_running(f"step {self._name!r}")  # noqa: SLF001 - a part of the same noun
         self._began = time.monotonic()
         self._opening = core._port.backend.transaction()  # noqa: SLF001
         self._opened = self._opening.__enter__()
-        return self
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._end(kind, error, trace)
+        finally:
+            self._core._withdraw(self._name)  # noqa: SLF001 - if it is not done
+
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,

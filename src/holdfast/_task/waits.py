@@ -41,14 +41,22 @@ class Waits(Plans):
         first time and over all restarts, it returns *default*, or raises `WaitTimedOut`.
         """
         name = self._named(signal)
-        until = self._until(name, timeout)
+        try:
+            return await self._wait_for(name, signal, timeout, default, block)
+        except Exception:
+            self._withdraw(name)
+            raise
+
+    async def _wait_for(
+        self, name: str, signal: str, seconds: float | None, default: Any, block: float
+    ) -> Any:
+        until = self._until(name, seconds)
         patience = time.monotonic() + block
         while name not in self._state.results:
             self._check_running(f"wait for {signal!r}")
             await self._catch_up()
             if self._state.signals.get(signal):
-                payload = self._state.signals[signal][0]
-                await self._keep(name, payload, {"signal": signal})
+                await self._take_signal(name, signal)
             elif until is not None and self._now() >= until:
                 await self._keep(name, None, {"timed_out": True})
             elif name not in self._state.waits or time.monotonic() >= patience:
@@ -62,14 +70,31 @@ class Waits(Plans):
             raise WaitTimedOut(f"No signal {signal!r} came to task {self.id!r} in time.")
         return await self.load(name)
 
+    async def _take_signal(self, name: str, signal: str) -> None:
+        """Let the first *signal* be the result of the wait *name*, unless another took it."""
+        expect = self._state.seq  # read first: what changes from here on is a conflict
+        waiting = self._state.signals[signal]
+        try:
+            if waiting:
+                await self._keep(name, waiting[0], {"signal": signal}, expect=expect)
+        except Conflict:
+            pass
+
     async def sleep(self, seconds: float, *, block: float = 60) -> None:
         """Go on *seconds* after this was first called, whatever happens to the process meanwhile.
 
         With no more than *block* seconds to go it waits here; with more, `TaskWaiting` leaves the
         block, and the process is free. ``holdfast work`` opens the task again in time.
         """
+        check_seconds(seconds, "sleep")
         name = self._named("sleep")
-        until = self._until(name, check_seconds(seconds, "sleep"))
+        try:
+            await self._sleep(name, self._until(name, seconds), block)
+        except Exception:
+            self._withdraw(name)
+            raise
+
+    async def _sleep(self, name: str, until: datetime | None, block: float) -> None:
         while name not in self._state.results:
             self._check_running("sleep")
             left = (until - self._now()).total_seconds() if until is not None else 0
@@ -82,6 +107,7 @@ class Waits(Plans):
 
     def _until(self, name: str, seconds: float | None) -> datetime | None:
         """When the wait ends: as it was recorded, or so many *seconds* from now."""
+        self._awaited.add(name)
         known = self._state.waits.get(name)
         if known is not None:
             return known.until
