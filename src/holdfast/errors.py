@@ -22,6 +22,8 @@
     ├── Fenced                      our lease was taken over: this writer is the late one
     ├── NotFound                    (LookupError)
     │   ├── ConversationNotFound
+    │   ├── MemoryNotFound
+    │   ├── StateNotFound
     │   ├── TaskNotFound
     │   └── UnknownKind             a task that no function is registered for
     ├── InvalidId                   (ValueError) a tenant, kind, id or label that cannot be one
@@ -31,9 +33,15 @@
     ├── NotStorable                 (TypeError) a value no store can keep; says where it sits
     ├── TooLarge                    (ValueError) over a limit on size or depth; says where it sits
     ├── Unreadable                  (ValueError) stored bytes this release cannot decode
+    │   └── StateDamaged            a saved state that is not what was saved; earlier ones may be
     ├── WrongType                   (ValueError) stored data does not fit the type asked for
     ├── WindowTooSmall              (ValueError) the newest message alone is over the budget
     ├── BrokenHistory               (ValueError) messages that no provider would take
+    ├── WrongState                  (ValueError) a state of another type than the one asked for
+    ├── StateTooNew                 (ValueError) saved by a newer version of the user's program
+    ├── StateChanged                (ValueError) saved by an agent with other tools, prompt, model
+    ├── NoMigration                 (LookupError) no way from the saved version to this one
+    ├── MigrationFailed             (RuntimeError) a migration raised, or made what cannot be stored
     ├── GoalMismatch                (ValueError) a task id used again for another goal
     ├── TaskNotOpen                 (RuntimeError) written to outside its `with` block
     ├── TaskFinished                (RuntimeError) new work for a task that has ended
@@ -50,8 +58,9 @@
 
 Adapters have some of their own, all of them below `HoldfastError`.
 Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
-Two things are worth a warning: a `DurabilityWarning`, for a store that may forget what it
-acknowledged, and an `EffectsWarning`, for a past that is taken up again though its effects are out.
+Some things are worth a warning: a `DurabilityWarning`, for a store that may forget what it
+acknowledged; an `EffectsWarning`, for a past that is taken up again though its effects are out; a
+`ChangedWarning`, for a state that is loaded into an agent which is not the one that saved it.
 """
 
 from __future__ import annotations
@@ -65,6 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokenHistory",
+    "ChangedWarning",
     "Conflict",
     "ConversationNotFound",
     "DeadlinePassed",
@@ -78,7 +88,10 @@ __all__ = [
     "InvalidMessage",
     "InvalidURL",
     "LeaseHeld",
+    "MemoryNotFound",
+    "MigrationFailed",
     "MissingExtra",
+    "NoMigration",
     "NotAStore",
     "NotDurable",
     "NotFound",
@@ -87,6 +100,10 @@ __all__ = [
     "NotStorable",
     "NotTransactional",
     "SchemaTooNew",
+    "StateChanged",
+    "StateDamaged",
+    "StateNotFound",
+    "StateTooNew",
     "StepTimedOut",
     "StoreBusy",
     "StoreClosed",
@@ -112,6 +129,7 @@ __all__ = [
     "Unreadable",
     "WaitTimedOut",
     "WindowTooSmall",
+    "WrongState",
     "WrongType",
 ]
 
@@ -126,6 +144,10 @@ class DurabilityWarning(UserWarning):
 
 class EffectsWarning(UserWarning):
     """A task goes back to a point after which it has had effects, and may have them again."""
+
+
+class ChangedWarning(UserWarning):
+    """A state was saved by an agent that had other tools, another prompt, model or name."""
 
 
 class StoreError(HoldfastError):
@@ -232,6 +254,14 @@ class ConversationNotFound(NotFound):
     """There is no conversation with this id."""
 
 
+class MemoryNotFound(NotFound):
+    """There is no memory with this id in this namespace."""
+
+
+class StateNotFound(NotFound):
+    """There is no saved state with this id, or none at this position."""
+
+
 class TaskNotFound(NotFound):
     """There is no task with this id."""
 
@@ -286,6 +316,10 @@ class Unreadable(HoldfastError, ValueError):
     """Stored bytes that this release cannot decode."""
 
 
+class StateDamaged(Unreadable):
+    """A saved state does not match its digest, or a part of it is missing; none of it is given."""
+
+
 class WrongType(HoldfastError, ValueError):
     """Stored data that does not fit the type the caller asked for."""
 
@@ -305,6 +339,33 @@ class BrokenHistory(HoldfastError, ValueError):
         return str(self.args[0])
 
 
+class WrongState(HoldfastError, ValueError):
+    """The saved state is of another type: a team's, where an agent's was asked for."""
+
+
+class StateTooNew(HoldfastError, ValueError):
+    """A newer version of the user's program has saved this state."""
+
+
+class StateChanged(HoldfastError, ValueError):
+    """The state was saved by an agent that was another: ``change`` says in what."""
+
+    def __init__(self, message: str, change: Any = None) -> None:
+        super().__init__(message, change)
+        self.change = change
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoMigration(HoldfastError, LookupError):
+    """There is no way of migrations from the version that was saved to the one asked for."""
+
+
+class MigrationFailed(HoldfastError, RuntimeError):
+    """A migration raised, or made what no store can keep. Nothing was written."""
+
+
 class GoalMismatch(HoldfastError, ValueError):
     """The task exists, and has another goal."""
 
@@ -322,14 +383,13 @@ class TaskFailed(HoldfastError, RuntimeError):
 
 
 class TaskHalted(HoldfastError):
-    """The task stands still, and nothing went wrong: it goes on when somebody lets it."""
+    """The task ``task_id`` stands still, and nothing went wrong: it goes on when somebody lets it.
 
-
-class TaskWaiting(TaskHalted):
-    """The task waits, and its process is free: ``task_id``, ``waits_for`` and ``until``."""
+    If it waits, ``waits_for`` says for what, and ``until`` for how long at most.
+    """
 
     def __init__(
-        self, message: str, task_id: str, waits_for: str, until: datetime | None = None
+        self, message: str, task_id: str, waits_for: str = "", until: datetime | None = None
     ) -> None:
         super().__init__(message, task_id, waits_for, until)
         self.task_id = task_id
@@ -338,6 +398,10 @@ class TaskWaiting(TaskHalted):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class TaskWaiting(TaskHalted):
+    """The task waits, and its process is free."""
 
 
 class TaskPaused(TaskHalted):
