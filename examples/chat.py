@@ -35,4 +35,6 @@ def main(user: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: python chat.py NAME (of whom it talks to, such as alice)")
     main(sys.argv[1])

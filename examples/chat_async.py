@@ -37,4 +37,6 @@ async def show(pieces: AsyncReplyStream) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: python chat_async.py NAME (of whom it talks to, such as alice)")
     asyncio.run(main(sys.argv[1]))

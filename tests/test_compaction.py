@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import Conversation, Store, WindowTooSmall, tokens
+from holdfast import Conversation, Store, StoreReadOnly, WindowTooSmall, tokens
 from holdfast.testing.providers import check_anthropic, check_chat, check_responses
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
@@ -403,6 +403,37 @@ def test_outputs_are_shortened_in_every_shape(store: Store, shape: str) -> None:
     assert str(found).count("characters of this output are left out") == 1
 
 
+def test_a_window_that_cannot_be_made_writes_nothing(store: Store) -> None:
+    """A program that asks again and again does not make the conversation longer."""
+    chat = store.conversation("alice")
+    chat.append(user("Look."), call("a"), result("a", "fine"), user("x" * 4_000))
+    position = chat.info().position
+    for _ in range(2):
+        with pytest.raises(WindowTooSmall):
+            chat.window(max_tokens=100, compact="outputs")
+    assert chat.info().position == position
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_store_that_cannot_be_written_is_not_compacted(tmp_path: Path, face: str) -> None:
+    """No model is paid for a summary that cannot be kept; and there is a window all the same."""
+    written = Place("sqlite", face, tmp_path)
+    said = [call("a"), result("a", "y" * 4_000), *numbered(20)]
+    written.open().conversation("alice").append(*said)
+    chat = written.open(readonly=True).conversation("alice")
+
+    def never(_: list[Message]) -> str:
+        pytest.fail("asked")
+
+    found = chat.window(max_tokens=10 * EACH + 3, compact=["outputs", "trim", never])
+    assert found == chat.window(max_tokens=10 * EACH + 3, compact=never) == said[-10:]
+    with pytest.raises(StoreReadOnly):
+        chat.compact(never, keep_tokens=EACH + 3)
+    with pytest.raises(WindowTooSmall):
+        chat.window(max_tokens=5, compact="outputs")
+    written.close()
+
+
 @pytest.mark.parametrize("how", ["summarise", 5, None, ["trim", "x"], ""])
 def test_another_way_is_refused(store: Store, how: Any) -> None:
     """Before anything is read."""
@@ -478,6 +509,20 @@ def test_a_summary_of_what_was_taken_back_meanwhile_does_not_stand(two: Two) -> 
         assert chat.compact(meanwhile, keep_tokens=EACH + 3) is None
         assert chat.window() == left
         chat.delete()
+
+
+def test_a_summary_does_not_get_into_a_conversation_that_was_begun_anew(two: Two) -> None:
+    """Under the same id, and at the same positions, somebody else may be speaking."""
+    chat, other = two
+    chat.append(*numbered(6))
+
+    def renewing(_: list[Message]) -> str:
+        other.delete()
+        other.append(*numbered(6))
+        return "secrets"
+
+    assert chat.compact(renewing, keep_tokens=EACH + 3) is None
+    assert (chat.window(), chat.summaries()) == (numbered(6), [])
 
 
 CHILD = """

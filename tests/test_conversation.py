@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from holdfast import (
     WindowTooSmall,
     WrongType,
 )
-from holdfast.backends.base import Append, Head, Key
+from holdfast.backends.base import Append, Appended, Head, Key
 from holdfast.conversation import CHUNK, COPIED, FORKING
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
@@ -764,6 +765,34 @@ def test_a_popped_message_is_no_longer_pinned(store: Store) -> None:
     assert chat.pop() == user("pinned")
     chat.append(user("3"))
     assert (chat.pinned(), chat.window(max_messages=1)) == ([], [user("3")])
+
+
+def test_what_is_popped_just_now_is_not_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stay in every window, though it was taken back; an append meanwhile does no harm."""
+    with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
+        chat, other = one.conversation("alice"), two.conversation("alice")
+        chat.append(user("1"), user("2"))
+        append = one.backend.append
+
+        def meanwhile(change: Callable[[], object]) -> None:
+            """Let *change* come between what is looked at and what is written."""
+
+            def late(request: Append) -> Appended:
+                monkeypatch.setattr(one.backend, "append", append)
+                change()
+                return append(request)
+
+            monkeypatch.setattr(one.backend, "append", late)
+
+        meanwhile(other.pop)
+        with pytest.raises(InvalidMessage, match="has no message at 2"):
+            chat.pin(2)
+        assert chat.pinned() == []
+        meanwhile(lambda: other.append(user("3")))
+        chat.pin(1)
+        assert chat.pinned() == [(1, user("1"))]
 
 
 def test_a_fork_keeps_its_pins(store: Store) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BrokenHistory
+from holdfast.messages import to_anthropic, to_chat, to_responses
 from holdfast.messages.repair import repair
 from holdfast.testing.providers import check_anthropic, check_chat, check_responses
 from tests import histories
@@ -143,6 +144,39 @@ def test_raising_names_each_thing_that_is_wrong() -> None:
         "- message 3: the result of 'x' answers no call; left out",
         'repair="stub" or repair="drop" makes them whole; neither changes what is stored.',
     ]
+
+
+NOON = {"role": "assistant", "content": "Noon."}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "messages"),
+    [
+        ("headless", "anthropic", [NOON, ASKED]),
+        ("trailing_space", "anthropic", [ASKED, NOON | {"content": "Noon. "}]),
+        ("empty_message", "anthropic", [ASKED, NOON | {"content": ""}, ASKED]),
+        ("empty_message", "chat", [ASKED, NOON | {"content": None}, ASKED]),
+        (
+            "orphan_reasoning",
+            "responses",
+            [ASKED, {"type": "reasoning", "id": "rs_1", "summary": []}, ASKED],
+        ),
+    ],
+)
+def test_raising_is_for_damage_only(kind: str, shape: Shape, messages: list[Message]) -> None:
+    """Where a window was cut, and what the model did not say, nobody can put right."""
+    done = repair(messages, "raise", shape=shape)
+    CHECKS[shape](done.messages)
+    assert [r.kind for r in done.repairs] == [kind]
+    convert = {"chat": to_chat, "responses": to_responses, "anthropic": to_anthropic}[shape]
+    CHECKS[shape](convert(messages, rule="raise").messages)
+
+
+def test_raising_names_only_what_is_damage() -> None:
+    """The rest would lead astray."""
+    with pytest.raises(BrokenHistory) as caught:
+        repair([NOON, ASKED, uses("a"), ASKED], "raise")
+    assert [found.kind for found in caught.value.repairs] == ["unanswered_call"]
 
 
 def test_a_rule_that_does_not_exist_is_refused() -> None:

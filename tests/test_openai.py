@@ -20,6 +20,7 @@ from holdfast import (
     MissingExtra,
     StoreReadOnly,
     WindowTooSmall,
+    tokens,
 )
 from holdfast.adapters.openai import (
     AsyncChat,
@@ -31,7 +32,7 @@ from holdfast.adapters.openai import (
 )
 from holdfast.messages._stubs import INTERRUPTED
 from tests import nouns, openai_rig
-from tests.nouns import Place, bot, call, system, user
+from tests.nouns import Place, bot, call, result, system, user
 from tests.openai_rig import HELLO, Rig, Till, cut_short, paying, texts
 from tests.openai_server import Answer, Request, Server, Trouble
 
@@ -183,6 +184,40 @@ def test_a_reply_that_says_nothing_at_all_does_not_end_the_chat(rig: Rig) -> Non
     assert server.refused == []
 
 
+@pytest.mark.parametrize("how", ["send", "stream"])
+def test_a_reply_without_anything_in_it_is_one_answer(rig: Rig, how: str) -> None:
+    """A content filter took all of it: the model is not asked again and again."""
+    with Server(Answer(finish="content_filter"), Answer("Yes.")) as server:
+        chat = rig.chat(server)
+        if how == "send":
+            chat.send(HELLO, id="m1")
+        else:
+            assert list(chat.stream(HELLO, id="m1")) == []
+        assert len(server.requests) == 1
+        known = rig.chat(server).send(HELLO, id="m1")
+        assert (known.text, known.finish_reason, known.stored) == ("", "content_filter", True)
+        assert rig.chat(server).resume() is None
+        assert rig.chat(server).send("And now?").text == "Yes."
+    assert server.refused == []
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        Answer(finish="content_filter"),
+        Answer(finish="length", reasoning="I wonder"),
+        Answer("", finish="stop"),
+    ],
+    ids=["filtered", "only-reasoning", "empty"],
+)
+def test_a_reply_that_says_nothing_is_no_damage(rig: Rig, nothing: Answer) -> None:
+    """Whoever wants damage to be an error does not mean that."""
+    with Server(nothing, Answer("Yes.")) as server:
+        rig.chat(server, repair="raise").send(HELLO)
+        assert rig.chat(server, repair="raise").send("Go on.").text == "Yes."
+    assert server.refused == []
+
+
 # -- errors, and the same thing again --------------------------------------------------------------
 
 
@@ -250,6 +285,39 @@ def test_under_an_id_an_unanswered_question_is_answered(rig: Rig) -> None:
     assert texts(rig.messages()) == ["user: a", "user: b", "assistant: Yes, both."]
 
 
+def test_under_an_id_a_reply_that_was_popped_is_no_answer(rig: Rig) -> None:
+    """Somebody wanted another one; a thought that is left of the first is none either."""
+    with Server(Answer("Yes.", reasoning="Hm."), Answer("No.")) as server:
+        rig.chat(server).send(HELLO, id="m1")
+        rig.place.open().conversation("alice").pop()
+        second = rig.chat(server).send(HELLO, id="m1")
+        third = rig.chat(server).send(HELLO, id="m1")
+    assert (second.text, second.stored) == (third.text, not third.stored) == ("No.", False)
+    assert texts(rig.messages()) == [f"user: {HELLO}", "assistant: No."]
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("gone", ["popped", "replaced"])
+def test_under_an_id_a_question_that_is_gone_is_asked_again(rig: Rig, gone: str) -> None:
+    """What stands in its place now is no answer to it; and it is asked once again, not more."""
+    before = [user("So far."), bot("Fine.")]
+    with Server(Answer("Yes."), Answer("Yes, again.")) as server:
+        conversation = rig.place.open().conversation("alice")
+        conversation.append(*before)
+        rig.chat(server).send(HELLO, id="m1")
+        if gone == "popped":
+            conversation.pop()
+            conversation.pop()
+        else:
+            conversation.replace(*before)
+        second = rig.chat(server).send(HELLO, id="m1")
+        third = rig.chat(server).send(HELLO, id="m1")
+    assert [second.text, third.text] == ["Yes, again."] * 2
+    assert (second.stored, third.stored) == (False, True)
+    assert texts(rig.messages())[2:] == [f"user: {HELLO}", "assistant: Yes, again."]
+    assert server.refused == []
+
+
 def test_an_id_that_was_used_for_other_words_is_an_error(rig: Rig) -> None:
     """Somebody has made a mistake, and the model is not asked to guess."""
     with Server(Answer("Yes.")) as server:
@@ -304,6 +372,31 @@ def test_tools_and_instructions_count(rig: Rig) -> None:
     """They are sent with every request."""
     with Server() as server, pytest.raises(WindowTooSmall):
         rig.chat(server, max_tokens=40, tools=[Till().pay], instructions="word " * 10).send("Hi")
+
+
+def test_what_was_stored_by_the_other_api_counts_as_it_is_sent(one_by_one: Rig) -> None:
+    """There it may take more."""
+    counter = tokens.counter("gpt-5")
+    conversation = one_by_one.place.open().conversation("alice")
+    for n in range(10):
+        ids = [f"{n}-{m}" for m in range(4)]
+        conversation.append(user("Look."), call(*ids), *map(result, ids), bot("Done."))
+    budgets = range(330, 400, 15)
+    with Server(brain=lambda _: Answer("Yes.")) as server:
+        for most in budgets:
+            id_ = conversation.fork(f"of-{most}").id
+            one_by_one.chat(server, id_, api="responses", max_tokens=most).send(HELLO)
+    sizes = [sum(map(counter, r.history)) + counter.priming for r in server.requests]
+    assert all(most - 150 < size <= most for size, most in zip(sizes, budgets, strict=True))
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("count", [len, "gpt-5", None], ids=["own", "named", "none"])
+def test_a_chat_counts_as_it_is_told(one_by_one: Rig, count: Any) -> None:
+    """By a function, by a model's name, or as its own model does."""
+    with Server(Answer("Yes.")) as server:
+        one_by_one.chat(server, max_tokens=50, count=count, instructions="Hm.").send(HELLO)
+    assert len(server.requests) == 1
 
 
 def test_a_conversation_can_change_from_one_api_to_the_other(rig: Rig) -> None:

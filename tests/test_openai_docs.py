@@ -87,6 +87,15 @@ def hear(program: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("name", ["chat.py", "chat_async.py"])
+def test_an_example_says_how_it_is_called(name: str) -> None:
+    """To whoever has just tried it."""
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"usage: python {name} NAME")
+
+
+@pytest.mark.parametrize("name", ["chat.py", "chat_async.py"])
 def test_an_example_is_killed_and_goes_on_in_the_next_process(name: str, tmp_path: Path) -> None:
     """While the model is thinking; the question is not asked again, and nothing is forgotten."""
     script = (

@@ -12,6 +12,7 @@ import pytest
 from openai import APIConnectionError, AsyncOpenAI, InternalServerError
 
 import holdfast
+from holdfast import LeaseHeld
 from holdfast.adapters import _openai_stream
 from holdfast.adapters.openai import (
     AsyncChat,
@@ -154,6 +155,33 @@ def test_a_sync_stream_that_is_left_lets_go_at_once(one_by_one: Rig) -> None:
         chat = one_by_one.chat(server, wait=0)
         assert chat.partial() == LONG[:8]
         assert chat.send("And?").text == "Yes."
+
+
+def test_a_stream_that_is_still_open_is_named_to_who_waits_for_it(one_by_one: Rig) -> None:
+    """It is the same program's, which would look for another process in vain."""
+    with Server(Answer(LONG), Answer("Yes.")) as server:
+        chat = one_by_one.chat(server, wait=0)
+        pieces = chat.stream(HELLO)
+        next(pieces)
+        with pytest.raises(LeaseHeld, match=r"stream of this chat in 'alice' is still open.*close"):
+            chat.send("And?")
+        with pytest.raises(LeaseHeld, match="is held by a chat"):
+            one_by_one.chat(server, wait=0).send("And?")
+        pieces.close()
+        assert chat.send("And?").text == "Yes."
+
+
+def test_a_reply_that_was_popped_does_not_come_back_as_a_partial_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces are still in the journal; its end had come."""
+    monkeypatch.setattr(_openai_stream, "PIECE_CHARACTERS", 30)
+    with Server(Answer(LONG), Answer("Yes.")) as server:
+        list(rig.chat(server).stream(HELLO))
+        rig.place.open().conversation("alice").pop()
+        assert rig.chat(server).partial() is None
+        rig.chat(server).send("And?")
+    assert texts(server.requests[1].history) == [f"user: {HELLO}", "user: And?"]
 
 
 def test_a_sync_stream_has_its_reply_at_the_end(one_by_one: Rig) -> None:

@@ -121,6 +121,28 @@ def test_a_call_that_cannot_be_made_is_answered_with_the_reason(
     assert till.paid == []
 
 
+def test_a_call_that_was_cut_off_before_its_arguments_is_not_made(rig: Rig) -> None:
+    """No arguments are not the defaults; but for a tool that takes none they are all."""
+    done: list[str] = []
+
+    def wipe(what: str = "everything") -> str:
+        """Wipe a disk."""
+        done.append(what)
+        return "wiped"
+
+    def now() -> str:
+        """Say the time."""
+        return "12:00"
+
+    calls = (("now", ""), ("wipe", ""))
+    with Server(Answer(calls=calls, finish="length"), Answer("Sorry.")) as server:
+        rig.chat(server, tools=[wipe, now]).send("Wipe the temporary files.")
+    time, refused = sorted(rig.results())
+    assert (time, done) == ("12:00", [])
+    assert "wipe cannot be called like this: there are no arguments" in refused
+    assert server.refused == []
+
+
 def test_an_error_in_a_tool_is_told_to_the_model_as_data(rig: Rig) -> None:
     """It is a result like any other."""
     till = Till(fails=True)
@@ -193,6 +215,26 @@ def test_a_model_that_only_ever_calls_tools_is_stopped(rig: Rig) -> None:
         with pytest.raises(TooManyRounds):
             rig.chat(server, tools=[till.pay], max_rounds=1).resume()
     assert len(till.paid) == 4
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("how", ["send", "stream"])
+def test_what_was_called_in_the_last_round_is_run_and_resume_goes_on(rig: Rig, how: str) -> None:
+    """So many requests and no more; and nothing is left in doubt, for which nobody was killed."""
+    till = Till()
+
+    def brain(request: Request) -> Answer:
+        paid = len(request.results)
+        return Answer("Done.") if paid == 3 else Answer(calls=(("pay", {"bill": paid + 1}),))
+
+    with Server(brain=brain) as server:
+        chat = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise")
+        with pytest.raises(TooManyRounds, match="2 times"):
+            list(getattr(chat, how)(HELLO))
+        assert len(server.requests) == 2
+        assert rig.results() == ["paid 1", "paid 2"]
+        reply = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise").resume()
+    assert (reply.text, till.paid, len(server.requests)) == ("Done.", [1, 2, 3], 4)
     assert server.refused == []
 
 

@@ -12,6 +12,7 @@ import holdfast
 from holdfast import Store, StoreReadOnly, WindowTooSmall, _window, tokens
 from holdfast.backends.base import Append, Appended, Backend, Record
 from holdfast.errors import BrokenHistory
+from holdfast.messages import to_anthropic
 from holdfast.messages.repair import repair
 from holdfast.messages.shape import binds_next, calls_of, results_of, role_of
 from holdfast.testing.providers import check_anthropic, check_chat, check_responses
@@ -87,8 +88,11 @@ class Anthropic(Chat):
     name = "anthropic"
 
     def check(self, messages: list[Message]) -> None:
-        """The system's words go beside the messages there."""
-        check_anthropic([m for m in messages if m["role"] != "system"])
+        """The system's words go beside the messages there; nothing else is left to be done."""
+        sent = to_anthropic(messages)
+        assert sent.repairs == []
+        assert bool(sent.system) == any(m["role"] == "system" for m in messages)
+        check_anthropic(sent.messages)
 
     def calls(self, ids: list[str], number: int) -> list[Message]:
         """Blocks beside what is said."""
@@ -487,6 +491,17 @@ def test_a_window_of_anthropics_shape_begins_with_the_user(store: Store) -> None
     assert chat.repairs() == []
 
 
+def test_where_a_window_is_cut_is_no_damage(store: Store) -> None:
+    """Not even to those who want damage to be an error."""
+    chat = store.conversation("alice")
+    for n in range(6):
+        chat.append(user(str(n)), bot(f"{n}. "))
+    for most in (4, 5):
+        found = chat.window(max_messages=most, repair="raise", shape="anthropic")
+        check_anthropic(found)
+        assert found[-2:] == [user("5"), bot("5.")]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -595,6 +610,16 @@ def test_system_messages_need_not_stay(store: Store) -> None:
     assert chat.window(max_messages=2) == [system("s"), user("2")]
     assert chat.window(max_messages=2, keep_system=False) == [user("1"), user("2")]
     assert chat.window(keep_system=False) == chat.messages()
+
+
+def test_a_pinned_system_message_stays_in_any_case(store: Store) -> None:
+    """And is there once."""
+    chat = store.conversation("alice")
+    chat.append(system("s"), pin=True)
+    chat.append(*(user(str(n)) for n in range(10)))
+    for keep in (True, False):
+        assert chat.window(max_messages=2, keep_system=keep) == [system("s"), user("9")]
+        assert chat.window(keep_system=keep) == chat.messages()
 
 
 def test_room_is_left_for_the_reply_and_the_tools(store: Store) -> None:

@@ -18,7 +18,7 @@ from holdfast._conversation.notes import SHORTENED, SUMMARY, Notes, Summary, fin
 from holdfast._conversation.transcript import POPPED, Item
 from holdfast._window import Budget, Units, View, Window
 from holdfast.backends.base import Head
-from holdfast.errors import Conflict, WindowTooSmall
+from holdfast.errors import Conflict, StoreReadOnly, WindowTooSmall
 from holdfast.messages.repair import repair
 
 if TYPE_CHECKING:
@@ -78,15 +78,21 @@ class Compactor:
         while (head := await self._journal.head()) is not None:
             try:
                 found, notes = await self._view(head, budget, **terms)
-            except WindowTooSmall:
+            except WindowTooSmall as error:
                 if not lengths:
                     raise
-                items = await self._items(head, await self._fronts.of(head))
-                await self._shorten(items, head.seq, max(SHORT, lengths.pop(0)))
+                try:
+                    items = await self._items(head, await self._fronts.of(head))
+                    await self._shorten(items, head.seq, max(SHORT, lengths.pop(0)))
+                except StoreReadOnly:
+                    raise error from None
                 continue
             if not (found.cut and left):
                 return found, notes
-            await self.run([left.pop(0)], keep=budget.room // 2, count=budget.count)
+            try:
+                await self.run([left.pop(0)], keep=budget.room // 2, count=budget.count)
+            except StoreReadOnly:
+                left.clear()  # nothing can be kept: what fits has to do
         return None
 
     async def _view(
@@ -160,6 +166,7 @@ class Compactor:
         before = scene.summary
         text = None if before is None else before.text
         if callable(step):
+            await self._check_writable()
             text = await self._text(step, scene, [message for _, message in gone])
         body = {
             "upto": scene.upto,
@@ -168,6 +175,10 @@ class Compactor:
             "previous": 0 if before is None else before.position,
         }
         return await self._stand(scene, body)
+
+    async def _check_writable(self) -> None:
+        """`StoreReadOnly`, before a model is paid for what could not be kept."""
+        await self._journal.append()  # of nothing, which only a store that takes writes takes
 
     async def _text(self, summarise: Summarise, scene: Scene, gone: list[dict[str, Any]]) -> str:
         before = None if scene.summary is None else scene.summary.message

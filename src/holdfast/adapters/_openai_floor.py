@@ -7,19 +7,19 @@ not come to its end.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
 from holdfast._conversation.transcript import MESSAGE, Transcript
 from holdfast.adapters._openai_wire import Call, calls_in, text_of
-from holdfast.errors import Conflict, HoldfastError, IdReused
+from holdfast.errors import Conflict, HoldfastError, IdReused, LeaseHeld
 from holdfast.leases import Hold, Keeper
 from holdfast.messages import results_of
 from holdfast.messages.shape import role_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
 
     from holdfast.conversation import AsyncConversation
@@ -48,8 +48,9 @@ NOWHERE = 2**53
 class Turn(Struct):
     """What the user said last, and all that came of it."""
 
-    position: int = 0
     asked: Message | None = None
+    #: Where the newest message is.
+    position: int = 0
     messages: list[Message] = []
     requests: list[dict[str, Any]] = []
     #: The tool calls without a result, and which of them were begun.
@@ -57,15 +58,18 @@ class Turn(Struct):
     begun: set[str] = set()
     #: The beginning of a reply whose end never came.
     partial: str = ""
-    #: Whether the last message is one.
+    #: Whether the last message is one, or its end was popped.
     cut: bool = False
 
-    def take(self, kind: str, body: Any) -> None:
+    def take(self, position: int, kind: str, body: Any) -> None:
         """Add the next entry."""
         if kind == MESSAGE:
+            self.position = position
             self._say(body)
         elif kind == REQUEST:
             self.requests.append(body)
+            # It was stored with a reply, right behind it.
+            self.partial, self.cut = "", position != self.position + 1
         elif kind == BEGUN:
             self.begun.update(body["calls"])
         elif kind == DROPPED:
@@ -123,18 +127,40 @@ class Floor:
     """
 
     def __init__(
-        self, conversation: AsyncConversation, keeper: Keeper, *, lease: float, wait: float
+        self,
+        conversation: AsyncConversation,
+        keeper: Keeper,
+        *,
+        lease: float,
+        wait: float,
+        streams: set[Floor],
+        streaming: bool = False,
     ) -> None:
         self._conversation = conversation
         self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
         self._port = self._journal._port  # noqa: SLF001
         self._hold = Hold(self._port, keeper, self._journal.key, lease, agent="a chat")
         self._wait = wait
+        self._streams = streams  # those of the same chat that are not at their end
+        self._streaming = streaming
 
     async def __aenter__(self) -> Self:
         """Wait for the right to speak; `LeaseHeld`, if that takes too long."""
-        await self._hold.take(self._wait)
+        try:
+            await self._hold.take(self._wait)
+        except LeaseHeld as held:
+            raise (self._still_open(held) if self._streams else held) from None
+        if self._streaming:
+            self._streams.add(self)
         return self
+
+    def _still_open(self, held: LeaseHeld) -> LeaseHeld:
+        msg = (
+            f"A stream of this chat in {self._conversation.id!r} is still open, and one speaks at "
+            "a time. Read it to its end, or close it: with chat.stream(…) as pieces, or "
+            "pieces.close()."
+        )
+        return LeaseHeld(msg, held.holder, held.until, held.epoch)
 
     async def __aexit__(
         self,
@@ -143,6 +169,7 @@ class Floor:
         trace: TracebackType | None,
     ) -> None:
         """Let others speak."""
+        self._streams.discard(self)
         try:
             await self._hold.let_go()
         except HoldfastError as trouble:
@@ -164,8 +191,22 @@ class Floor:
         )
         return record.seq
 
-    async def find(self, message: Message, id: str) -> int | None:
-        """Where *message* was stored under *id*, if it was; `IdReused`, if another was."""
+    async def find(self, message: Message, id: str) -> tuple[Turn | None, str]:
+        """The turn that *message* began under *id*, if it did; `IdReused`, if another did.
+
+        One that was popped or replaced since is asked as if for the first time. Its id is taken by
+        then, so there is another one, which is the same for all who ask again.
+        """
+        while (position := await self._find(message, id)) is not None:
+            turn = await self.turn_at(position)
+            if turn.asked is not None:
+                return turn, id
+            digest = hashlib.sha256(f"{position} {id}".encode()).hexdigest()
+            id = f"again-{digest[:32]}"
+        return None, id
+
+    async def _find(self, message: Message, id: str) -> int | None:
+        """Where *message* was stored under *id*."""
         try:
             # An id that is known goes before any condition, and this one never holds.
             return await self.write((MESSAGE, message), id=id, expect=NOWHERE)
@@ -176,39 +217,43 @@ class Floor:
 
     async def turn(self) -> Turn:
         """What was said since the user last spoke."""
-        found: list[tuple[str, Any]] = []
+        turn, entries = await self._since()
+        for entry in entries:
+            turn.take(*entry)
+        return turn
+
+    async def turn_at(self, position: int) -> Turn:
+        """What came of what was asked at *position*, up to the model's answer.
+
+        If that was popped or replaced, nothing was asked; and a reply that was is no answer.
+        """
+        turn, entries = await self._since(position)
+        for at, kind, body in entries if turn.asked is not None else ():
+            if kind == MESSAGE and is_question(body):
+                if turn.answered:
+                    return turn
+                continue
+            turn.take(at, kind, body)
+            # It stands behind the last message of a reply. Amid them nobody can tell.
+            if kind == REQUEST and turn.answered:
+                return turn
+        return turn
+
+    async def _since(self, asked: int = 0) -> tuple[Turn, list[tuple[int, str, Any]]]:
+        """The turn of the question at position *asked*, or the newest, and what is behind it."""
+        found: list[tuple[int, str, Any]] = []
         turn = Turn()
 
-        def take_message(position: int, message: Message) -> bool:
-            if is_question(message):
+        def take(position: int, message: Message) -> bool:
+            if position == asked if asked else is_question(message):
                 turn.position, turn.asked = position, message
                 return False
-            found.append((MESSAGE, message))
+            found.append((position, MESSAGE, message))
             return True
 
         def see(entry: Entry) -> None:
-            found.append((entry.type, entry.body))
+            found.append((entry.seq, entry.type, entry.body))
 
-        await Transcript(self._journal).newest_first(take_message, PAGE, see=see)
-        return _folded(turn, found[::-1])
-
-    async def turn_at(self, position: int) -> Turn:
-        """What came of what was asked at *position*, up to the model's answer."""
-        turn = Turn(position)
-        async for entries in self._journal.pages(after=position, size=PAGE):
-            for entry in entries:
-                if entry.type == MESSAGE and is_question(entry.body):
-                    if turn.answered:
-                        return turn
-                    continue
-                turn.take(entry.type, entry.body)
-                # It stands behind the last message of a reply. Amid them nobody can tell.
-                if entry.type == REQUEST and turn.answered:
-                    return turn
-        return turn
-
-
-def _folded(turn: Turn, entries: Iterable[tuple[str, Any]]) -> Turn:
-    for kind, body in entries:
-        turn.take(kind, body)
-    return turn
+        after = max(0, asked - 1)
+        await Transcript(self._journal).newest_first(take, PAGE, after=after, see=see)
+        return turn, found[::-1]

@@ -7,17 +7,31 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError
-from holdfast.messages import to_chat, to_responses
+from holdfast.messages import shape_of, to_chat, to_responses
+from holdfast.messages.convert import alone
+from holdfast.tokens import Counter, counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.adapters._openai_tools import Tool
     from holdfast.messages.repair import Rule
+    from holdfast.messages.shape import Shape
+    from holdfast.tokens import Count
 
     Message = dict[str, Any]
 
-__all__ = ["WIRES", "Assembly", "Call", "ModelFailed", "Said", "Wire", "calls_in", "text_of"]
+__all__ = [
+    "WIRES",
+    "Assembly",
+    "Call",
+    "ModelFailed",
+    "Said",
+    "Wire",
+    "as_sent",
+    "calls_in",
+    "text_of",
+]
 
 #: Why a reply of Responses is incomplete, in the words of Chat Completions.
 REASONS = {"max_output_tokens": "length"}
@@ -351,6 +365,32 @@ def _told(tool: Tool) -> dict[str, Any]:
         "parameters": tool.parameters,
         **strict,
     }
+
+
+def as_sent(given: Count | str, shape: Shape) -> Count:
+    """A count of messages that are stored in any shape, and sent in this one."""
+    count: Callable[..., int] = counter(given) if isinstance(given, str) else given
+
+    def counted(message: Mapping[str, Any], *most: int | None) -> int:
+        if shape_of(message) in (None, shape):
+            return count(message, *most)
+        return sum(count(part, *most) for part in alone(message, shape))
+
+    if not isinstance(count, Counter):
+        return counted
+    return _SentCounter(count, counted)
+
+
+class _SentCounter(Counter):
+    """A counter that counts what is sent."""
+
+    def __init__(self, own: Counter, counted: Callable[..., int]) -> None:
+        super().__init__(own.name, own.text, exact=own.exact, model=own.model)
+        self.priming = own.priming
+        self._counted = counted
+
+    def __call__(self, message: Mapping[str, Any], most: int | None = None) -> int:
+        return self._counted(message, most)
 
 
 def _counted(sent: int, made: int, cached: int | None, thought: int | None) -> dict[str, int]:

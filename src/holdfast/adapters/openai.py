@@ -34,7 +34,7 @@ from holdfast.adapters._openai_hands import CallsInDoubt, Hands
 from holdfast.adapters._openai_reply import Made, Reply, Request, Usage, sum_of
 from holdfast.adapters._openai_stream import AsyncReplyStream, Live, ReplyStream, StreamCut
 from holdfast.adapters._openai_tools import Tool, tool, toolbox
-from holdfast.adapters._openai_wire import WIRES, Call, ModelFailed, Said
+from holdfast.adapters._openai_wire import WIRES, Call, ModelFailed, Said, as_sent
 from holdfast.codec import plain
 from holdfast.conversation import AsyncConversation, Conversation
 from holdfast.errors import HoldfastError, InvalidMessage, MissingExtra
@@ -120,13 +120,15 @@ class AsyncChat:
         self._hands = Hands(self._port, functions, task, repair)
         self._max_tokens = max_tokens
         # Exact counting loads a vocabulary, which takes a moment: not where nothing is counted.
-        self._count = count or (tokens.counter(model) if max_tokens else tokens.estimate)
+        counted = count or (tokens.counter(model) if max_tokens else tokens.estimate)
+        self._count = as_sent(counted, api)
         self._compact = compact
         self._reserve = reserve
         self._wire = WIRES[api]
         self._repair: Rule = repair
         self._max_rounds = max_rounds
         self._keeper = Keeper(self._port.backend)
+        self._streams: set[Floor] = set()
         self._lease = check_seconds(lease, "lease")
         self._wait = wait
         self._params = _checked(params)
@@ -178,8 +180,15 @@ class AsyncChat:
                     return
         raise ValueError(f"No tool call {call_id!r} is waiting for a result.")
 
-    def _floor(self) -> Floor:
-        return Floor(self.conversation, self._keeper, lease=self._lease, wait=self._wait)
+    def _floor(self, *, streaming: bool = False) -> Floor:
+        return Floor(
+            self.conversation,
+            self._keeper,
+            lease=self._lease,
+            wait=self._wait,
+            streams=self._streams,
+            streaming=streaming,
+        )
 
     async def _unanswered(self, floor: Floor) -> bool:
         turn = await floor.turn()
@@ -189,10 +198,9 @@ class AsyncChat:
         """Make *content* durable, unless it is; returns its turn if that has been answered."""
         message = _message(content)
         if id is not None:
-            position = await floor.find(message, id)
-            if position is not None:
-                turn = await floor.turn_at(position)
-                return turn if turn.answered else None
+            found, id = await floor.find(message, id)
+            if found is not None:
+                return found if found.answered else None
         turn = await floor.turn()
         if id is None and turn.asked == message and not turn.answered:
             return None
@@ -287,7 +295,7 @@ class AsyncChat:
         self, done: list[Reply], content: Content | None, id: str | None, params: dict[str, Any]
     ) -> AsyncGenerator[str, None]:
         """The pieces of a reply; at their end, *done* has all of it."""
-        async with self._floor() as floor:
+        async with self._floor(streaming=True) as floor:
             if content is None and not await self._unanswered(floor):
                 return
             known = None if content is None else await self._begin(floor, content, id)

@@ -115,6 +115,14 @@ def to_anthropic(
     return _convert(messages, "anthropic", system, rule, keep_open=keep_open)
 
 
+def alone(message: Message, target: Shape) -> list[dict[str, Any]]:
+    """What becomes of *message* in the shape *target*, before it is put together with others."""
+    work = _Conversion(target)
+    work.take(message, 0, shape_of(message))
+    work.flush()
+    return [made for _, made in work.made]
+
+
 class _Conversion:
     """One history on its way into one shape."""
 
