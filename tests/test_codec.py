@@ -448,6 +448,7 @@ def test_a_small_body_cannot_become_all_of_the_memory() -> None:
         (body(b'["m",1]', flags=1), "cannot be decompressed"),
         (body(b'["m",'), "not JSON"),
         (body(b""), "not JSON"),
+        (body(b'["m","\xff"]'), "not JSON"),
     ],
 )
 def test_bodies_that_cannot_be_read_say_why(bad: bytes, message: str) -> None:

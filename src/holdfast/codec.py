@@ -108,7 +108,7 @@ class Codec:
             payload = body[HEADER:-CHECK] if plain else _unpack(body, self.max_bytes)
             try:
                 content = decode(payload)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Unreadable(f"A stored body is not JSON: {error}") from error
             if content and content[0].__class__ is str:
                 found.append(content)
