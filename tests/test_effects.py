@@ -41,6 +41,75 @@ def test_an_effect_is_a_step_of_the_open_task(tmp_path: Path) -> None:
     assert (send.__name__, send.__doc__) == ("send", "Send a mail.")
 
 
+def test_a_call_is_the_same_however_its_arguments_are_passed() -> None:
+    """A model, or a framework, passes them by name one time and by place the next."""
+    sent = Calls()
+
+    @effect
+    def send(to: str, text: str = "hello", *more: str, **options: str) -> None:
+        sent(to, text)
+
+    with holdfast.open("memory:") as store:
+        with store.task("t", GOAL):
+            send("ann", "hi")
+        with store.task("t") as task:
+            send(text="hi", to="ann")
+            assert [len(name.partition(":")[2]) for name in task.results] == [16]
+            send("ann", "hi", "more")
+            send("ann", "hi", urgent="yes")
+            with pytest.raises(TypeError, match="missing a required argument: 'to'"):
+                send()  # type: ignore[call-arg]
+    assert len(sent.calls) == 3
+
+
+def test_a_function_that_does_not_tell_its_arguments_can_be_an_effect() -> None:
+    """Some of those written in C do not."""
+    with holdfast.open("memory:") as store:
+        for _ in range(2):
+            with store.task("t", GOAL) as task:
+                assert effect(in_doubt="retry")(max)(3, 4) == 4
+                assert len(task.results) == 1
+
+
+def test_a_call_within_a_step_is_part_of_that_step() -> None:
+    """The same call in another step is another call."""
+    sent = Calls()
+    send = effect(name="send")(sent)
+    with holdfast.open("memory:") as store:
+        for _ in range(2):
+            with store.task("t", GOAL) as task:
+                for turn in ("one", "two"):
+                    task.step(turn, send, "ann")
+    assert len(sent.calls) == 2
+
+
+def test_the_same_call_after_an_error_is_the_same_call() -> None:
+    """A model that tries again does not send twice what may have been sent."""
+    sent = Calls(TimeoutError("no answer"))
+    send = effect(name="send")(sent)
+    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+        with pytest.raises(TimeoutError):
+            send("ann")
+        with pytest.raises(TaskWaiting, match="no answer"):
+            send("ann")
+        assert len(task.in_doubt) == 1
+    assert len(sent.calls) == 1
+
+
+def test_a_plain_effect_tried_in_vain_fails_an_async_task() -> None:
+    """As an async one does."""
+    once = effect(name="once", in_doubt="retry", retry=1)
+
+    async def main() -> None:
+        async with holdfast.open_async("memory:") as store:
+            with pytest.raises(OSError, match="gone"):
+                async with store.task("t", GOAL):
+                    once(Calls(OSError("gone")))()
+            assert (await store.task("t").info()).status == "failed"
+
+    asyncio.run(main())
+
+
 def test_the_same_call_twice_in_one_run_happens_twice(tmp_path: Path) -> None:
     """A model that asks for the weather again wants to know it again."""
     look = Calls("rain", "sun")
@@ -135,7 +204,7 @@ def test_an_effect_outside_of_a_task_is_an_error_unless_it_may_be_just_a_call() 
 
     assert look() == asyncio.run(look_async()) == "seen"
     with pytest.raises(ValueError, match="outside is 'raise' or 'call'"):
-        effect(outside="maybe")(look)
+        effect(outside="maybe")(look)  # type: ignore[call-overload]
 
 
 def test_arguments_that_cannot_be_stored_need_a_key(tmp_path: Path) -> None:

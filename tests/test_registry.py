@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -277,6 +278,43 @@ def test_a_task_that_is_cancelled_while_it_runs_ends(run: Runs) -> None:
         task.step("two", pytest.fail)
 
     assert run.of(work).status == "cancelled"
+
+
+@pytest.mark.parametrize(("what", "status"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_an_error_of_a_halted_task_does_not_fail_it(run: Runs, what: str, status: str) -> None:
+    """What a person has said stands; the error is on record."""
+
+    def work(task: Task) -> None:
+        getattr(run.store, what)("t")
+        raise ValueError("no")
+
+    ran = run.of(work)
+    assert (ran.status, ran.raised, ran.error) == (status, "ValueError", "ValueError: no")
+    assert run.store.task("t").info().status == status
+    assert entries(run.store) == ["created", "resumed", status, "stopped"]
+
+
+def test_why_it_was_cancelled_is_worth_more_than_the_error(run: Runs) -> None:
+    """The error is in the history."""
+
+    def work(task: Task) -> None:
+        run.store.cancel("t", because="a duplicate")
+        raise ValueError("no")
+
+    assert run.of(work).error == "a duplicate"
+
+
+def test_a_wait_that_the_function_swallows_ends_the_run(run: Runs) -> None:
+    """The task waits all the same, and what the function returns is no outcome."""
+
+    def work(task: Task) -> Any:
+        with contextlib.suppress(Exception):
+            task.wait_for("approval")
+        return "paid"
+
+    assert run.of(work).status == "waiting"
+    run.store.signal("t", "approval")
+    assert run("t").outcome == "paid"
 
 
 def test_a_task_past_its_deadline_has_failed(run: Runs) -> None:

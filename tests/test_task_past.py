@@ -1,20 +1,32 @@
 """The past of a task: every version can be read, and gone on from, with a word about effects."""
 
+import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Conflict, EffectsWarning, Store, TaskNotFound, TaskNotOpen
+from holdfast import (
+    AsyncJournal,
+    Conflict,
+    EffectsWarning,
+    Store,
+    TaskNotFound,
+    TaskNotOpen,
+    TaskWaiting,
+)
 from holdfast._task.steps import LARGE
 from holdfast.backends.base import Append, Appended
 from tests import nouns
-from tests.dying import Calls
+from tests.dying import Calls, ended_by
 from tests.nouns import Place
 
 place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
 
 GOAL = "Write the report"
+#: Too large to be kept with the rest.
+ROWS = [f"row {n} {n * n}" for n in range(LARGE // 4)]
 
 
 def worked_on(store: Store, id_: str = "t") -> None:
@@ -83,13 +95,12 @@ def test_a_fork_of_now_warns_of_nothing(store: Store) -> None:
 
 def test_a_fork_takes_large_results_with_it(store: Store) -> None:
     """It does not lose them with the task it came from."""
-    rows = [f"row {n} {n * n}" for n in range(LARGE // 4)]
     with store.task("t", GOAL) as task:
-        task.step("fetch", lambda: rows)
+        task.step("fetch", lambda: ROWS)
     fork = store.task("t").fork("t2")
     store.task("t").delete()
     with fork as task:
-        assert task.load("fetch") == rows
+        assert task.load("fetch") == ROWS
 
 
 def test_a_fork_cut_short_is_finished_by_the_same_call(
@@ -117,10 +128,50 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
             store.task("t").fork("t2")
     with pytest.raises(TaskNotOpen, match="half a fork"), store.task("t2"):
         pass
+    for say in (store.resume, store.pause, store.cancel, lambda id_: store.signal(id_, "x")):
+        with pytest.raises(TaskNotOpen, match="half a fork"):
+            say("t2")
     fork = store.task("t").fork("t2")
     assert len(fork.checkpoint().completed) == 100
     with pytest.raises(Conflict, match="There is a task 't' already"):
         store.task("t2").fork("t")
+
+
+def test_a_fork_of_a_finished_task_is_finished(store: Store) -> None:
+    """Also where somebody inherits: a worker would run it for ever."""
+    store.on_finish(Calls())
+    worked_on(store)
+    assert store.task("t").fork("t2").info().status == "done"
+    assert [info.id for info in store.tasks(status="open")] == []
+
+
+def test_a_sweep_during_a_fork_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept apart is copied for a task that is there."""
+    opened = holdfast.open("memory:")
+    append = AsyncJournal.append
+
+    async def swept(self: AsyncJournal, *entries: Any, **options: Any) -> int:
+        if options.get("id") == "fork-0":
+            assert opened.sweep() == 0
+        return await append(self, *entries, **options)
+
+    with opened as store:
+        with store.task("t", GOAL) as task:
+            task.step("fetch", lambda: ROWS)
+        monkeypatch.setattr(AsyncJournal, "append", swept)
+        with store.task("t").fork("t2") as fork:
+            assert fork.load("fetch") == ROWS
+
+
+def test_a_fork_finds_nothing_of_a_task_that_has_expired(store: Store) -> None:
+    """One of the same id, a fork too, had results of its own, and was not swept yet."""
+    for name, rows in (("s", ROWS[::-1]), ("t", ROWS)):
+        with store.task(name, GOAL) as task:
+            task.step("fetch", lambda rows=rows: rows)
+    store.task("s").fork("t2").expire(0.01)
+    time.sleep(0.02)
+    with store.task("t").fork("t2") as fork:
+        assert fork.load("fetch") == ROWS
 
 
 def awaited(function: Callable[[Append], Appended]) -> Callable[[Append], Awaitable[Appended]]:
@@ -146,6 +197,22 @@ def test_a_task_can_be_wound_back_to_a_step(place: Place, store: Store) -> None:
         assert task.step("send", Calls("again"), in_doubt="ask") == "again"
         assert [step.name for step in task.remaining()] == ["file"]
     assert store.task("t").at(9).outcome == "all done"
+
+
+def test_what_was_in_doubt_then_is_in_doubt_again(place: Place, store: Store) -> None:
+    """Nobody knows more of it for having gone back."""
+    send = Calls(TimeoutError("no answer"))
+    with store.task("t", GOAL) as task:
+        with pytest.raises(TimeoutError):
+            task.step("send", send, in_doubt="ask")
+        task.step("b", Calls())
+        here = task.info().position
+        task.step("c", Calls())
+        task.rewind(to=here)
+    with ended_by(TaskWaiting, place.open().task("t"), "no answer") as task:
+        assert (task.in_doubt, list(task.results)) == (["send"], ["b"])
+        task.step("send", send, in_doubt="ask")
+    assert len(send.calls) == 1
 
 
 def test_a_rewind_needs_the_task_and_a_point(store: Store) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast import Store, TaskFinished
+import holdfast
+from holdfast import Store, TaskFinished, TaskWaiting
 from tests import nouns
 from tests.dying import Calls
 from tests.nouns import Place
@@ -42,6 +43,54 @@ def test_a_loop_over_what_remains_follows_the_plan_as_it_changes(store: Store) -
                 task.drop("c", because="not needed")
                 task.insert({"name": "d", "how": "well"})
     assert ran == ["a", "a2", "b", "d"]
+
+
+def test_what_the_loop_waits_for_is_each_steps_own(place: Place, store: Store) -> None:
+    """The approval of one step is not taken for that of the next, also after a restart."""
+    approved = []
+
+    def go_on(store: Store) -> None:
+        with store.task("t", GOAL) as task:
+            task.plan(["a", "b"])
+            for step in task.remaining():
+                approved.append((step.name, task.wait_for("approval")))
+                step.run(Calls(1))
+
+    for who in ("Ann", "Bob"):
+        with pytest.raises(TaskWaiting):
+            go_on(place.open())
+        store.signal("t", "approval", who)
+    go_on(place.open())
+    assert approved == [("a", "Ann"), ("b", "Bob")]
+    assert list(store.task("t").checkpoint().results) == ["a/approval", "a", "b/approval", "b"]
+
+
+def test_the_same_change_in_two_steps_is_two_changes() -> None:
+    """Also if the task was resumed in between, and knows only of the first."""
+
+    def execute(step: holdfast.Step) -> str:
+        if step.name in ("a", "b"):
+            step.task.insert("check")
+        return step.name
+
+    with holdfast.open("memory:") as store:
+        with store.task("t", GOAL) as task:
+            task.plan(["a", "b"])
+            step = next(task.remaining())
+            step.run(execute, step)
+        with store.task("t") as task:
+            for step in task.remaining():
+                step.run(execute, step)
+            assert list(task.results) == ["a", "b", "check", "check#2"]
+
+
+def test_a_change_that_made_no_difference_makes_none_later(place: Place, store: Store) -> None:
+    """On a resume it would undo the change that came after it."""
+    for opened in (store, place.open()):
+        with opened.task("t", GOAL) as task:
+            task.plan(["a", "b"])
+            task.replan(["a", "b"])
+            assert task.replan(["c"]) == ["c"]
 
 
 def test_steps_can_be_put_in_and_taken_out_and_moved(store: Store) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,17 @@ import pytest
 import holdfast
 from holdfast import (
     Fenced,
-    NotLoaded,
     NotStorable,
     Retry,
     StepTimedOut,
     Store,
+    TaskHeld,
     TaskNotOpen,
     TaskWaiting,
     current_step,
 )
 from holdfast._faces import InlinePort
-from holdfast._task.steps import LARGE
+from holdfast._task.reports import Reports
 from tests import nouns
 from tests.dying import Calls, die, dying, ended_by, killed
 from tests.nouns import Place
@@ -142,6 +142,24 @@ def test_only_what_is_in_doubt_can_be_resolved(store: Store) -> None:
         store.resolve("nobody", "send", "done")
 
 
+def test_a_step_that_runs_cannot_be_resolved(place: Place, store: Store) -> None:
+    """Its mark would be gone, and if its process died it would run twice."""
+    beside = _beside(place)
+    send = Calls()
+    with killed(), store.task("t", GOAL) as task:
+
+        def body() -> None:
+            send()
+            with pytest.raises(TaskHeld, match="'send' of task 't' is running"):
+                beside.resolve("t", "send", "retry")
+            die(task)
+
+        task.step("send", body, in_doubt="ask")
+    with ended_by(TaskWaiting, place.open().task("t")) as task:
+        task.step("send", send, in_doubt="ask")
+    assert len(send.calls) == 1
+
+
 def test_a_step_to_be_skipped_is_left_out_when_in_doubt(place: Place, store: Store) -> None:
     """It has no result, and the record says why."""
     with killed(), store.task("t", GOAL) as task:
@@ -218,6 +236,22 @@ def test_a_last_error_that_is_caught_fails_nothing(store: Store) -> None:
     assert store.task("t").info().status == "done"
 
 
+def test_the_same_step_after_an_error_is_the_same_step(place: Place, store: Store) -> None:
+    """Whoever tries again by hand finds it under its name when the task is resumed."""
+    fetch = Calls(Boom("one"), "rows")
+
+    def by_hand(store: Store) -> Any:
+        with store.task("t", GOAL) as task:
+            try:
+                return task.step("fetch", fetch)
+            except Boom:
+                return task.step("fetch", fetch)
+
+    assert by_hand(store) == by_hand(place.open()) == "rows"
+    assert store.task("t").checkpoint().completed == ["fetch"]
+    assert len(fetch.calls) == 2
+
+
 def test_only_errors_worth_it_are_tried_again(store: Store) -> None:
     """Another try does not mend a wrong argument."""
     fetch = Calls(Boom("one"), ValueError("wrong"), "rows")
@@ -287,11 +321,31 @@ def test_an_awaited_attempt_that_takes_too_long_is_cancelled(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+def test_an_attempt_that_ends_as_it_is_given_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is there, so it is taken."""
+    given_up = threading.Event()
+    result = Future.result
+
+    def late(self: Future[Any], timeout: float | None = None) -> Any:
+        try:
+            return result(self, timeout)
+        except TimeoutError:
+            given_up.set()
+            wait([self])
+            raise
+
+    monkeypatch.setattr(Future, "result", late)
+    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+        slow = Retry(attempts=1, timeout=0.01)
+        assert task.step("fetch", lambda: given_up.wait(30) and "rows", retry=slow) == "rows"
+
+
 def test_waits_grow_up_to_a_limit_and_are_left_to_chance() -> None:
     """So that many who failed together do not come back together."""
     steady = Retry(attempts=100, wait=1, factor=2, most=10, jitter=0)
     assert [steady.delay(n, Boom()) for n in (1, 2, 3, 4, 5, 99)] == [1, 2, 4, 8, 10, 10]
     assert steady.delay(100, Boom()) is None
+    assert Retry(attempts=10_000, factor=5, jitter=0).delay(5_000, Boom()) == 60
     spread = [Retry(wait=1, jitter=0.5).delay(1, Boom()) for _ in range(100)]
     assert all(0.5 <= delay <= 1 for delay in spread if delay)
     assert len(set(spread)) > 50
@@ -360,6 +414,31 @@ def test_progress_of_a_step_that_failed_is_kept(place: Place, store: Store) -> N
     assert note == "half"
 
 
+def test_an_older_report_is_not_stored_behind_a_newer_one() -> None:
+    """A heartbeat has taken it, and is slow, when the next one is stored at once."""
+    reports, stored = Reports(), Calls()
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def slowly(body: dict[str, Any]) -> None:
+        under_way.set()
+        assert go_on.wait(30)
+        stored(body)
+
+    reports.take("scan", {"page": 1})
+    heartbeat = threading.Thread(target=reports.store, args=(slowly,))
+    heartbeat.start()
+    assert under_way.wait(30)
+    reports.take("scan", {"page": 2})
+    at_once = threading.Thread(target=reports.store, args=(stored,))
+    at_once.start()
+    at_once.join(0.05)  # it would have overtaken
+    go_on.set()
+    heartbeat.join()
+    at_once.join()
+    assert stored.calls == [({"page": 1},), ({"page": 2},)]
+    assert not reports
+
+
 def test_progress_that_goes_nowhere_is_no_progress(place: Place, store: Store) -> None:
     """A step that reports the same and dies each time comes to nothing each time."""
     for fraction, fruitless in ((0.5, 0), (0.5, 1), (0.5, 2), (0.6, 0)):
@@ -381,123 +460,17 @@ def test_progress_that_cannot_be_stored_is_refused_where_it_is_said(store: Store
         task.step("scan", lambda: current_step().progress(40))
 
 
-# -- large results ---------------------------------------------------------------------------------
+# -- opened and closed ----------------------------------------------------------------------------
 
 
-def test_a_large_result_is_kept_apart_and_loaded_when_asked_for(everywhere: Place) -> None:
-    """The checkpoint stays small, and a resumed step returns all of it."""
-    text = "".join(chr(33 + n * n % 90) + str(n * 7919 % 1009) for n in range(LARGE))
-    store = everywhere.open()
+def test_an_open_task_cannot_be_opened_again_and_keeps_its_numbers(store: Store) -> None:
+    """Or its second step of a name would be taken for the first."""
     with store.task("t", GOAL) as task:
-        assert task.step("fetch", lambda: text) == text
-        assert task.step("small", lambda: 1) == 1
-    fetch = Calls()
-    with everywhere.open().task("t") as task:
-        assert task.step("fetch", fetch) == text
-        assert task.load("fetch") == text
-        assert task.load() == {"fetch": text, "small": 1}
-        point = task.checkpoint()
-    assert len(point.to_json()) < 2000
-    assert point.results["fetch"]["large"]
-    assert text.startswith(point.results["fetch"]["preview"])
-    assert fetch.calls == []
-
-
-def test_what_is_large_is_part_of_a_sync_tasks_results(tmp_path: Path) -> None:
-    """An async one says how to get it, for it cannot wait."""
-    rows = [f"row {n} {n * n}" for n in range(LARGE // 4)]
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
-        task.step("fetch", lambda: rows)
-        assert task.results == {"fetch": rows}
-        assert task.result("fetch", as_=tuple[str, ...]) == tuple(rows)
-
-    async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store, store.task("t") as task:
-            with pytest.raises(NotLoaded, match=r"await task\.load\('fetch'\)"):
-                _ = task.results
-            assert await task.load("fetch") == rows
-
-    asyncio.run(main())
-
-
-def test_what_is_kept_apart_goes_with_its_task(place: Place, store: Store) -> None:
-    """When it is deleted, and when it has expired and is swept."""
-    rows = [f"row {n} {n * n}" for n in range(LARGE // 4)]
-    for name, ttl in (("gone", None), ("expired", 0.01)):
-        with store.task(name, GOAL, ttl=ttl) as task:
-            task.step("fetch", lambda: rows)
-    assert store.task("gone").delete()
-    assert store.journal("task-result", "gone").head() is None
-    time.sleep(0.02)
-    assert store.journal("task-result", "expired").head() is not None
-    assert store.sweep() == 2
-    assert store.journal("task-result", "expired").head() is None
-
-
-# -- side by side ----------------------------------------------------------------------------------
-
-
-def test_steps_may_run_side_by_side_in_threads(tmp_path: Path) -> None:
-    """Each is recorded once, and found by its name."""
-    with holdfast.open(tmp_path / "db") as store:
-        with store.task("t", GOAL) as task, ThreadPoolExecutor(8) as pool:
-            done = pool.map(lambda n: task.step(f"n{n}", lambda: n * n), range(64))
-            assert list(done) == [n * n for n in range(64)]
-        again = Calls()
-        with store.task("t") as task, ThreadPoolExecutor(8) as pool:
-            done = pool.map(lambda n: task.step(f"n{n}", again), range(64))
-            assert list(done) == [n * n for n in range(64)]
-    assert again.calls == []
-
-
-def test_steps_may_run_side_by_side_in_an_event_loop(tmp_path: Path) -> None:
-    """And what failed among them is all that is run again."""
-
-    async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
-
-            async def square(n: int) -> int:
-                await asyncio.sleep(0)
-                if n == 7 and not mended:
-                    raise Boom
-                ran.append(n)
-                return n * n
-
-            async def all_of_them() -> list[int]:
-                async with store.task("t", GOAL) as task:
-                    steps = [task.step(f"n{n}", square, n) for n in range(64)]
-                    found: list[Any] = await asyncio.gather(*steps, return_exceptions=True)
-                    for one in found:
-                        if isinstance(one, BaseException):
-                            raise one
-                    return found
-
-            ran: list[int] = []
-            mended = False
-            with pytest.raises(Boom):
-                await all_of_them()
-            mended = True
-            assert await all_of_them() == [n * n for n in range(64)]
-            assert sorted(ran) == list(range(64))
-
-    asyncio.run(main())
-
-
-def test_steps_within_a_step_are_found_again_by_its_next_attempt(store: Store) -> None:
-    """Their names are those of the step they are part of, and are counted anew each time."""
-    page = Calls("a", "b", "c")
-    crash = Calls(Boom(), "ok")
-    with store.task("t", GOAL) as task:
-
-        def pages() -> list[Any]:
-            found = [task.step("page", page), task.step("page", page)]
-            crash()
-            return found
-
-        if isinstance(task, nouns.Driven):
-            return  # a driven loop cannot be entered twice
-        assert task.step("pages", pages, retry=AT_ONCE) == ["a", "b"]
-        assert list(task.results) == ["pages/page", "pages/page#2", "pages"]
+        assert task.step("a", lambda: 1) == 1
+        with pytest.raises(TaskHeld), task:
+            pass
+        assert task.step("a", lambda: 2) == 2
+        assert list(task.results) == ["a", "a#2"]
 
 
 def test_a_worker_that_was_fenced_off_does_not_try_again(store: Store) -> None:

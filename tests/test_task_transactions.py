@@ -1,15 +1,15 @@
 """Exactly once: a step and the user's own rows are committed together."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import EffectsWarning, Fenced, Retry, TaskFinished, current_step
-from holdfast.errors import NotTransactional
+from holdfast import EffectsWarning, Fenced, Retry, TaskFinished, TaskNotOpen, current_step
+from holdfast.errors import NotTransactional, TransactionMisused
 from tests.dying import Calls, ended_by
 
 GOAL = "Pay the invoice"
@@ -111,6 +111,49 @@ def test_a_transaction_can_be_a_block(url: str) -> None:
                 again.connection.execute("DELETE FROM payments")
                 crash()
     assert payments(url) == ["invoice 7"]
+
+
+def test_a_block_is_the_current_step(url: str) -> None:
+    """Within it, and no longer; also if it did not end well."""
+    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+        with task.transaction("pay") as pay:
+            pay.result = current_step().idempotency_key
+        assert pay.result == "t:pay"
+        with ended_by(Boom, task.transaction("again")):
+            assert current_step().name == "again"
+            crash()
+        with pytest.raises(TaskNotOpen):
+            current_step()
+
+
+def test_what_would_not_be_part_of_a_transaction_is_refused_within_it(url: str) -> None:
+    """It would wait for itself; nothing of the transaction is kept."""
+
+    def within(connection: Any, function: Callable[[], Any]) -> None:
+        connection.execute(PAY)
+        function()
+
+    def in_a_block(function: Callable[[], Any]) -> None:
+        with task.transaction("block") as block:
+            within(block, function)
+
+    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+        for write in (
+            lambda: task.step("inner", Calls()),
+            lambda: task.decide("pay"),
+            lambda: task.wait_for("approval"),
+            lambda: task.transaction("inner", Calls()),
+            lambda: store.signal("t", "approval"),
+            lambda: current_step().progress(0.5, now=True),
+        ):
+            with pytest.raises(TransactionMisused):
+                task.transaction("pay", within, write)
+            with pytest.raises(TransactionMisused):
+                in_a_block(write)
+        assert task.transaction("look", lambda c: task.checkpoint().completed) == []
+        assert task.step("outer", lambda: task.transaction("inner", lambda c: 5)) == 5
+        assert list(task.results) == ["look", "outer/inner", "outer"]
+    assert payments(url) == []
 
 
 def test_a_transaction_can_be_awaited(url: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ from holdfast import (
     WaitTimedOut,
 )
 from holdfast._faces import InlinePort
+from holdfast._task.core import Core
 from tests import nouns
-from tests.dying import Calls, die, dying, ended_by, killed
+from tests.dying import Calls, die, ended_by, killed
 from tests.nouns import Driven, Place
 
 place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
@@ -138,6 +140,57 @@ def test_a_signal_does_not_disturb_who_is_working(place: Place, store: Store) ->
     assert types(store) == ["created", "step", "signalled", "step", "step"]
 
 
+def test_waits_side_by_side_take_a_signal_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen the first; the one that comes second takes the second."""
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
+            for payload in ("first", "second"):
+                await store.signal("t", "line", payload)
+            catch_up, both, calls = task._catch_up, asyncio.Barrier(2), Calls()
+
+            async def together() -> None:
+                await catch_up()
+                if calls() <= 2:
+                    await both.wait()
+
+            monkeypatch.setattr(task, "_catch_up", together)
+            found = await asyncio.gather(task.wait_for("line"), task.wait_for("line"))
+            assert sorted(found) == ["first", "second"]
+            assert task._state.signals == {"line": []}
+
+    asyncio.run(main())
+
+
+def test_a_wait_that_the_program_no_longer_has_wakes_nobody(place: Place, store: Store) -> None:
+    """Its time is long past, and would wake the task for ever."""
+    with ended_by(TaskWaiting, store.task("t", GOAL)) as task:
+        task.wait_for("approval", timeout=0.01)
+    assert store.task("t").info().due is not None
+    time.sleep(0.02)
+    with ended_by(TaskWaiting, place.open().task("t")) as task:
+        task.wait_for("another")
+    assert store.task("t").info().due is None
+
+
+def test_a_wait_that_is_swallowed_is_still_a_wait(place: Place, store: Store) -> None:
+    """Nothing with an effect begins, nothing is finished, until the signal is there."""
+    pay = Calls("paid")
+    with store.task("t", GOAL) as task:
+        with pytest.raises(TaskWaiting):
+            task.wait_for("approval")
+        with pytest.raises(TaskWaiting, match=r"'pay' is not begun.*has caught TaskWaiting"):
+            task.step("pay", pay, in_doubt="ask")
+        with pytest.raises(TaskWaiting, match=r"is not finished.*has caught TaskWaiting"):
+            task.finish()
+        assert task.in_doubt == []
+        place.open().signal("t", "approval", "yes")
+        assert task.step("pay", pay, in_doubt="ask") == "paid"
+    assert len(pay.calls) == 1
+
+
 # -- sleep -----------------------------------------------------------------------------------------
 
 
@@ -244,6 +297,22 @@ def test_a_cancelled_task_is_over_unless_somebody_thinks_better_of_it(store: Sto
         store.cancel("t")
 
 
+@pytest.mark.parametrize(("how", "status"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_an_error_does_not_undo_what_somebody_said_meanwhile(
+    place: Place, store: Store, how: str, status: str
+) -> None:
+    """After the last attempt the task would have failed; it stays halted, and has the error."""
+    fetch = Calls(OSError("gone"))
+    with ended_by(OSError, store.task("t", GOAL)) as task:
+        try:
+            task.step("fetch", fetch, retry=1)
+        finally:
+            getattr(place.open(), how)("t")
+    assert store.task("t").info().status == status
+    assert store.task("t").checkpoint().error == "OSError: gone"
+    assert types(store)[-1] == "stopped"
+
+
 def test_a_task_has_until_its_deadline(place: Place, store: Store) -> None:
     """Then it takes nothing more, and has failed."""
     with ended_by(DeadlinePassed, store.task("t", GOAL, deadline=0.05), "had until") as task:
@@ -252,6 +321,20 @@ def test_a_task_has_until_its_deadline(place: Place, store: Store) -> None:
         task.step("b", Calls())
     assert store.task("t").info().status == "failed"
     assert store.task("t").checkpoint().completed == ["a"]
+
+
+def test_a_task_that_waits_is_due_at_its_deadline(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nobody would open it to find that it has failed."""
+    with ended_by(TaskWaiting, store.task("t", GOAL, deadline=60)) as task:
+        task.wait_for("approval")
+    assert store.task("t").info().due == task.deadline
+    later = datetime.now(UTC) + timedelta(hours=1)
+    monkeypatch.setattr(Core, "_now", lambda _: later)
+    with ended_by(DeadlinePassed, store.task("t")) as task:
+        task.wait_for("approval")
+    assert store.task("t").info().status == "failed"
 
 
 @pytest.mark.parametrize("deadline", [0, -1, datetime(2026, 1, 1)], ids=["0", "-1", "naive"])  # noqa: DTZ001
@@ -266,46 +349,6 @@ def test_a_deadline_may_be_a_moment(store: Store) -> None:
     moment = datetime.now(UTC) + timedelta(hours=1)
     with store.task("t", GOAL, deadline=moment) as task:
         assert task.deadline == moment
-
-
-# -- children --------------------------------------------------------------------------------------
-
-
-def test_a_child_is_a_task_and_a_step(tmp_path: Any) -> None:
-    """Its outcome is the step's result, and what it has done it does not do again."""
-    count = Calls(3)
-
-    def work(child: holdfast.Task, add: int) -> int:
-        return int(child.step("count", count)) + add
-
-    with holdfast.open(tmp_path / "db") as store:
-        with killed(), store.task("t", GOAL) as task:
-            task.child("sub", dying(task, lambda child: work(child, 4)))
-        with store.task("t") as task:
-            assert task.child("sub", work, 4, goal="sub") == 7
-        assert store.task("t/sub").info().labels["parent"] == "t"
-        assert store.task("t/sub").outcome is None
-        assert store.task("t/sub").checkpoint().outcome == 7
-    assert len(count.calls) == 1
-
-
-def test_a_child_that_waits_lets_its_parent_wait(tmp_path: Any) -> None:
-    """And the signal wakes both."""
-    with holdfast.open(tmp_path / "db") as store:
-
-        def run() -> Any:
-            with store.task("t", GOAL) as task:
-                return task.child("sub", lambda child: child.wait_for("approval"))
-
-        with pytest.raises(TaskWaiting):
-            run()
-        assert [(found.id, found.status) for found in store.tasks()] == [
-            ("t", "waiting"),
-            ("t/sub", "waiting"),
-        ]
-        store.signal("t/sub", "approval", "yes")
-        assert {found.status for found in store.tasks()} == {"open"}
-        assert run() == "yes"
 
 
 # -- submitting ------------------------------------------------------------------------------------

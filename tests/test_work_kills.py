@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import holdfast
 from holdfast.testing.crash import seeded, soak
-from tests.orders import NAP, PARTS, Ledger
+from tests.orders import PARTS, Ledger
 from tests.processes import mortal
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ PATIENCE = 240.0
 #: Seconds, as few as a busy machine bears.
 LEASE = 5.0
 
-#: What a busy machine may add to a takeover: nobody is punctual on two cores.
-SLACK = 3.0
+#: The longest that a task may be nobody's. These tell a takeover that waited for a lease from one
+#: that did not, or that waited for two; they do not time it, for on a busy machine a new worker may
+#: take seconds to start. The gaps are printed.
+AT_ONCE = 60.0 / 2  # half of the lease that workers on one machine need not wait for
+IN_TURN = LEASE + 10.0
 
 
 class Crew:
@@ -149,8 +152,7 @@ def test_killed_workers_on_postgresql_do_everything_once(
             with Crew(tmp_path, url, place, count=4, concurrency=room, lease=lease) as crew:
                 kills = kill_until_done(store, crew, 1.0, rng)
             print(f"{kills} workers killed")
-            # A step may run when the lease is fresh, and the process die at its end.
-            assert check(store, ledger, ids, NAP + LEASE + POLL + SLACK) >= kills
+            assert check(store, ledger, ids, IN_TURN) >= kills
     finally:
         ledger.close()
 
@@ -165,6 +167,6 @@ def test_killed_workers_on_sqlite_do_everything_once(tmp_path: Path) -> None:
             path = f"{tmp_path}/charges.db"
             with Crew(tmp_path, url, path, count=2, concurrency=len(ids), lease="") as crew:
                 assert kill_until_done(store, crew, 0.8, rng) > 0
-            assert check(store, ledger, ids, NAP + POLL + SLACK) > 0
+            assert check(store, ledger, ids, AT_ONCE) > 0
     finally:
         ledger.close()

@@ -117,3 +117,11 @@ def numbered(name: str, seen: dict[str, int]) -> str:
         found = f"{name}#{seen[name]}"
     seen[found] = 1
     return found
+
+
+def withdraw(name: str, seen: dict[str, int]) -> None:
+    """Let *name*, which `numbered` gave, be given again."""
+    seen.pop(name, None)
+    base, _, number = name.rpartition("#")
+    if base in seen and number.isdecimal():
+        seen[base] = min(seen[base], int(number) - 1)

@@ -253,7 +253,7 @@ class _Run(Struct, frozen=True):
             if all(isinstance(one, _NOT_FAILED) for one in single(error)):
                 raise single(error)[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already
-                await task.fail(error)
+                await task._give_up(error)  # noqa: SLF001 - its own sort of task
             return error
         return None
 

@@ -11,31 +11,34 @@ from holdfast import checkpoint as kinds
 from holdfast._faces import Face, blocking, blocking_faced, drive
 from holdfast._recovery import Recalled, resume_context, resume_messages
 from holdfast._task.context import StepContext, current_step
-from holdfast._task.core import KIND, Terms, View, check_own, described, text
-from holdfast._task.effects import effect, opened
+from holdfast._task.core import KIND, View, described
+from holdfast._task.effects import Outside, effect, opened
 from holdfast._task.history import Version
 from holdfast._task.plans import AsyncStep
-from holdfast._task.retry import Retry
+from holdfast._task.retry import InDoubt, Retry
 from holdfast._task.state import Progress
 from holdfast._task.steps import called
+from holdfast._task.terms import Terms, check_own, text
 from holdfast._task.transactions import Block, Transactions
 from holdfast.backends.base import Head, for_people, from_micros
 from holdfast.checkpoint import Checkpoint, Decision
-from holdfast.errors import TaskNotOpen, TaskWaiting
+from holdfast.errors import TaskNotOpen
 from holdfast.ids import check_ttl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from holdfast._task.core import Home
     from holdfast._task.state import TaskState
+    from holdfast._task.terms import Home
     from holdfast.tokens import Counter
 
 __all__ = [
     "KIND",
     "AsyncStep",
     "AsyncTask",
+    "InDoubt",
+    "Outside",
     "Progress",
     "Recalled",
     "Retry",
@@ -136,7 +139,7 @@ class AsyncTask(Transactions):
         """
         if not self.done:
             self._check_running("outcome")
-            await self._check_awake()
+            await self._check_awake("it is not finished")
             body = {"outcome": outcome} if keep is True else {"outcome": outcome, "keep": keep}
             # While something is left to do it is listed as open, so that a worker does it.
             last = keep is not False and not self._home.heirs
@@ -144,18 +147,6 @@ class AsyncTask(Transactions):
                 await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
         await self._hand_on()
         return self.outcome
-
-    async def _check_awake(self) -> None:
-        """Raise if it waits: somebody has caught what was to leave the block."""
-        if self.status == kinds.WAITING:
-            await self._catch_up()
-        if self.status == kinds.WAITING:
-            waits_for = next(reversed(self._state.waits), "")
-            msg = (
-                f"Task {self.id!r} waits for {waits_for!r}, so it is not finished. Code of yours, "
-                "or of a framework, has caught TaskWaiting: let it pass."
-            )
-            raise TaskWaiting(msg, self.id, waits_for)
 
     async def _resume(self) -> None:
         await super()._resume()

@@ -6,12 +6,12 @@ once are both heard, one after the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import UNSET, UnsetType
 
 from holdfast import checkpoint as kinds
-from holdfast._task.core import KIND, Home, Terms, folded
+from holdfast._task.core import KIND, folded
 from holdfast._task.steps import called
 from holdfast.backends.base import for_people, from_micros
 from holdfast.errors import (
@@ -29,13 +29,17 @@ from holdfast.leases import is_dead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast._task.terms import Home, Terms
     from holdfast.backends.base import Head
     from holdfast.journal import AsyncJournal
 
-__all__ = ["cancel", "pause", "resolve", "resume", "signal", "submit"]
+__all__ = ["Answer", "cancel", "pause", "resolve", "resume", "signal", "submit"]
 
 _ENDED = (kinds.DONE, kinds.FAILED, kinds.CANCELLED)
-ANSWERS = ("done", "retry", "skip")
+
+#: What a person may say of a step in doubt.
+Answer = Literal["done", "retry", "skip"]
+ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 
 async def submit(home: Home, kind: str, id_: str, terms: Terms, given: Any) -> Head:

@@ -6,26 +6,23 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
-
-from msgspec import Struct
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import InlinePort, Port, drive
 from holdfast._task.context import StepContext, running
+from holdfast._task.reports import Reports
 from holdfast._task.state import Large, TaskState
-from holdfast.backends.base import UNSET, UnsetType, for_people
-from holdfast.checkpoint import Checkpoint
-from holdfast.codec import Codec, convert, fresh
+from holdfast._task.terms import Home, Terms
+from holdfast.backends.base import for_people
+from holdfast.codec import convert, fresh
 from holdfast.errors import (
     Conflict,
     DeadlinePassed,
     Fenced,
     GoalMismatch,
     HoldfastError,
-    InvalidId,
     LeaseHeld,
     NotLoaded,
     TaskCancelled,
@@ -36,86 +33,22 @@ from holdfast.errors import (
     TaskNotOpen,
     TaskPaused,
 )
-from holdfast.ids import check_id, check_seconds, check_ttl, make_key
-from holdfast.journal import AsyncJournal, Entry
-from holdfast.leases import Held, Hold, Keeper
+from holdfast.leases import Held, Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from holdfast.backends.base import Backend, Record
     from holdfast.checkpoint import Decision
+    from holdfast.journal import AsyncJournal, Entry
 
-__all__ = ["Core", "Home", "Terms", "View", "described", "text", "typed"]
+__all__ = ["Core", "Home", "Terms", "View", "described", "typed"]
 
 KIND = "task"
 _HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
 #: Results that are kept apart have a journal of this kind, with the id of their task.
 RESULTS = "task-result"
-
-
-class Home(Struct, frozen=True):
-    """Where tasks live: what a store gives to each of them."""
-
-    tenant: str
-    port: Port
-    codec: Codec
-    ttl: float | None
-    keeper: Keeper
-    #: Who is handed the checkpoint of a task that has finished.
-    heirs: list[Callable[[Checkpoint], Any]]
-
-    def journal(self, kind: str, id_: str) -> AsyncJournal:
-        """The journal *id_* of some *kind*."""
-        return AsyncJournal(self.port, self.codec, make_key(self.tenant, kind, id_), self.ttl)
-
-    def through(self, port: Port) -> Home:
-        """The same place by another way."""
-        return Home(self.tenant, port, self.codec, self.ttl, self.keeper, self.heirs)
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """How a task is opened, and with what it begins."""
-
-    goal: str | None = None
-    agent: str | None = None
-    lease: float = 60
-    wait: float = 0
-    heartbeat: float = 60
-    labels: dict[str, str | None] = {}
-    parent: str | None = None
-    ttl: float | UnsetType | None = UNSET
-    deadline: float | datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.goal is not None:
-            text(self.goal, "goal")
-        if self.agent is not None:
-            check_id(self.agent, "agent id", 128)
-        check_seconds(self.lease, "lease")
-        check_seconds(self.heartbeat, "heartbeat")
-        check_ttl(self.ttl)
-        check_own(self.labels)
-        if isinstance(self.deadline, datetime):
-            if self.deadline.tzinfo is None:
-                msg = "A deadline needs a time zone: datetime.now(UTC) + …, or a number of seconds."
-                raise ValueError(msg)
-        elif self.deadline is not None:
-            check_seconds(self.deadline, "deadline")
-
-    def labelled(self) -> dict[str, str | None]:
-        """The labels, the agent among them."""
-        agent = {} if self.agent is None else {"agent": self.agent}
-        parent = {} if self.parent is None else {kinds.PARENT: self.parent}
-        return {**agent, **self.labels, **parent}
-
-    def created(self) -> dict[str, Any]:
-        """The first entry's body."""
-        body: dict[str, Any] = {"goal": self.goal, "agent": self.agent}
-        if self.deadline is not None:
-            body["deadline"] = due(self.deadline).isoformat()
-        return body
 
 
 class View:
@@ -231,9 +164,8 @@ class Core(View):
         self._counting = threading.Lock()
         #: Waits that were come to in this run.
         self._awaited: set[str] = set()
-        #: Progress that waits for the next heartbeat, by step.
-        self._reports: dict[str, dict[str, Any]] = {}
-        self._beating = threading.Lock()
+        #: Progress that waits for the next heartbeat.
+        self._reports = Reports()
         #: The last errors after which a step was not tried again. Shared with our twins.
         self._exhausted: deque[BaseException] = deque(maxlen=16)
         #: Ours, and the store's clock, at the same moment.
@@ -349,13 +281,25 @@ class Core(View):
         errors = single(error)
         exhausted = set(map(id, self._exhausted))
         if any(id(one) in exhausted or isinstance(one, DeadlinePassed) for one in errors):
-            await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
+            await self._give_up(error)
         elif not all(isinstance(one, (Fenced, TaskHalted)) for one in errors):
             await self._record(kinds.STOPPED, {"error": described(error)})
         else:
             for one in errors:
                 if isinstance(one, TaskHalted) and one.task_id != self.id:
                     await self._wait_for_child(one)
+
+    async def _give_up(self, error: object) -> None:
+        """Mark it as failed. If somebody has halted it meanwhile, it stays so, with a note."""
+        body = {"error": described(error)}
+        await self._catch_up()
+        while self.status in (kinds.OPEN, kinds.WAITING):
+            try:
+                await self._record(kinds.FAILED, body, expect=self._state.seq, status=kinds.FAILED)
+            except Conflict:
+                await self._catch_up()
+        if self.status in (kinds.PAUSED, kinds.CANCELLED):
+            await self._record(kinds.STOPPED, body)
 
     async def _wait_for_child(self, halted: TaskHalted) -> None:
         """Wait as a child of ours does, unless somebody has just halted this task, or woken it."""
@@ -497,25 +441,18 @@ class Core(View):
     def _report(self, name: str, body: dict[str, Any], now: bool) -> None:  # noqa: FBT001
         """Take a step's progress. What cannot be stored is refused here, not at the heartbeat."""
         self._journal.encode([(kinds.PROGRESS, body)])
-        with self._folding:
-            self._reports[name] = body
+        self._reports.take(name, body)
         if now:
             self._beat()
 
     def _beat(self) -> None:
         """Store the newest progress of each step. Called on any thread: the keeper, a step."""
-        with self._beating:  # or an older report could be stored behind a newer one
-            drive(self._through(InlinePort)._flush())  # noqa: SLF001 - its own twin
+        twin = self._through(InlinePort)
+        self._reports.store(lambda body: drive(twin._record_progress(body)))  # noqa: SLF001
 
-    async def _flush(self) -> None:
-        with self._folding:
-            waiting = list(self._reports.items())
-        for name, body in waiting:
-            if name not in self._state.results:
-                await self._record(kinds.PROGRESS, body)
-            with self._folding:
-                if self._reports.get(name) is body:
-                    del self._reports[name]
+    async def _record_progress(self, body: dict[str, Any]) -> None:
+        if body["name"] not in self._state.results:
+            await self._record(kinds.PROGRESS, body)
 
     # -- what a store or a child needs -------------------------------------------------------------
 
@@ -538,27 +475,6 @@ async def folded(journal: AsyncJournal, upto: int | None = None) -> TaskState:
 def typed(value: Any, as_: Any) -> Any:
     """A copy of a stored *value*, as the type *as_* if one is named."""
     return fresh(value) if as_ is None else convert(value, as_)
-
-
-def due(moment: float | datetime) -> datetime:
-    """A time, or so many seconds from now."""
-    if isinstance(moment, datetime):
-        return moment.astimezone(UTC)
-    return datetime.now(UTC) + timedelta(seconds=moment)
-
-
-def check_own(labels: Mapping[str, str | None]) -> None:
-    """Raise if one of *labels* is not the user's to set."""
-    for name in (kinds.RUN, kinds.DUE, kinds.PARENT):
-        if name in labels:
-            raise InvalidId(f"The label {name!r} is set by Holdfast. Use another name.")
-
-
-def text(value: str, what: str) -> str:
-    """*value*, if it is text."""
-    if not isinstance(value, str):
-        raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
-    return value
 
 
 def single(error: BaseException) -> list[BaseException]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from holdfast._faces import HopPort, InlinePort, drive
-from holdfast._task.retry import ASK, VERIFY, How, Retry
+from holdfast._task.retry import ASK, VERIFY, How, InDoubt, Retry
 from holdfast.codec import plain
 from holdfast.errors import NotStorable, TaskNotOpen
 
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
     from holdfast._task.steps import Steps
 
-__all__ = ["effect", "opened"]
+__all__ = ["Outside", "effect", "opened"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: What an effect is where no task is open: an error, or just a call.
+Outside = Literal["raise", "call"]
 
 #: The task that is open here.
 opened: ContextVar[Steps | None] = ContextVar("holdfast_task", default=None)
@@ -34,10 +37,10 @@ def effect(
     *,
     name: str | None = None,
     key: Callable[..., str] | None = None,
-    in_doubt: str | None = None,
+    in_doubt: InDoubt | None = None,
     verify: Callable[[str], Any] | None = None,
     retry: Retry | int | None = None,
-    outside: str = "raise",
+    outside: Outside = "raise",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def effect(
     function: Callable[..., Any] | None = None,
@@ -45,19 +48,20 @@ def effect(
     *,
     name: str | None = None,
     key: Callable[..., str] | None = None,
-    in_doubt: str | None = None,
+    in_doubt: InDoubt | None = None,
     verify: Callable[[str], Any] | None = None,
     retry: Retry | int | None = None,
-    outside: str = "raise",
+    outside: Outside = "raise",
 ) -> Any:
     """Make a function a step of the task that is open where it is called: for an agent's tools.
 
-    A call is known by its arguments, not by its place: a resumed agent that makes the same calls in
-    another order gets the recorded answers, and nothing happens twice. (The same call a second time
-    in one run is a second step.) *key* makes the distinction from the arguments, where they cannot
-    be stored, or differ and mean the same. *in_doubt*, *verify* and *retry* are
-    those of `Task.step`, but for the default: "ask", because an effect must not happen twice.
-    *outside* of a task it raises `TaskNotOpen`; with "call" it is then just a call.
+    A call is known by its arguments, however they are passed, not by its place: a resumed agent
+    that makes the same calls in another order gets the recorded answers, and nothing happens twice.
+    (The same call a second time in one run is a second step; one within a step is part of that
+    step, and in another step another call.) *key* makes the distinction from the arguments, where
+    they cannot be stored, or differ and mean the same. *in_doubt*, *verify* and *retry* are those
+    of `Task.step`, but for the default: "ask", because an effect must not happen twice. *outside*
+    of a task it raises `TaskNotOpen`; with "call" it is then just a call.
 
     >>> import holdfast
     >>> @holdfast.effect
@@ -67,7 +71,7 @@ def effect(
     ...     send("alice")
     ...     list(task.results)
     sent to alice
-    ['send:f56efeb12a']
+    ['send:eef87b3a8b0c102c']
     """
     if function is None:
         return lambda given: effect_of(
@@ -87,10 +91,10 @@ def effect_of(
     *,
     name: str | None = None,
     key: Callable[..., str] | None = None,
-    in_doubt: str | None = None,
+    in_doubt: InDoubt | None = None,
     verify: Callable[[str], Any] | None = None,
     retry: Retry | int | None = None,
-    outside: str = "raise",
+    outside: Outside = "raise",
 ) -> Callable[..., Any]:
     """*function* as an effect."""
     import inspect  # noqa: PLC0415 - slow to import, and not every program has effects
@@ -100,8 +104,10 @@ def effect_of(
     how = How.of(in_doubt or (ASK if verify is None else VERIFY), verify, retry, effect=True)
     called_ = name or function.__name__
 
+    given = _given(function)
+
     def step_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return f"{called_}:{key(*args, **kwargs) if key else _digest(called_, args, kwargs)}"
+        return f"{called_}:{key(*args, **kwargs) if key else _digest(called_, given(args, kwargs))}"
 
     def task() -> Steps | None:
         found = opened.get()
@@ -138,17 +144,27 @@ def effect_of(
     return wrapper
 
 
-def _digest(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _given(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of *function* is given: by name, so that ``f(1)`` and ``f(x=1)`` are the same."""
+    import inspect  # noqa: PLC0415 - as above
+
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are written in C do not tell
+        return lambda args, kwargs: [args, kwargs]
+    return lambda args, kwargs: signature.bind(*args, **kwargs).arguments
+
+
+def _digest(name: str, given: Any) -> str:
     """What tells two calls apart: their arguments."""
     import hashlib  # noqa: PLC0415 - slow to import
 
     try:
-        given = plain([list(args), kwargs], "arguments")
-        encoded = msgspec.json.encode(given, order="sorted")
+        encoded = msgspec.json.encode(plain(given, "arguments"), order="sorted")
     except (NotStorable, TypeError) as error:
         msg = (
             f"The arguments of {name} cannot be stored, so nobody could tell one call from another "
             f"({error}). Say what tells them apart: holdfast.effect(key=lambda …: …)."
         )
         raise NotStorable(msg) from error
-    return hashlib.sha256(encoded).hexdigest()[:10]
+    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -7,9 +7,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast import checkpoint as kinds
-from holdfast._task.core import KIND, RESULTS, Terms, folded
+from holdfast._task.core import KIND, RESULTS, folded
 from holdfast._task.history import Version, compare, effects_after, versions
 from holdfast._task.state import TaskState
+from holdfast._task.terms import Terms
 from holdfast._task.waits import Waits
 from holdfast.errors import Conflict, EffectsWarning, TaskNotFound
 

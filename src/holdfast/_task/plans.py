@@ -9,9 +9,9 @@ import msgspec
 
 from holdfast import checkpoint as kinds
 from holdfast._task.context import StepContext
-from holdfast._task.core import text
-from holdfast._task.retry import PLAIN, How, Retry
+from holdfast._task.retry import How, InDoubt, Retry
 from holdfast._task.steps import Steps, called
+from holdfast._task.terms import text
 from holdfast.checkpoint import item_name, numbered
 from holdfast.codec import fresh, plain
 from holdfast.ids import check_id
@@ -52,7 +52,7 @@ class AsyncStep:
         /,
         *args: Any,
         as_: Any = None,
-        in_doubt: str | None = None,
+        in_doubt: InDoubt | None = None,
         verify: Callable[[str], Any] | None = None,
         retry: Retry | int | None = None,
         **kwargs: Any,
@@ -61,9 +61,7 @@ class AsyncStep:
 
         The options are those of `Task.step`.
         """
-        how = PLAIN
-        if in_doubt is not None or verify is not None or retry is not None:
-            how = How.of(in_doubt, verify, retry)
+        how = How.of(in_doubt, verify, retry)
         return await self._run(self.name, function, args, kwargs, how, as_=as_)
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
 from holdfast.ids import check_seconds
 
-__all__ = ["PLAIN", "How", "Retry"]
+__all__ = ["PLAIN", "How", "InDoubt", "Retry"]
 
-RETRY, VERIFY, ASK, SKIP = "retry", "verify", "ask", "skip"
-POLICIES = (RETRY, VERIFY, ASK, SKIP)
+#: What becomes of a step that began, if nobody knows whether it happened.
+InDoubt = Literal["retry", "verify", "ask", "skip"]
+
+RETRY: Final = "retry"
+VERIFY: Final = "verify"
+ASK: Final = "ask"
+SKIP: Final = "skip"
+POLICIES: tuple[InDoubt, ...] = get_args(InDoubt)
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -61,7 +67,7 @@ class Retry(Struct, frozen=True, kw_only=True):
 class How(Struct, frozen=True):
     """How a step is run."""
 
-    in_doubt: str = RETRY
+    in_doubt: InDoubt = RETRY
     verify: Callable[[str], Any] | None = None
     retry: Retry | None = None
     effect: bool = False
@@ -76,6 +82,8 @@ class How(Struct, frozen=True):
         effect: bool = False,
     ) -> How:
         """What the arguments of `Task.step` say, if they make sense together."""
+        if in_doubt is None and verify is None and retry is None and not effect:
+            return PLAIN  # as nearly always
         policy = in_doubt or (RETRY if verify is None else VERIFY)
         if policy not in POLICIES:
             msg = f"in_doubt is one of {', '.join(POLICIES)}; not {in_doubt!r}."

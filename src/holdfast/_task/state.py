@@ -151,7 +151,8 @@ class TaskState:
             self.status = kinds.OPEN
 
     def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
-        self.error = body["error"]
+        if self.status != kinds.CANCELLED or self.error is None:  # why it was is worth more
+            self.error = body["error"]
 
     def _paused(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.PAUSED

@@ -10,7 +10,7 @@ import msgspec
 from holdfast import checkpoint as kinds
 from holdfast._task.context import StepContext, within
 from holdfast._task.core import RESULTS, Core, described, typed
-from holdfast._task.retry import ASK, PLAIN, SKIP, VERIFY, How, Retry
+from holdfast._task.retry import ASK, PLAIN, SKIP, VERIFY, How, InDoubt, Retry
 from holdfast._task.state import Large
 from holdfast.checkpoint import numbered, withdraw
 from holdfast.codec import plain
@@ -50,7 +50,7 @@ class Steps(Core):
         /,
         *args: Any,
         as_: Any = None,
-        in_doubt: str | None = None,
+        in_doubt: InDoubt | None = None,
         verify: Callable[[str], Any] | None = None,
         retry: Retry | int | None = None,
         **kwargs: Any,
@@ -67,9 +67,7 @@ class Steps(Core):
         (`Store.resolve`); "skip" goes on without it. All but "retry" record the beginning first.
         *retry*: a `Retry`, or how many attempts.
         """
-        how = PLAIN
-        if in_doubt is not None or verify is not None or retry is not None:
-            how = How.of(in_doubt, verify, retry)
+        how = How.of(in_doubt, verify, retry)
         name = self._named(name)
         try:
             return await self._run(name, function, args, kwargs, how, as_=as_)
@@ -139,6 +137,7 @@ class Steps(Core):
         while True:
             step = self._context(name)
             if how.marked:
+                await self._check_awake(f"step {name!r} is not begun")
                 mark = {"name": name, "policy": how.in_doubt, "attempt": step.attempt}
                 await self._record(kinds.BEGAN, mark)
                 await self._check_wanted(name)
@@ -157,11 +156,21 @@ class Steps(Core):
                 if how.in_doubt == VERIFY and await self._settled(name, how):
                     return
             else:
-                about: dict[str, Any] = {"took": round(time.monotonic() - began, 6)}
-                if how.effect:
-                    about["effect"] = True
-                await self._keep(name, result, about)
+                took = round(time.monotonic() - began, 6)
+                await self._keep(name, result, {"took": took, **_mark(how)})
                 return
+
+    async def _check_awake(self, what: str) -> None:
+        """Raise if it waits: somebody has caught what was to leave the block."""
+        if self.status == kinds.WAITING:
+            await self._catch_up()
+        if self.status == kinds.WAITING:
+            waits_for = next(reversed(self._state.waits), "")
+            msg = (
+                f"Task {self.id!r} waits for {waits_for!r}, so {what}. Code of yours, or of a "
+                "framework, has caught TaskWaiting: let it pass."
+            )
+            raise TaskWaiting(msg, self.id, waits_for)
 
     async def _check_wanted(self, name: str) -> None:
         """Stop before the effect if somebody has said so meanwhile, and leave no doubt behind."""

@@ -133,6 +133,7 @@ class Block:
         self._settle = settle
         self._opening: AbstractContextManager[Transaction] | None = None
         self._opened: Transaction | None = None
+        self._within: within | None = None
         self._began = 0.0
         self.result: Any = None
 
@@ -177,6 +178,8 @@ class Block:
         self._began = time.monotonic()
         self._opening = core._port.backend.transaction()  # noqa: SLF001
         self._opened = self._opening.__enter__()
+        self._within = within(core._context(self._name))  # noqa: SLF001
+        self._within.__enter__()
 
     def __exit__(
         self,
@@ -185,6 +188,8 @@ class Block:
         trace: TracebackType | None,
     ) -> None:
         try:
+            if self._within is not None:
+                self._within.__exit__()
             self._end(kind, error, trace)
         finally:
             self._core._withdraw(self._name)  # noqa: SLF001 - if it is not done

@@ -1,0 +1,94 @@
+"""Results of steps: a large one is kept apart, and loaded when it is asked for."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import NotLoaded, Store
+from holdfast._faces import drive
+from holdfast._task.steps import LARGE
+from tests import nouns
+from tests.dying import Calls
+from tests.nouns import Place
+
+place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+
+GOAL = "Tell everybody"
+
+
+#: Too large to be kept with the rest.
+ROWS = [f"row {n} {n * n}" for n in range(LARGE // 4)]
+
+
+def test_a_large_result_is_kept_apart_and_loaded_when_asked_for(everywhere: Place) -> None:
+    """The checkpoint stays small, and a resumed step returns all of it."""
+    text = "".join(chr(33 + n * n % 90) + str(n * 7919 % 1009) for n in range(LARGE))
+    store = everywhere.open()
+    with store.task("t", GOAL) as task:
+        assert task.step("fetch", lambda: text) == text
+        assert task.step("small", lambda: 1) == 1
+    fetch = Calls()
+    with everywhere.open().task("t") as task:
+        assert task.step("fetch", fetch) == text
+        assert task.load("fetch") == text
+        assert task.load() == {"fetch": text, "small": 1}
+        point = task.checkpoint()
+    assert len(point.to_json()) < 2000
+    assert point.results["fetch"]["large"]
+    assert text.startswith(point.results["fetch"]["preview"])
+    assert fetch.calls == []
+
+
+def test_what_is_large_is_part_of_a_sync_tasks_results(tmp_path: Path) -> None:
+    """An async one says how to get it, for it cannot wait."""
+    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        task.step("fetch", lambda: ROWS)
+        assert task.results == {"fetch": ROWS}
+        assert task.result("fetch", as_=tuple[str, ...]) == tuple(ROWS)
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store, store.task("t") as task:
+            with pytest.raises(NotLoaded, match=r"await task\.load\('fetch'\)"):
+                _ = task.results
+            assert await task.load("fetch") == ROWS
+
+    asyncio.run(main())
+
+
+def test_results_are_read_while_others_record(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread, or another coroutine, ends a step in the middle of it."""
+    with store.task("t", GOAL) as task:
+        task.step("fetch", lambda: ROWS)
+        core = task._core
+        fetch = core._fetch
+
+        async def meanwhile(name: str, seq: int) -> Any:
+            core._state.results[f"{len(core._state.results)}"] = 1
+            return await fetch(name, seq)
+
+        monkeypatch.setattr(core, "_fetch", meanwhile)
+        assert task.load()["fetch"] == ROWS
+        if not isinstance(task, nouns.Driven):
+            assert task.results["fetch"] == ROWS
+        looked = drive(core._look())
+        core._state.results["later"] = 1
+        assert "later" not in looked.checkpoint().results
+
+
+def test_what_is_kept_apart_goes_with_its_task(place: Place, store: Store) -> None:
+    """When it is deleted, and when it has expired and is swept."""
+    for name, ttl in (("gone", None), ("expired", 0.01)):
+        with store.task(name, GOAL, ttl=ttl) as task:
+            task.step("fetch", lambda: ROWS)
+    assert store.task("gone").delete()
+    assert store.journal("task-result", "gone").head() is None
+    time.sleep(0.02)
+    assert store.journal("task-result", "expired").head() is not None
+    assert store.sweep() == 2
+    assert store.journal("task-result", "expired").head() is None
