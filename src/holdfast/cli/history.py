@@ -1,4 +1,4 @@
-"""``holdfast history`` and ``holdfast diff``: what a task was before, and what has changed."""
+"""``holdfast history`` and ``holdfast diff``: what a task or a state was before."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from holdfast import task
+from holdfast import state, task
+from holdfast.backends.base import shown_size
+from holdfast.cli.errors import Missing
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, find, pass_where, store_options
 
 if TYPE_CHECKING:
-    from holdfast import Store
+    from holdfast import Saved, Store
     from holdfast.backends.base import Head
     from holdfast.task import Version
 
@@ -22,8 +24,8 @@ __all__ = ["diff", "history"]
 _COLOURS = {"-": "red", "+": "green", "~": "yellow", "@": "dim"}
 
 
-@click.command(short_help="Print what happened to a task.")
-@click.argument("id_", metavar="TASK")
+@click.command(short_help="Print what happened to a task or a state.")
+@click.argument("id_", metavar="ID")
 @click.option(
     "-n", "count", type=click.IntRange(min=1), metavar="N", help="Only the N newest. [default: all]"
 )
@@ -31,42 +33,62 @@ _COLOURS = {"-": "red", "+": "green", "~": "yellow", "@": "dim"}
 @store_options
 @pass_where
 def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None:
-    """Print what happened to TASK, one line each: number, time, a sentence.
+    """Print what happened to a task, or the saves of a state, one line each: number, time, what.
 
-    The numbers are what `holdfast diff` takes, and task.at(), task.fork() and task.rewind().
+    The numbers are what `holdfast diff` takes, and in a program at(), fork(), and rewind() of a
+    task or restore() of a state. ID is an id, or state/ID where a task has the same.
     """
     with where.open() as store:
-        found: list[Version] = store.task(_task(store, id_).key.id).history()
-    shown = found[-count:] if count else found
+        head = _past(store, id_)
+        if head.key.kind == state.KIND:
+            saves: list[Saved] = store.state(head.key.id).history()
+            lines = [(one.position, one.at, _save(one)) for one in saves]
+            found: list[Saved] | list[Version] = saves
+        else:
+            versions: list[Version] = store.task(head.key.id).history()
+            lines = [(version.seq, version.at, version.what) for version in versions]
+            found = versions
     if as_json:
-        click.echo(document(shown))
+        click.echo(document(found[-count:] if count else found))
         return
     screen = Screen()
-    for version in shown:
-        number, at = f"{version.seq:>5}  ", f"{screen.time(version.at)}  "
-        screen.line((number, "dim"), (at, "dim"), safe(version.what), cut=True)
+    for number, at, what in lines[-count:] if count else lines:
+        told = (f"{number:>5}  ", "dim"), (f"{screen.time(at)}  ", "dim"), safe(what)
+        screen.line(*told, cut=True)
 
 
-@click.command(short_help="Compare two versions of a task.")
-@click.argument("id_", metavar="TASK")
+def _save(one: Saved) -> str:
+    """What was saved, in a sentence."""
+    if one.damaged:
+        return "cannot be read"
+    what = (
+        f"all of it, {shown_size(one.total)}" if one.full else f"changes, {shown_size(one.bytes)}"
+    )
+    return f"version {one.version}, {what}" + (f": {one.note}" if one.note else "")
+
+
+@click.command(short_help="Compare two versions of a task or a state.")
+@click.argument("id_", metavar="ID")
 @click.argument("a", type=click.IntRange(min=1), metavar="A")
 @click.argument("b", type=click.IntRange(min=1), metavar="[B]", required=False)
 @store_options
 @pass_where
 def diff(where: Where, *, id_: str, a: int, b: int | None) -> None:
-    """Print what changed in TASK from its entry A to its entry B, or to the newest.
+    """Print what changed in the task or state ID from its entry A to its entry B, or the newest.
 
     `holdfast history` has the numbers. What was taken away has a -, what was added a +, and what
     has another place in the plan a ~.
     """
     with where.open() as store:
-        head = _task(store, id_)
+        head = _past(store, id_)
         b = head.seq if b is None else b
         for number in (a, b):
             if not head.floor < number <= head.seq:
                 there = f"{head.floor + 1:,} to {head.seq:,}"
                 raise click.UsageError(f"There is no entry {number:,}: {id_!r} has {there}.")
-        text: str = store.task(head.key.id).compare(a, b)
+        is_state = head.key.kind == state.KIND
+        compare = store.state(head.key.id).diff if is_state else store.task(head.key.id).compare
+        text: str = compare(a, b)
     screen = Screen()
     for line in safe(text).split("\n"):
         indent = 4 if line.startswith("  ") else 0
@@ -74,6 +96,14 @@ def diff(where: Where, *, id_: str, a: int, b: int | None) -> None:
         screen.hanging(Text(line, style), indent=indent)
 
 
-def _task(store: Store, name: str) -> Head:
-    """The task that *name* means: its id, or task/ID as other commands take it."""
-    return find(store, name if name.startswith(f"{task.KIND}/") else f"{task.KIND}/{name}")
+def _past(store: Store, name: str) -> Head:
+    """The task that *name* means, or else the state: an id, or KIND/ID as elsewhere."""
+    if name.startswith((f"{task.KIND}/", f"{state.KIND}/")):
+        return find(store, name)
+    try:
+        return find(store, f"{task.KIND}/{name}")
+    except Missing as missing:
+        try:
+            return find(store, f"{state.KIND}/{name}")
+        except Missing:
+            raise missing from None

@@ -142,7 +142,7 @@ label_option = click.option(
 )
 
 
-@click.command(short_help="List conversations and tasks.")
+@click.command(short_help="List conversations, tasks and states.")
 @click.argument("kinds", metavar="[KIND]", required=False, callback=_kinds)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @click.option(
@@ -178,7 +178,7 @@ def ls(
     sort: str,
     as_json: bool,
 ) -> None:
-    """List what is in the store, or only KIND: conversations, tasks, or a kind of your own."""
+    """List what is in the store, or only KIND: conversations, tasks, states, or one of your own."""
     fits = _fitting(older_than, newer_than, larger_than)
     with where.open() as store:
         found = [

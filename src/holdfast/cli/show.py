@@ -1,4 +1,4 @@
-"""``holdfast show``: a conversation as chat, a task as the record of its work."""
+"""``holdfast show``: a conversation as chat, a task as the record of its work, a state as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from holdfast import conversation, task
+from holdfast import conversation, state, task
 from holdfast._task.state import Large
 from holdfast.backends.base import from_micros, shown_size
 from holdfast.cli.listing import entries, facts_of, holder, labels_of, status_style
@@ -20,7 +20,7 @@ from holdfast.cli.where import Where, find, pass_where, store_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from holdfast import Checkpoint, Entry, Store, Task
+    from holdfast import Checkpoint, Entry, Saved, State, Store, Task
     from holdfast._task.state import TaskState
     from holdfast.backends.base import Head
 
@@ -40,7 +40,7 @@ RESULT = 160
 INPUT = 1_000
 
 
-@click.command(short_help="Show a conversation or a task.")
+@click.command(short_help="Show a conversation, a task or a state.")
 @click.argument("id_", metavar="ID")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest messages.")
 @click.option(
@@ -50,7 +50,7 @@ INPUT = 1_000
 @store_options
 @pass_where
 def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bool) -> None:
-    """Show a conversation as chat, or a task with its plan, results and decisions.
+    """Show a conversation as chat, a task with its plan, results and decisions, or a saved state.
 
     ID is an id, or KIND/ID where a conversation and a task have the same id.
     """
@@ -59,8 +59,10 @@ def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bo
         is_task = head.key.kind == task.KIND
         if context and not is_task:
             raise click.UsageError(f"--context is for tasks, and {id_!r} is a {head.key.kind}.")
-        if last and is_task:
-            raise click.UsageError(f"--last is for conversations, and {id_!r} is a task.")
+        if last and head.key.kind in (task.KIND, state.KIND):
+            raise click.UsageError(
+                f"--last is for conversations, and {id_!r} is a {head.key.kind}."
+            )
         view = _VIEWS.get(head.key.kind, _Journal)(store, head, last)
         if as_json:
             extra = {"context": view.context()} if context else {}
@@ -141,6 +143,25 @@ def _print_message(message: Mapping[str, Any], screen: Screen) -> None:
     screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
     for part in parts(message):
         screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
+
+
+class _State(_Journal):
+    """The newest document, as it was saved."""
+
+    def __init__(self, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(store, head, last)
+        saved: State = store.state(head.key.id)
+        self.newest: Saved = saved.history(last=1)[-1]
+        self.document = saved.at(self.newest.position, migrate=False)
+
+    def data(self) -> dict[str, Any]:
+        return {"saved": self.newest, "document": self.document}
+
+    def print(self, screen: Screen) -> None:
+        facts = [f"of type {self.newest.type}" if self.newest.type else "", self.newest.note or ""]
+        screen.block(" · ".join(fact for fact in facts if fact), indent=0)
+        screen.line()
+        screen.block(document(self.document), indent=0)
 
 
 class _Task(_Journal):
@@ -272,4 +293,8 @@ def _section(title: str, rows: Iterator[tuple[str, str, str]] | list[Any], scree
         screen.block(text, indent=2 + len(mark), first=f"  {mark}", style=style)
 
 
-_VIEWS: dict[str, type[_Journal]] = {conversation.KIND: _Conversation, task.KIND: _Task}
+_VIEWS: dict[str, type[_Journal]] = {
+    conversation.KIND: _Conversation,
+    task.KIND: _Task,
+    state.KIND: _State,
+}

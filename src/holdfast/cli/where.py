@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 import holdfast
-from holdfast import conversation, task
+from holdfast import conversation, state, task
 from holdfast.backends.options import safe_url
 from holdfast.backends.registry import DEFAULT_URL
 from holdfast.cli.errors import Ambiguous, Missing
@@ -26,7 +26,7 @@ __all__ = ["KINDS", "Where", "find", "heads", "pass_where", "store_options"]
 C = TypeVar("C", bound="Callable[..., Any]")
 
 #: The nouns; a store may hold journals of other kinds too, which are asked for by their kind.
-KINDS = (conversation.KIND, task.KIND)
+KINDS = (conversation.KIND, task.KIND, state.KIND)
 
 
 class Where:
@@ -117,7 +117,7 @@ def _head(store: holdfast.Store, kind: str, id_: str) -> Head | None:
 
 def _missing(store: holdfast.Store, name: str) -> NoReturn:
     msg = (
-        f"There is no conversation or task {name!r} for tenant {store.tenant!r} (or it has "
-        "expired). `holdfast ls` lists what there is."
+        f"There is no conversation, task or state {name!r} for tenant {store.tenant!r} (or it "
+        "has expired). `holdfast ls` lists what there is."
     )
     raise Missing(msg)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.worker import Worker
 
-__all__ = ["work"]
+__all__ = ["imported", "work"]
 
 _STYLES = {logging.WARNING: "yellow", logging.ERROR: "red"}
 
@@ -118,7 +118,7 @@ def _end_now() -> None:
 def _registry(app: str) -> Registry:
     """What *app* names, as module:name."""
     module, _, name = app.partition(":")
-    found = _imported(module)
+    found = imported(module)
     name = name or "registry"
     try:
         registry = getattr(found, name)
@@ -132,7 +132,8 @@ def _registry(app: str) -> Registry:
     return registry
 
 
-def _imported(module: str) -> Any:
+def imported(module: str) -> Any:
+    """The user's *module*, looked for in this directory first."""
     sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(module)

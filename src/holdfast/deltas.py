@@ -1,0 +1,319 @@
+"""What changed between two documents, as a patch that is data too.
+
+A document is what JSON has: dicts with text for keys, lists, text, numbers, booleans, None. A patch
+has the shape of the document that it changes, so that no path has to be written, or escaped::
+
+    {"put": value}                                      another value altogether
+    {"add": [item, …]}   {"add": "text"}                a list, or a text, that goes on
+    {"in": {key: patch}, "drop": [key], "order": [key]} a dict; what is new goes to its end, unless
+                                                        all its keys are given in their order
+    {"at": [[index, patch]], "cut": [[at, count, [item, …]]]}
+                                                        a list: first items that changed where they
+                                                        are, then splices, one after the other
+    {"cut": [at, count, "text"]}                        a text of which one piece changed
+
+Patches are small where documents grow at the end, as histories do. They need not be the smallest:
+who writes them proves each one by `apply`, and `digest` proves it to every reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Patch = dict[str, Any]
+
+__all__ = ["BadPatch", "NotPlain", "Proof", "apply", "diff", "digest", "encode", "ends"]
+
+#: A text that is no longer than this is put anew: saying where it changed takes as much room.
+SHORT = 40
+
+#: How many bytes apart the places are from which a digest can go on.
+MARKED = 64 * 1024
+
+#: How often to look for the beginning of a list further back in the one before.
+LOOKS = 16
+
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
+
+#: The one form of a document that is compared and proved: JSON, keys in their order.
+encode = msgspec.json.Encoder().encode
+
+
+class NotPlain(TypeError):
+    """A document holds what JSON has not; make it plain first."""
+
+
+class BadPatch(ValueError):
+    """A patch that does not fit its document, or is none."""
+
+
+def digest(encoded: bytes) -> str:
+    """What a document, as `encode` has it, is proved by."""
+    import hashlib  # noqa: PLC0415 - most programs that import us never need it
+
+    return hashlib.sha256(encoded).hexdigest()[:32]
+
+
+class Proof:
+    """The digest of a document, as `encode` has it; quickly, if *before* is that of one like it.
+
+    What is the same at the beginning of both is not gone through again: a digest can go on from
+    any of the places that were marked in it.
+    """
+
+    def __init__(self, encoded: bytes, before: Proof | None = None) -> None:
+        import hashlib  # noqa: PLC0415 - as above
+
+        self.encoded = encoded
+        self._marks = before._common(encoded) if before else []  # noqa: SLF001 - its own kind
+        state = self._marks[-1].copy() if self._marks else hashlib.sha256()
+        done = len(self._marks) * MARKED
+        while len(encoded) - done >= MARKED:
+            state.update(encoded[done : done + MARKED])
+            self._marks.append(state.copy())
+            done += MARKED
+        state.update(encoded[done:])
+        self.digest = state.hexdigest()[:32]
+
+    def _common(self, encoded: bytes) -> list[Any]:
+        """The marks up to which *encoded* is the same."""
+        for number in range(len(self._marks)):
+            piece = slice(number * MARKED, (number + 1) * MARKED)
+            if self.encoded[piece] != encoded[piece]:
+                return self._marks[:number]
+        return self._marks[:]
+
+
+# -- what changed ----------------------------------------------------------------------------------
+
+
+def diff(old: Any, new: Any, *, exact: bool = False) -> Patch | None:
+    """What makes *new* of *old*; None if they are equal.
+
+    By Python's ``==``, which is quick, but for which True is 1 and the order of keys is nothing;
+    *exact*: by what they are stored as. *old* must be plain. Where *new* is not, `NotPlain` may be
+    raised; the parts of it that are in the patch are *new*'s own, and may hold anything.
+
+    >>> diff({"said": ["Hello"], "turn": 1}, {"said": ["Hello", "Good day"], "turn": 2})
+    {'in': {'said': {'add': ['Good day']}, 'turn': {'put': 2}}}
+    """
+    if _same(old, new, exact=exact):
+        return None
+    if new.__class__ not in _PLAIN:
+        raise NotPlain(type(new).__name__)
+    if old.__class__ is not new.__class__:
+        return {"put": new}
+    if new.__class__ is dict:
+        return _diff_dict(old, new, exact=exact)
+    if new.__class__ is list:
+        return _diff_list(old, new, exact=exact)
+    if new.__class__ is str:
+        return _diff_text(old, new)
+    return {"put": new}
+
+
+def _same(old: Any, new: Any, *, exact: bool) -> bool:
+    return encode(old) == encode(new) if exact else bool(old == new)
+
+
+def _diff_dict(old: dict[str, Any], new: dict[str, Any], *, exact: bool) -> Patch:
+    changed: dict[str, Patch] = {}
+    for key, value in new.items():
+        if key not in old:
+            if key.__class__ is not str:
+                raise NotPlain(type(key).__name__)
+            changed[key] = {"put": value}
+        elif (patch := diff(old[key], value, exact=exact)) is not None:
+            changed[key] = patch
+    found: Patch = {"in": changed} if changed else {}
+    dropped = [key for key in old if key not in new]
+    if dropped:
+        found["drop"] = dropped
+    added = [key for key in changed if key not in old]
+    order = [key for key in old if key in new] + added
+    if order != list(new):
+        found["order"] = list(new)
+    return found
+
+
+def _diff_list(old: list[Any], new: list[Any], *, exact: bool) -> Patch:
+    # What is compared: the items, or what they are stored as.
+    was, is_ = (list(map(encode, old)), list(map(encode, new))) if exact else (old, new)
+    if len(new) > len(old) and is_[: len(old)] == was:
+        return {"add": new[len(old) :]}
+    start, end = ends(was, is_)
+    gone, come = len(old) - end - start, len(new) - end - start
+    shift = _shift(was[start : len(old) - end], is_[start : len(new) - end])
+    if shift:
+        kept = gone - shift
+        rest = new[start + kept : len(new) - end]
+        return {"cut": [[start, shift, []], *([[start + kept, 0, rest]] if rest else [])]}
+    if gone > come:
+        return {"cut": [[start, gone, new[start : start + come]]]}
+    # Items that changed where they are, and behind them those that came.
+    found: Patch = {}
+    changed = {
+        index: patch
+        for index in range(start, start + gone)
+        if (patch := diff(old[index], new[index], exact=exact)) is not None
+    }
+    if len(changed) > 1 and all("put" in patch for patch in changed.values()):
+        return {"cut": [[start, gone, new[start : start + come]]]}
+    if changed:
+        found["at"] = [list(pair) for pair in changed.items()]
+    if come > gone:
+        found["cut"] = [[start + gone, 0, new[start + gone : start + come]]]
+    return found
+
+
+def _diff_text(old: str, new: str) -> Patch:
+    if len(new) <= SHORT:
+        return {"put": new}
+    if new.startswith(old):
+        return {"add": new[len(old) :]}
+    start, end = ends(old, new)
+    if start + end <= SHORT:
+        return {"put": new}
+    return {"cut": [start, len(old) - end - start, new[start : len(new) - end]]}
+
+
+def ends(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:
+    """How many items are the same at the beginning, and behind those at the end."""
+    most = min(len(old), len(new))
+    start = _longest(most, lambda low, high: bool(old[low:high] == new[low:high]))
+    most -= start
+    was, is_ = len(old), len(new)
+
+    def same_end(low: int, high: int) -> bool:
+        return bool(old[was - high : was - low] == new[is_ - high : is_ - low])
+
+    return start, _longest(most, same_end)
+
+
+def _longest(most: int, same: Callable[[int, int], bool]) -> int:
+    """How far two runs are the same, by halves: each look is one comparison in C."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if same(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _shift(old: list[Any], new: list[Any]) -> int:
+    """How many items went at the beginning, where the rest is what *new* begins with; 0: none did.
+
+    So it is in a history that keeps the newest so many messages.
+    """
+    at = 0  # there they differ
+    for _ in range(LOOKS):
+        if not new or new[0] not in old[at + 1 :]:
+            return 0
+        at = old.index(new[0], at + 1)
+        if old[at:] == new[: len(old) - at]:
+            return at
+    return 0
+
+
+# -- making the new one ----------------------------------------------------------------------------
+
+
+def apply(document: Any, patch: Any) -> Any:
+    """*document* with *patch*: the lists and dicts in it are changed in place.
+
+    `BadPatch` if they do not fit; then *document* may be half changed, and is of no use.
+
+    >>> apply({"said": ["Hello"]}, {"in": {"said": {"add": ["Good day"]}}})
+    {'said': ['Hello', 'Good day']}
+    """
+    try:
+        return _apply(document, patch)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        if isinstance(error, BadPatch):
+            raise
+        raise BadPatch(f"it does not fit what it changes ({type(error).__name__})") from error
+
+
+def _apply(document: Any, patch: dict[str, Any]) -> Any:
+    if patch.__class__ is not dict or not patch or not patch.keys() <= _WORDS:
+        raise BadPatch("it says what this release does not know")
+    if "put" in patch:
+        return _only(patch, "put")
+    if document.__class__ is dict:
+        return _apply_dict(document, patch)
+    if document.__class__ is list:
+        return _apply_list(document, patch)
+    if document.__class__ is str:
+        return _apply_text(document, patch)
+    raise BadPatch("it changes a part of what has no parts")
+
+
+_WORDS = frozenset({"put", "add", "in", "drop", "order", "at", "cut"})
+
+
+def _only(patch: dict[str, Any], word: str) -> Any:
+    if len(patch) > 1:
+        raise BadPatch(f"it says more than {word!r}")
+    return patch[word]
+
+
+def _apply_dict(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    if not patch.keys() <= {"in", "drop", "order"}:
+        raise BadPatch("it takes a dict for something else")
+    for key in patch.get("drop", ()):
+        del document[key]
+    for key, inner in patch.get("in", {}).items():
+        document[key] = _apply(document.get(key), inner)
+    if "order" in patch:
+        ordered = {key: document[key] for key in patch["order"]}
+        if len(ordered) != len(document):
+            raise BadPatch("its order is of other keys")
+        document.clear()
+        document.update(ordered)
+    return document
+
+
+def _apply_list(document: list[Any], patch: dict[str, Any]) -> list[Any]:
+    if "add" in patch:
+        added = _only(patch, "add")
+        if added.__class__ is not list:
+            raise BadPatch("it adds to a list what is none")
+        document += added
+        return document
+    if not patch.keys() <= {"at", "cut"}:
+        raise BadPatch("it takes a list for something else")
+    for index, inner in patch.get("at", ()):
+        document[_index(index, len(document) - 1)] = _apply(document[index], inner)
+    for at, count, items in patch.get("cut", ()):
+        end = _index(at + count, len(document))
+        if items.__class__ is not list:
+            raise BadPatch("it adds to a list what is none")
+        document[_index(at, end) : end] = items
+    return document
+
+
+def _apply_text(document: str, patch: dict[str, Any]) -> str:
+    if "add" in patch:
+        return document + _text(_only(patch, "add"))
+    at, count, text = _only(patch, "cut")
+    end = _index(at + count, len(document))
+    return document[: _index(at, end)] + _text(text) + document[end:]
+
+
+def _text(text: Any) -> str:
+    if text.__class__ is not str:
+        raise BadPatch("it adds to a text what is none")
+    return str(text)
+
+
+def _index(index: Any, most: int) -> int:
+    if index.__class__ is not int or not 0 <= index <= most:
+        raise BadPatch("it speaks of a place that is not there")
+    return int(index)
