@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast._faces import HopPort
 from holdfast.errors import MissingExtra
+from holdfast.registry import other_face
 from holdfast.store import AsyncStore, Store
 
 if TYPE_CHECKING:
@@ -34,8 +33,4 @@ def awaited(store: Any) -> AsyncStore:
             " or holdfast.open()."
         )
         raise TypeError(msg)
-    # The same tenant, codec and keeper of leases: only the way to the backend is another.
-    twin = copy.copy(store._core)  # noqa: SLF001 - its own other half
-    twin._port = HopPort(twin.backend)  # noqa: SLF001
-    twin._show = lambda opened: opened  # noqa: SLF001
-    return twin
+    return other_face(store._core)  # noqa: SLF001 - its own other half

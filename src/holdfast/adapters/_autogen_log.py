@@ -1,0 +1,168 @@
+"""What models said and tools did within a turn that is not over.
+
+AutoGen's own state is whole between turns only. So a save within a turn is that of its beginning,
+and beside it this log. Whoever goes on begins the turn once more, and is given from the log what
+was said and done already: what was recorded is returned, what was not is run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+__all__ = ["Actor", "CallsInDoubt", "Doubt", "Log"]
+
+
+class Doubt(Struct, frozen=True):
+    """A tool call that was begun before a process ended, and nobody knows what came of it."""
+
+    call_id: str
+    tool: str
+    agent: str  # where it sits in the team: "writer", "research/writer"; "" for a lone agent
+
+
+class CallsInDoubt(HoldfastError):
+    """Tools were running when a process ended; ``calls`` are those of which nobody knows more."""
+
+    def __init__(self, message: str, calls: Sequence[Doubt] = ()) -> None:
+        super().__init__(message, tuple(calls))
+        self.calls = list(calls)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Log:
+    """The log of one turn. Outside of turns it is closed, and nothing is recorded."""
+
+    def __init__(
+        self, flush: Callable[[], Awaitable[None]], note: Callable[..., None] = lambda *_: None
+    ) -> None:
+        self.flush = flush
+        self.note = note
+        self.is_open = False
+        self._actors: dict[str, Actor] = {}
+
+    def actor(self, path: str) -> Actor:
+        """Who sits at *path*."""
+        return self._actors.setdefault(path, Actor(self, path))
+
+    def clear(self) -> None:
+        """A turn begins, of which nothing is known."""
+        for actor in self._actors.values():
+            actor.forget()
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """What is known of a turn that is begun once more."""
+        self.clear()
+        for path, part in saved.items():
+            self.actor(path).load(part)
+
+    def dump(self) -> dict[str, Any]:
+        """What is stored of it."""
+        found = {path: actor.dump() for path, actor in self._actors.items()}
+        return {path: part for path, part in found.items() if part}
+
+    def __iter__(self) -> Iterator[Actor]:
+        """Who has said or done anything."""
+        return (actor for actor in self._actors.values() if actor.dump())
+
+    def doubts(self) -> list[Doubt]:
+        """The calls that are in doubt."""
+        return [doubt for actor in self._actors.values() for doubt in actor.doubts()]
+
+
+class Actor:
+    """The part of a log that is one agent's, or one manager's."""
+
+    def __init__(self, log: Log, path: str) -> None:
+        self.log = log
+        self.path = path
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known."""
+        self.replies: list[Any] = []
+        self.calls: dict[str, dict[str, Any]] = {}
+        self._heard = 0  # how many of the replies were given out since the turn began
+        self._made: Counter[str] = Counter()
+        self._doubtful: set[str] = set()
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """What was stored. A call without a result is in doubt: who ran it is no more."""
+        self.replies = list(saved.get("replies", ()))
+        self.calls = {key: dict(call) for key, call in saved.get("calls", {}).items()}
+        self._doubtful = {key for key, call in self.calls.items() if "result" not in call}
+
+    def dump(self) -> dict[str, Any]:
+        """What is stored of it."""
+        found: dict[str, Any] = {}
+        if self.replies:
+            found["replies"] = list(self.replies)
+        if self.calls:
+            found["calls"] = {key: dict(call) for key, call in self.calls.items()}
+        return found
+
+    # -- what a model said -------------------------------------------------------------------------
+
+    def next_reply(self) -> Any | None:
+        """What the model said to this question, if that is known."""
+        if self._heard >= len(self.replies):
+            return None
+        self._heard += 1
+        return self.replies[self._heard - 1]
+
+    def heard(self, reply: Any) -> None:
+        """The model has answered."""
+        self.replies.append(reply)
+        self._heard += 1
+
+    # -- what tools did ----------------------------------------------------------------------------
+
+    def key(self, call_id: str | None) -> str:
+        """What the next call is known by: some models count from one again, or give no ids."""
+        name = f"{self._heard}:{call_id or ''}"
+        self._made[name] += 1
+        return name if self._made[name] == 1 else f"{name}#{self._made[name]}"
+
+    def result(self, key: str) -> Any | None:
+        """What came of a call, if that is known."""
+        return self.calls.get(key, {}).get("result")
+
+    def is_doubtful(self, key: str) -> bool:
+        """Whether a process that is no more has begun it."""
+        return key in self._doubtful
+
+    def begin(self, key: str, tool: str) -> None:
+        """The tool is about to run."""
+        self.calls.setdefault(key, {"tool": tool})
+
+    def end(self, key: str, tool: str, result: Any) -> None:
+        """What came of it."""
+        self._doubtful.discard(key)
+        self.calls[key] = {"tool": tool, "result": result}
+
+    def doubts(self) -> list[Doubt]:
+        """The calls of which nobody knows what came."""
+        return [
+            Doubt(key.partition(":")[2], call["tool"], self.path)
+            for key, call in self.calls.items()
+            if key in self._doubtful
+        ]
+
+    def resolve(self, call_id: str, result: str) -> bool:
+        """A person says what came of a call; False if it is not in doubt."""
+        for key in self._doubtful:
+            if key.partition(":")[2] == call_id:
+                tool = self.calls[key]["tool"]
+                content = [{"type": "TextResultContent", "content": result}]
+                self.end(key, tool, {"type": "ToolResult", "name": tool, "result": content})
+                return True
+        return False

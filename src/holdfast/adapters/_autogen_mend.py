@@ -1,0 +1,122 @@
+"""Model contexts that a crash has damaged, by the rule of conversations, in AutoGen's own shape.
+
+One call without its result and the provider refuses the whole history. AutoGen saves such a context
+without a word, for instance after an error or a cancelled run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BrokenHistory
+from holdfast.messages._mending import Repair
+from holdfast.messages._stubs import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["contexts", "mend"]
+
+_CALLS = "AssistantMessage"
+_RESULTS = "FunctionExecutionResultMessage"
+
+Message = dict[str, Any]
+
+
+def mend(state: Any, rule: str, path: str = "") -> list[tuple[str, Repair]]:
+    """Make every model context in *state* whole, in place; what was done, and in whose.
+
+    *rule*: "stub", or "raise" for `BrokenHistory`.
+    """
+    found: list[tuple[str, Repair]] = []
+    for where, context in contexts(state, path):
+        mended, repairs = _mended(context["messages"])
+        context["messages"] = mended
+        found += [(where, repair) for repair in repairs]
+    if found and rule == "raise":
+        said = "\n".join(f"- {where or 'the agent'}: {repair.what}" for where, repair in found[:10])
+        msg = (
+            f"No provider would take this state as it is:\n{said}\n"
+            'keep(…, repair="stub") makes it whole; what is stored stays as it was.'
+        )
+        raise BrokenHistory(msg, [repair for _, repair in found])
+    return found
+
+
+def contexts(state: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every model context in what AutoGen has saved, or in what is kept beside it."""
+    if not isinstance(state, dict):
+        return
+    for name in ("llm_context", "context"):
+        context = state.get(name)
+        if isinstance(context, dict) and isinstance(context.get("messages"), list):
+            yield path, context
+    for name in ("agent_state", "inner_team_state", "wrapped"):
+        yield from contexts(state.get(name), path)
+    for name in ("agent_states", "parts"):
+        for member, part in (state.get(name) or {}).items():
+            yield from contexts(part, f"{path}/{member}" if path else member)
+
+
+def _mended(messages: list[Message]) -> tuple[list[Message], list[Repair]]:
+    """*messages* with every call answered, right behind it, and no answer to nothing."""
+    mended: list[Message] = []
+    repairs: list[Repair] = []
+    waiting: list[Message] = []  # the calls of the message before
+    for index, message in enumerate([*messages, None]):
+        if message is not None and message.get("type") == _RESULTS:
+            answers, extra = _answers(message, waiting, index)
+            mended += [answers] if answers["content"] else []
+            repairs += extra
+            waiting = []
+            continue
+        if waiting:
+            mended.append({"content": [_stub(call) for call in waiting], "type": _RESULTS})
+            repairs += [_unanswered(call, index - 1) for call in waiting]
+        if message is not None:
+            waiting = _calls(message)
+            mended.append(message)
+    return mended, repairs
+
+
+def _answers(message: Message, waiting: list[Message], index: int) -> tuple[Message, list[Repair]]:
+    """The results in *message*, those that are missing among them, and no others."""
+    asked = {call["id"]: call for call in waiting}
+    given = [result for result in message["content"] if result.get("call_id") in asked]
+    repairs = [
+        Repair(
+            index,
+            "orphan_result",
+            "a result that answers no call was left out",
+            result.get("call_id"),
+        )
+        for result in message["content"]
+        if result.get("call_id") not in asked
+    ]
+    there = {result["call_id"] for result in given}
+    missing = [call for id_, call in asked.items() if id_ not in there]
+    repairs += [_unanswered(call, index - 1) for call in missing]
+    if not repairs:
+        return message, []
+    return {**message, "content": [*given, *map(_stub, missing)]}, repairs
+
+
+def _calls(message: Message) -> list[Message]:
+    content = message.get("content")
+    if message.get("type") != _CALLS or not isinstance(content, list):
+        return []
+    return [call for call in content if isinstance(call, dict) and "id" in call]
+
+
+def _stub(call: Message) -> Message:
+    return {
+        "content": INTERRUPTED,
+        "name": call.get("name", ""),
+        "call_id": call["id"],
+        "is_error": True,
+    }
+
+
+def _unanswered(call: Message, index: int) -> Repair:
+    what = f"the call of {call.get('name')!r} has no result; one that says so stands in for it"
+    return Repair(index, "unanswered_call", what, call["id"], call.get("name"))
