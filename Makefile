@@ -3,7 +3,7 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast servers lint format bench matrix soak lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format bench bench-memory matrix soak lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
@@ -14,7 +14,7 @@ ROUNDS ?= 10
 TOGETHER ?= --numprocesses 2 --dist loadscope
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
 demo: run-env ## watch an agent get killed and carry on
 	@$(BIN)/holdfast demo $(ARGS)
@@ -42,6 +42,10 @@ format: dev-env ## put the code into shape
 
 bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-memory: dev-env ## measure recall on LoCoMo, DATA=path/to/locomo10.json
+	@test -n '$(DATA)' || { echo 'Say where the data is: make bench-memory DATA=path/to/locomo10.json'; exit 2; }
+	@$(BIN)/python -m bench.memory '$(DATA)' $(ARGS)
 
 matrix: dev-env ## kill a task at each of its writes, and print what became of it
 	@rm -rf .matrix && $(BIN)/python -m tests.matrix sqlite:.matrix/place.db sync; rm -rf .matrix

@@ -21,6 +21,7 @@ from bench import (
     reading,
     resume,
     sessions,
+    state,
     step,
     window,
 )
@@ -40,6 +41,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "window": reading.measure_window,
     "trim": window.measure,
     "sessions": sessions.measure,
+    "state": state.measure,
     "disk": disk.measure,
     "resume": resume.measure,
     "import": imports.measure,
@@ -73,8 +75,8 @@ def main(
 ) -> None:
     """Measure what Holdfast costs, as ratios to a raw insert in the same run.
 
-    Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, disk,
-    resume, import, backends.
+    Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
+    disk, resume, import, backends.
     """
     names = names or tuple(MEASUREMENTS)
     if plot_file is not None and "append" not in names:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: What takes seconds, by how its id begins, and why it does. Only `make test` runs it.
 SLOW = {
     "tests/test_backends.py::TestMemoryMachine": "plays many random games",
+    "tests/test_autogen_kills.py": "kills teams at every write",
+    "tests/test_autogen_stores.py": "kills teams, and runs long ones",
     "tests/test_backends.py::TestSqliteMachine": "plays many random games",
     "tests/test_backends.py::test_a_backend_of_ones_own": "installs a package",
     "tests/test_cli.py::test_control_characters_are_written_out_in_a_real": "starts terminals",

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import holdfast
-from holdfast import AsyncConversation, AsyncJournal, AsyncStep, AsyncStore, AsyncTask, Store
+from holdfast import (
+    AsyncConversation,
+    AsyncJournal,
+    AsyncMemory,
+    AsyncState,
+    AsyncStep,
+    AsyncStore,
+    AsyncTask,
+    Store,
+)
 from holdfast._faces import HopPort, InlinePort
 from holdfast.backends.memory import MemoryBackend
 from tests import places
@@ -35,7 +44,10 @@ __all__ = [
     "user",
 ]
 
-ASYNC_NOUNS = (AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep)
+ASYNC_NOUNS = (
+    *(AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep),
+    *(AsyncState, AsyncMemory),
+)
 
 
 class Driven:

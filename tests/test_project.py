@@ -28,7 +28,7 @@ LAYERS = (
     # A conversation as a file goes through a store in memory, and from there by a copy.
     {"_transfer"},
     # What is built on the public face. None of these needs another.
-    {"adapters", "copying", "dispatch", "importing", "inspector", "testing", "worker"},
+    {"adapters", "copying", "dispatch", "importing", "inspector", "mcp", "testing", "worker"},
     # Parts of these: what others' files mean, without I/O; what a worker finds to do.
     {"_foreign", "_finding"},
     # The public face, holdfast/__init__.py: only what stands above it may `import holdfast`.
@@ -43,7 +43,7 @@ LAYERS = (
     {"conversation", "task", "state", "memory"},
     # Parts of a noun that do no I/O: the text a task is resumed from, the window of a conversation.
     {"_compaction", "_recovery"},
-    {"_conversation", "_task", "_window"},
+    {"_conversation", "_state", "_task", "_window"},
     {"checkpoint"},
     # What every noun stands on.
     {"journal", "leases"},

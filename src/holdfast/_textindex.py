@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     from holdfast.backends.base import Backend, Head, Key
 
-__all__ = ["Document", "Hit", "Known", "TextIndex", "index_of"]
+__all__ = [
+    "Document",
+    "Hit",
+    "Known",
+    "TextIndex",
+    "index_of",
+    "log_ahead",
+    "own_file",
+    "remove",
+    "spaced",
+]
 
 #: The path of what is in no file.
 MEMORY = ":memory:"
@@ -119,7 +129,7 @@ class TextIndex:
         try:
             self._database = self._opened()
         except (apsw.CorruptError, apsw.NotADBError, _Outdated):
-            _remove(path)  # nothing is lost: it can be made again
+            remove(path)  # nothing is lost: it can be made again
             self._database = self._opened()
 
     def let_go(self) -> None:
@@ -131,7 +141,7 @@ class TextIndex:
         database = apsw.Connection(self._path)
         try:
             database.set_busy_timeout(PATIENCE)
-            _log_ahead(database)
+            log_ahead(database)
             database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
             database.execute("PRAGMA secure_delete=ON")  # what is deleted is gone
             _prepare(database)
@@ -173,8 +183,8 @@ class TextIndex:
             documents = "SELECT id, text FROM document WHERE source = ?"
             for id_, text in list(self._database.execute(documents, source)):
                 # Told what was there, it leaves no trace of it.
-                remove = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
-                self._database.execute(remove, (id_, _spaced(text)))
+                gone = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
+                self._database.execute(gone, (id_, spaced(text)))
             self._database.execute("DELETE FROM document WHERE source = ?", source)
             self._database.execute("DELETE FROM source WHERE id = ?", source)
 
@@ -218,8 +228,8 @@ class TextIndex:
             " RETURNING id",
             (source, document.position, document.at, document.label, document.text),
         )
-        spaced = _spaced(document.text)
-        self._database.execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (*next(rows), spaced))
+        put = "INSERT INTO words(rowid, text) VALUES(?, ?)"
+        self._database.execute(put, (*next(rows), spaced(document.text)))
 
     def find(
         self, query: str, tenant: str, kind: str, *, k: int, among: Collection[str] | None = None
@@ -242,7 +252,7 @@ class TextIndex:
         return list(found.values())
 
 
-def _log_ahead(database: apsw.Connection) -> None:
+def log_ahead(database: apsw.Connection) -> None:
     """Let readers and a writer not wait for each other.
 
     SQLite refuses this at once, without its patience, while another connection does the same.
@@ -267,8 +277,10 @@ def _prepare(database: apsw.Connection) -> None:
     database.execute("COMMIT")
 
 
-def _spaced(text: str) -> str:
-    return _SIGNS.sub(r" \1 ", text).replace("\0", " ")
+def spaced(text: str) -> str:
+    """*text* with a space round each sign that is a word by itself."""
+    found = text if text.isascii() else _SIGNS.sub(r" \1 ", text)
+    return found.replace("\0", " ")
 
 
 def _terms(query: str) -> Iterator[str]:
@@ -279,7 +291,7 @@ def _terms(query: str) -> Iterator[str]:
     for found in _TERM.finditer(query):
         text = found[1] if found[1] is not None else found[2]
         beginning = "*" if found[1] is None and text.endswith("*") else ""
-        words = _spaced(text.replace('"', " ")).strip()
+        words = spaced(text.replace('"', " ")).strip()
         if any(sign.isalnum() for sign in words):
             yield f'"{words}"{beginning}'
 
@@ -306,7 +318,7 @@ def index_of(backend: Backend, *, private: bool = False) -> TextIndex:
 
     The caller lets it go when done.
     """
-    path = None if private or not backend.blocks else _path(backend)
+    path = None if private else own_file(backend, "search")
     if path is not None:
         # A directory that cannot be written: then without it.
         with contextlib.suppress(apsw.Error, OSError):
@@ -315,17 +327,21 @@ def index_of(backend: Backend, *, private: bool = False) -> TextIndex:
         return _IN_MEMORY.get(backend) or _IN_MEMORY.setdefault(backend, TextIndex())
 
 
-def _path(backend: Backend) -> str | None:
-    """The file for *backend*, which only this user may read; None if there can be none."""
+def own_file(backend: Backend, suffix: str, *parts: str) -> str | None:
+    """The file for *backend*, or *parts* of what it holds, which only this user may read.
+
+    None if there can be none.
+    """
     cache = os.environ.get("HOLDFAST_CACHE")
-    if cache == "none":
+    if cache == "none" or not backend.blocks:
         return None
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     directory = cache or os.path.join(base, "holdfast")
     place: Any = getattr(backend, "path", None)
     name = os.path.realpath(place) if isinstance(place, (str, os.PathLike)) else backend.url
-    digest = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    path = os.path.join(directory, f"{digest}.search")
+    whole = "\0".join((os.fsdecode(name), *parts))
+    digest = hashlib.blake2b(os.fsencode(whole), digest_size=16).hexdigest()
+    path = os.path.join(directory, f"{digest}.{suffix}")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -334,7 +350,8 @@ def _path(backend: Backend) -> str | None:
     return path
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Leave nothing of an index."""
     for suffix in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.remove(path + suffix)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import structs
 
-from holdfast import conversation, task
+from holdfast import conversation, memory, state, task
 from holdfast._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, blocking_iter, faced
 from holdfast._task import control
 from holdfast._task.core import RESULTS, Home, Terms
@@ -25,6 +25,8 @@ from holdfast.ids import (
 )
 from holdfast.journal import AsyncJournal, Journal
 from holdfast.leases import Keeper
+from holdfast.memory import AsyncMemory, Memory
+from holdfast.state import AsyncState, State, StateInfo
 from holdfast.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from holdfast._conversation.found import Found
     from holdfast.checkpoint import Checkpoint
+    from holdfast.migrations import Migrations
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
@@ -137,7 +140,8 @@ class AsyncStore:
     ) -> AsyncIterator[ConversationInfo]:
         """The conversations of this tenant, by id.
 
-        *older_than*: whose last message is that many seconds old. *larger_than*: in bytes.
+        *older_than*: that were last written to more than so many seconds ago, be it a message, a
+        pin, a summary, or a repair that a window recorded. *larger_than*: in bytes.
         """
         filters = {"prefix": prefix, "labels": labels}
 
@@ -213,6 +217,50 @@ class AsyncStore:
         """
         filters = {"prefix": prefix, "labels": labels, "status": status}
         return self._list(task.KIND, TaskInfo.of, filters)
+
+    def state(
+        self,
+        id: str,
+        *,
+        version: int = 1,
+        type: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | UnsetType | None = UNSET,
+        migrations: Migrations | None = None,
+    ) -> AsyncState:
+        """The state *id* of an agent, a team or any object; it comes to be with its first save.
+
+        *version* is that of the program: older documents are migrated to it when they are loaded,
+        by the functions registered with `holdfast.migration` or by *migrations*. *type* is what is
+        saved; a state of another type is refused. AutoGen's states say their type themselves.
+        """
+        return AsyncState(
+            self.journal(state.KIND, id),
+            lambda other: self.state(
+                other, version=version, type=type, ttl=ttl, migrations=migrations
+            ),
+            version=version,
+            type=type,
+            labels=UNSET if labels is None else check_labels(labels),
+            ttl=ttl,
+            migrations=migrations,
+        )
+
+    def states(
+        self, *, prefix: str = "", labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[StateInfo]:
+        """The states of this tenant, by id."""
+        return self._list(state.KIND, StateInfo.of, {"prefix": prefix, "labels": labels})
+
+    def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
+        """What is remembered in a *namespace* of this tenant, over all tasks.
+
+        *embed*: a function from a list of texts to a list of vectors, or True for the local model
+        of ``holdfast[embeddings]``; memories are then found by what they mean as well.
+        """
+        # What somebody took care to encrypt is not written out beside it.
+        private = type(self._codec) is not Codec
+        return AsyncMemory(self.journal(memory.KIND, namespace), embed=embed, private=private)
 
     async def submit(
         self,
@@ -376,6 +424,7 @@ class Store(Face[AsyncStore]):
     conversations = blocking_iter(AsyncStore.conversations)
     search_conversations = blocking(AsyncStore.search_conversations)
     tasks = blocking_iter(AsyncStore.tasks)
+    states = blocking_iter(AsyncStore.states)
 
     run = blocking(AsyncStore.run)
     submit = blocking(AsyncStore.submit)
@@ -388,6 +437,8 @@ class Store(Face[AsyncStore]):
     journal = faced(AsyncStore.journal, Journal)
     conversation = faced(AsyncStore.conversation, Conversation)
     task = faced(AsyncStore.task, Task)
+    state = faced(AsyncStore.state, State)
+    memory = faced(AsyncStore.memory, Memory)
 
 
 def open(

@@ -330,6 +330,13 @@ class Backend(ABC):
         Numbers are never given out again. Ids of dropped records are forgotten.
         """
 
+    def scrub(self) -> bool:
+        """Leave nothing of what was deleted in the files, as far as that can be; whether it is so.
+
+        Here that is not known: a server keeps logs and old versions of its own.
+        """
+        return False
+
     @abstractmethod
     def sweep(self, limit: int = 1000) -> int:
         """Free the room of up to *limit* expired journals; how many. Call again until 0."""

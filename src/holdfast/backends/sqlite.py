@@ -251,6 +251,11 @@ class SqliteBackend(Transactional):
         )
         return int(count)
 
+    def scrub(self) -> bool:
+        self._check_open()
+        self._check_outside()
+        return self._database.scrub()
+
     def sweep(self, limit: int = 1000) -> int:
         return self._write(partial(self._sweep, limit))
 

@@ -16,6 +16,9 @@ from holdfast.cli.export import export
 from holdfast.cli.history import diff, history
 from holdfast.cli.importing import import_
 from holdfast.cli.listing import ls
+from holdfast.cli.mcp import mcp
+from holdfast.cli.memory import memory
+from holdfast.cli.migrate import migrate
 from holdfast.cli.search import search
 from holdfast.cli.show import show
 from holdfast.cli.tail import tail
@@ -28,7 +31,7 @@ __all__ = ["main"]
 EXIT_CODES = """\b
 Exit codes:
   0  fine
-  1  an error, doctor found a problem, copy left something out, work left tasks
+  1  an error, a problem found, something left out by copy, migrate or work
   2  usage, or an id that means several things
   3  nothing under that id
 """
@@ -79,11 +82,14 @@ for command in (
     tail,
     history,
     diff,
+    memory,
     *COMMANDS,
     work,
+    mcp,
     doctor,
     copy,
     export,
     import_,
+    migrate,
 ):
     main.add_command(command)

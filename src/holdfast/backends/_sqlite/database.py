@@ -120,10 +120,17 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute("PRAGMA journal_size_limit = 67108864")
             connection.execute("PRAGMA cache_size = -8000")  # KB: a long conversation, read again
+            connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def scrub(self) -> bool:
+        """Empty the log: deleted rows are overwritten in the file, and still stand there."""
+        with self.translated(), self.writing:
+            ((busy, *_),) = self.writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return not busy
 
     def open(self, *, create: bool) -> None:
         """Make sure that the file is there, is ours, and has the newest schema."""

@@ -1,0 +1,82 @@
+"""LoCoMo as memories and questions. Its licence is for evaluation only: it is not ours to give.
+
+A turn of a conversation is a memory, and what was said just before is its context; a question's
+evidence are the turns that hold its answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Multi-hop, temporal, open-domain, single-hop; the fifth asks for what was never said.
+CATEGORIES = (1, 2, 3, 4)
+#: Characters of a turn before: enough to say what a short answer is about.
+CONTEXT = 200
+#: Turns before. Chosen before anything was measured; the run prints what others would give.
+BEFORE = 1
+
+
+class Turn(Struct, frozen=True):
+    """Something that was said."""
+
+    id: str
+    text: str
+    context: str
+
+
+class Question(Struct, frozen=True):
+    """What is asked, and the turns that hold the answer."""
+
+    text: str
+    category: int
+    evidence: frozenset[str]
+
+
+class Sample(Struct, frozen=True):
+    """One long conversation, and what is asked about it."""
+
+    turns: list[Turn]
+    questions: list[Question]
+
+
+def load(path: Path, before: int = BEFORE) -> list[Sample]:
+    """The conversations of ``locomo10.json``; a turn's context are so many turns *before* it."""
+    return [_sample(found, before) for found in msgspec.json.decode(path.read_bytes())]
+
+
+def _sample(found: dict[str, Any], before: int) -> Sample:
+    turns = list(_turns(found["conversation"], before))
+    known = {turn.id for turn in turns}
+    return Sample(turns, [asked for asked in map(_question(known), found["qa"]) if asked])
+
+
+def _turns(conversation: dict[str, Any], before: int) -> Iterator[Turn]:
+    sessions = [key for key in conversation if re.fullmatch(r"session_\d+", key)]
+    for session in sorted(sessions, key=lambda key: int(key.partition("_")[2])):
+        earlier: deque[str] = deque(maxlen=before)
+        for said in conversation[session]:
+            caption = said.get("blip_caption")
+            text = f"{said['speaker']}: {said['text']}" + (f" [{caption}]" if caption else "")
+            yield Turn(said["dia_id"], text, " ".join(earlier))
+            earlier.append(text[-CONTEXT:])
+
+
+def _question(known: set[str]) -> Any:
+    def read(found: dict[str, Any]) -> Question | None:
+        # A few are malformed: several ids in one text, "D:11:26", "D30:05".
+        ids = re.findall(r"D:?(\d+):0*(\d+)", " ".join(found.get("evidence") or ()))
+        evidence = frozenset(f"D{session}:{turn}" for session, turn in ids) & known
+        if found["category"] not in CATEGORIES or not evidence:
+            return None
+        return Question(found["question"], found["category"], evidence)
+
+    return read

@@ -1,0 +1,209 @@
+"""Ways to find a memory: Holdfast's, the plain ones it is made of, and those of peers."""
+
+from __future__ import annotations
+
+import re
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+import apsw
+import numpy as np
+
+import holdfast
+from holdfast.errors import MissingExtra
+from holdfast.memory.embeddings import Local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from bench._locomo import Turn
+    from holdfast.memory import Hit, Memory
+
+#: How far down each list rank fusion looks.
+DEPTH = 100
+
+
+class Recaller(Protocol):
+    """One way; it is given one conversation and then asked about it."""
+
+    def index(self, turns: Sequence[Turn]) -> None:
+        """Take in *turns*, and nothing that was there before."""
+
+    def recall(self, question: str, k: int) -> list[str]:
+        """The ids of the *k* turns that fit best."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class Embedder:
+    """The model that all ways share. A text is embedded once, and how long that took is kept."""
+
+    model = "bench"
+
+    def __init__(self, embed: Callable[[list[str]], Any]) -> None:
+        self._embed = embed
+        self._known: dict[str, np.ndarray[Any, Any]] = {}
+        self.seconds = 0.0
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+        """Unit vectors."""
+        new = list(dict.fromkeys(text for text in texts if text not in self._known))
+        began = perf_counter()
+        for at in range(0, len(new), 64):
+            part = new[at : at + 64]
+            found = np.asarray(self._embed(part), dtype=np.float32)
+            found /= np.linalg.norm(found, axis=1, keepdims=True)
+            self._known.update(zip(part, found, strict=True))
+        self.seconds += perf_counter() - began
+        return [self._known[text] for text in texts]
+
+    @property
+    def count(self) -> int:
+        """How many texts were embedded."""
+        return len(self._known)
+
+
+def local_model() -> Callable[[list[str]], Any] | None:
+    """The model of ``holdfast[embeddings]``, if it is installed."""
+    try:
+        return Local.shared()
+    except MissingExtra:
+        return None
+
+
+# The commonest words of a question say nothing of what it is about.
+_COMMON = frozenset(
+    """a an and are as at be been but by can could did do does for from had has have he her hers him
+    his how i if in into is it its me my of on or our she so than that the their them then there
+    these they this those to was we were what when where which who whom whose why will with would
+    you your""".split()  # noqa: SIM905 - as people read it
+)
+
+
+class PlainBM25:
+    """BM25 as FTS5 has it, over stemmed words; of a question without the commonest."""
+
+    def __init__(self, *, context: bool = False) -> None:
+        self._with_context = context
+        self._ids: list[str] = []
+        self._database = apsw.Connection(":memory:")
+
+    def index(self, turns: Sequence[Turn]) -> None:
+        """A table of texts."""
+        self._ids = [turn.id for turn in turns]
+        self._database.execute(
+            "DROP TABLE IF EXISTS turn;"
+            "CREATE VIRTUAL TABLE turn USING fts5(text, tokenize='porter unicode61')"
+        )
+        with self._database:
+            self._database.executemany(
+                "INSERT INTO turn(rowid, text) VALUES(?, ?)", enumerate(map(self._text, turns))
+            )
+
+    def _text(self, turn: Turn) -> str:
+        return f"{turn.context} {turn.text}" if self._with_context else turn.text
+
+    def ranked(self, question: str, k: int) -> list[int]:
+        """The numbers of the *k* turns that fit best; fewer if no more have a word of it."""
+        words = [word for word in re.findall(r"\w+", question) if word.lower() not in _COMMON]
+        query = " OR ".join(f'"{word}"' for word in words or re.findall(r"\w+", question))
+        found = self._database.execute(
+            "SELECT rowid FROM turn WHERE turn MATCH ? ORDER BY rank LIMIT ?", (query, k)
+        )
+        return [number for (number,) in found]
+
+    def recall(self, question: str, k: int) -> list[str]:
+        """By score."""
+        return [self._ids[number] for number in self.ranked(question, k)]
+
+    def close(self) -> None:
+        """The table goes with it."""
+        self._database.close()
+
+
+class PlainVectors:
+    """Cosine similarity with every turn."""
+
+    def __init__(self, embed: Embedder) -> None:
+        self._embed = embed
+        self._ids: list[str] = []
+        self._matrix = np.zeros((0, 0))
+
+    def index(self, turns: Sequence[Turn]) -> None:
+        """Embed every turn."""
+        self._ids = [turn.id for turn in turns]
+        self._matrix = np.stack(self._embed([turn.text for turn in turns]))
+
+    def ranked(self, question: str, k: int) -> list[int]:
+        """The numbers of the *k* nearest turns."""
+        near = self._matrix @ self._embed([question])[0]
+        return [int(number) for number in np.argsort(-near)[:k]]
+
+    def recall(self, question: str, k: int) -> list[str]:
+        """The nearest."""
+        return [self._ids[number] for number in self.ranked(question, k)]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class RankFusion:
+    """Both plain ways by reciprocal rank, with the usual constant of 60."""
+
+    def __init__(self, embed: Embedder) -> None:
+        self._ways = PlainBM25(), PlainVectors(embed)
+        self._ids: list[str] = []
+
+    def index(self, turns: Sequence[Turn]) -> None:
+        """Both."""
+        self._ids = [turn.id for turn in turns]
+        for way in self._ways:
+            way.index(turns)
+
+    def recall(self, question: str, k: int) -> list[str]:
+        """By the sum of both reciprocal ranks."""
+        total = dict.fromkeys(range(len(self._ids)), 0.0)
+        for way in self._ways:
+            for rank, number in enumerate(way.ranked(question, DEPTH), 1):
+                total[number] += 1 / (60 + rank)
+        order = sorted(total, key=lambda number: -total[number])
+        return [self._ids[number] for number in order[:k]]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Ours:
+    """Holdfast's memory, on SQLite: a namespace for each conversation."""
+
+    def __init__(self, place: Path, embed: Embedder | None = None) -> None:
+        self._store = holdfast.open(place / f"ours-{uuid4().hex}.db", durability="normal")
+        self._embed = embed
+        self._memory: Memory | None = None
+        self._count = 0
+
+    def index(self, turns: Sequence[Turn]) -> None:
+        """Remember all, and have them indexed: what else would happen at the first question."""
+        self._count += 1
+        self._memory = self._store.memory(f"conversation-{self._count}", embed=self._embed)
+        self._memory.remember_all(
+            {"text": turn.text, "context": turn.context or None, "source": turn.id}
+            for turn in turns
+        )
+        self._memory.stats()
+        self._memory.embed()
+
+    def hits(self, question: str, k: int) -> list[Hit]:
+        """What it recalls."""
+        return [] if self._memory is None else self._memory.recall(question, k=k)
+
+    def recall(self, question: str, k: int) -> list[str]:
+        """The turns that those are."""
+        return [hit.source or "" for hit in self.hits(question, k)]
+
+    def close(self) -> None:
+        """The store."""
+        self._store.close()

@@ -1,0 +1,82 @@
+"""Forgetting for good: which memories go, what goes with them, and a receipt of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.base import from_micros
+from holdfast.memory.desk import now
+from holdfast.memory.entries import FORGOTTEN, quotes
+from holdfast.memory.hits import Receipt
+from holdfast.memory.index import ONE_OF
+from holdfast.memory.rewriting import rewrite, scrub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.memory.desk import Desk
+    from holdfast.memory.index import Index
+
+__all__ = ["forget"]
+
+
+async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Receipt:
+    """Forget *ids* and what is *chosen*: first it is said, then done.
+
+    From that word on nobody recalls them; whoever forgets next finishes what a crash left undone.
+    """
+    going, contexts, vectors = await desk.ask(_going, ids, chosen, now())
+    if not going:
+        return Receipt()
+    at = await desk.write([(FORGOTTEN, {"ids": going})])
+    done = await rewrite(desk)
+    scrubbed = await scrub(desk)
+    await desk.ask(_scrub)
+    return Receipt(
+        ids=tuple(going),
+        contexts=tuple(contexts),
+        journals=(f"{desk.journal.key.kind}/{desk.journal.key.id}",),
+        entries=done.entries,
+        bytes=done.bytes,
+        indexed=len(going),
+        vectors=vectors,
+        scrubbed=scrubbed,
+        at=from_micros(at),
+    )
+
+
+def _scrub(index: Index) -> None:
+    index.scrub()
+
+
+def _going(
+    index: Index, ids: Sequence[str], chosen: dict[str, Any], at: int
+) -> tuple[list[str], list[str], int]:
+    """What goes; whose context quotes it; how many vectors that are."""
+    named = list(dict.fromkeys([*ids, *_chosen(index, chosen, at)]))
+    older, newer = index.family(named)
+    # What was made from these goes with them; what else that was made from stays, and counts again.
+    going = list(dict.fromkeys([*named, *older, *newer]))
+    texts = {one.text for one in index.get(going).values()}
+    gone = set(going)
+    rows = index.run("SELECT id, context FROM memory WHERE context NOTNULL")
+    contexts = [id_ for id_, context in rows if id_ not in gone and quotes(context, texts)]
+    vectors = f"SELECT count(*) FROM vector JOIN memory USING (n) WHERE id {ONE_OF}"  # noqa: S608
+    return going, contexts, index.value(vectors, [json.dumps(going)])
+
+
+def _chosen(index: Index, chosen: dict[str, Any], at: int) -> list[str]:
+    found: list[list[str]] = []
+    if "source" in chosen:
+        found.append(index.ids("m.source = ?", chosen["source"]))
+    if "tag" in chosen:
+        tagged = "m.n IN (SELECT t.n FROM tag t WHERE t.tag = ?)"
+        found.append(index.ids(tagged, chosen["tag"]))
+    if "subject" in chosen:
+        found.append(index.about(chosen["subject"]))
+    if "expired" in chosen:
+        found.append(index.ids("m.expires <= ?", at))
+    # Several conditions narrow it down.
+    common = set(found[0]).intersection(*found[1:]) if found else set()
+    return [id_ for id_ in found[0] if id_ in common] if found else []

@@ -1,0 +1,85 @@
+"""Taking words out of a journal that can only be added to.
+
+What is to stay is written again at its end, entry by entry, as it was; then all that stood before
+that is compacted away. A crash at any moment loses nothing and doubles nothing: an entry that comes
+twice counts once, and what is forgotten was said to be so before. Others may write meanwhile: each
+portion is written only where nothing unknown stands before it, and what came between is read first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import Conflict
+from holdfast.memory.entries import FORGOTTEN, living
+
+if TYPE_CHECKING:
+    from holdfast.memory.desk import Desk
+    from holdfast.memory.entries import Told
+
+__all__ = ["Rewritten", "rewrite", "scrub"]
+
+#: Bytes of a portion, about: any backend takes them in one record.
+PORTION = 256 * 1024
+
+
+class Rewritten(Struct, frozen=True):
+    """How many entries are gone, and how many bytes they had."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+async def rewrite(desk: Desk) -> Rewritten:
+    """Write the journal again without what is forgotten."""
+    head = await desk.journal.head()
+    if head is None:
+        return Rewritten()
+    start = seen = head.seq
+    told = await desk.told(head.floor, start)
+    before = {one.seq: one for one in told if one.type != FORGOTTEN}
+    done: set[int] = set()
+    while portion := _portion([one for one in living(told) if one.seq not in done]):
+        try:
+            await desk.write([one.kept() for one in portion], expect=seen)
+        except Conflict:
+            latest = await desk.journal.head()
+            if latest is None or latest.floor > seen:
+                # Another has rewritten it meanwhile, and what it said to forget may be gone.
+                return await rewrite(desk)
+            news = await desk.told(seen, latest.seq)
+            seen = latest.seq
+            # It stands behind the start, and stays there: it only says what more is forgotten.
+            told += [one for one in news if one.type == FORGOTTEN]
+        else:
+            seen += len(portion)
+            done |= {one.seq for one in portion}
+    await desk.journal.compact(start + 1)
+    gone = [one for seq, one in before.items() if seq not in done]
+    return Rewritten(len(gone), sum(map(_size, gone)))
+
+
+def _portion(pending: list[Told]) -> list[Told]:
+    """As many as go into one record; at least one."""
+    size = 0
+    for count, one in enumerate(pending):
+        size += _size(one)
+        if size > PORTION and count:
+            return pending[:count]
+    return pending
+
+
+def _size(one: Told) -> int:
+    return len(msgspec.json.encode(one.body))
+
+
+async def scrub(desk: Desk) -> bool:
+    """Let the store overwrite where the words were, if it is one that can."""
+    backend: Any = desk.backend
+    scrubs = getattr(backend, "scrub", None)
+    if scrubs is None:
+        return False
+    return bool(await desk.call(scrubs))

@@ -1,0 +1,161 @@
+"""Vectors of a namespace in memory, and which of them lie near a query's. Needs numpy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import MissingExtra
+from holdfast.memory.lookup import passing
+from holdfast.memory.ranking import CONTEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.memory.finding import Query
+    from holdfast.memory.index import Index
+
+__all__ = [
+    "Vectors",
+    "missing",
+    "mixed",
+    "numpy",
+    "packed",
+    "put_vectors",
+    "settle_model",
+    "unembedded",
+    "vectors_of",
+]
+
+
+def numpy() -> Any:
+    """The module, or `MissingExtra`."""
+    try:
+        import numpy as np  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MissingExtra.of("Recall by meaning", "numpy", "embeddings") from error
+    return np
+
+
+def packed(vectors: Sequence[Any]) -> list[bytes]:
+    """Each of *vectors* as it is stored: of length 1, in half precision."""
+    return [row.tobytes() for row in _unit(vectors).astype("<f2")]
+
+
+def mixed(text: Any, context: Any) -> Any:
+    """The vector of a memory: that of its text, and a part of that of its context."""
+    (whole,) = _unit([text])
+    return whole if context is None else whole + CONTEXT * _unit([context])[0]
+
+
+def _unit(vectors: Sequence[Any]) -> Any:
+    np = numpy()
+    matrix = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():  # noqa: PLR2004 - rows of numbers
+        msg = "An embedding function returns a list of numbers for each text, all of one length."
+        raise ValueError(msg)
+    length = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix / np.maximum(length, 1e-12)
+
+
+# -- in the index ----------------------------------------------------------------------------------
+
+
+def settle_model(index: Index, model: str) -> None:
+    """Vectors are those of *model*; what another has made goes."""
+    if index.value("SELECT name FROM model") == model:
+        return
+    with index.writing() as database:
+        database.execute("DELETE FROM vector")
+        database.execute("UPDATE model SET name = ?", (model,))
+
+
+def unembedded(index: Index, limit: int) -> list[tuple[int, str, str, str | None]]:
+    """Rows without a vector, newest first: number, id, text and context."""
+    without = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.n = m.n)"
+    sql = f"SELECT n, id, text, context FROM memory m WHERE {without} ORDER BY n DESC LIMIT ?"  # noqa: S608
+    return index.run(sql, [limit])
+
+
+def missing(index: Index) -> int:
+    """How many rows have no vector."""
+    return int(index.value("SELECT (SELECT count(*) FROM memory) - (SELECT count(*) FROM vector)"))
+
+
+def put_vectors(index: Index, model: str, vectors: Iterable[tuple[int, str, bytes]]) -> None:
+    """Store what *model* made of rows, if they still are what they were."""
+    put = "INSERT OR REPLACE INTO vector(n, value) SELECT n, ? FROM memory WHERE n = ? AND id = ?"
+    with index.writing() as database:
+        if index.value("SELECT name FROM model") == model:
+            for n, id_, value in vectors:
+                database.execute(put, (value, n, id_))
+
+
+def _stored(index: Index, after: int) -> tuple[int, list[tuple[int, int, bytes]]]:
+    """How many vectors have gone so far, and those that came *after* one."""
+    with index.lock:
+        rows = index.run("SELECT v, n, value FROM vector WHERE v > ? ORDER BY v", [after])
+        return index.value("SELECT gone FROM model"), rows
+
+
+# -- in memory -------------------------------------------------------------------------------------
+
+
+def vectors_of(index: Index) -> Vectors:
+    """The vectors of *index*, which stay in memory with it."""
+    if index.vectors is None:
+        index.vectors = Vectors()
+    return index.vectors
+
+
+class Vectors:
+    """The vectors of one index: those that are new are read before each query."""
+
+    def __init__(self) -> None:
+        self._np = numpy()
+        self._gone = -1
+        self._last = 0
+        self._matrix: Any = None
+        self._rows: Any = None  # the row of the index that each line of the matrix is of
+        self._lines: dict[int, int] = {}
+        self._scores: Any = None
+
+    def refresh(self, index: Index) -> None:
+        """Read what is new; everything, if some are gone."""
+        gone, rows = _stored(index, self._last)
+        if gone != self._gone:
+            self.__init__()  # type: ignore[misc]
+            self._gone, rows = _stored(index, 0)
+        if not rows:
+            return
+        np = self._np
+        new = np.frombuffer(b"".join(value for *_, value in rows), dtype="<f2")
+        new = new.reshape(len(rows), -1).astype(np.float32)
+        numbers = np.array([n for _, n, _ in rows])
+        start = 0 if self._matrix is None else len(self._matrix)
+        self._matrix = new if start == 0 else np.concatenate([self._matrix, new])
+        self._rows = numbers if start == 0 else np.concatenate([self._rows, numbers])
+        self._lines.update((int(n), start + i) for i, n in enumerate(numbers))
+        self._last = rows[-1][0]
+
+    def near(self, index: Index, query: Query) -> dict[int, float]:
+        """The rows that mean what *query* does, most of all, and how much: from 0 to 1."""
+        self.refresh(index)
+        self._scores = None
+        if self._matrix is None:
+            return {}
+        np = self._np
+        self._scores = np.clip(self._matrix @ _unit([query.vector])[0], 0, 1)
+        scores, rows = self._scores, self._rows
+        wanted = passing(index, query.filters)
+        if wanted is not None:
+            among = np.isin(rows, wanted)
+            scores, rows = scores[among], rows[among]
+        if len(scores) > query.most:
+            best = np.argpartition(scores, -query.most)[-query.most :]
+            scores, rows = scores[best], rows[best]
+        return dict(zip(rows.tolist(), scores.tolist(), strict=True))
+
+    def score(self, n: int) -> float:
+        """How near row *n* is to what was last asked for; 0 if it has no vector yet."""
+        line = self._lines.get(n)
+        return 0.0 if line is None or self._scores is None else float(self._scores[line])
