@@ -47,8 +47,6 @@ def files_with(directory: Path, word: bytes) -> list[str]:
 def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
     """Neither in the store's files nor in any index; what others have stays."""
     with holdfast.open(url, tenant="acme") as store, holdfast.open(url, tenant="b") as rival:
-        if not hasattr(store.backend, "scrub") and url.startswith("sqlite:"):
-            pytest.skip("this backend cannot overwrite what it deleted yet")
         memory = store.memory("one", embed=counted)
         others = [store.memory("two"), rival.memory("one")]
         for other in others:

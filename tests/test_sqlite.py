@@ -557,3 +557,14 @@ def test_opening_and_closing_gives_up_nobodys_locks(path: str) -> None:
     with holdfast.open(path) as store:
         assert store.conversation("all").length() == 4 * 3 * 15
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
+
+
+def test_a_store_that_could_not_be_opened_is_no_trouble_to_a_fork(tmp_path: Path) -> None:
+    """It was never made, though an error may still hold on to it."""
+    with pytest.raises(holdfast.StoreNotFound) as caught:
+        holdfast.open(tmp_path / "nowhere.db", create=False)
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert caught.value.__traceback__ is not None

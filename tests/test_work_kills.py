@@ -123,8 +123,8 @@ def takeovers(journal: list[Entry]) -> list[float]:
     ]
 
 
-def check(store: Store, ledger: Ledger, ids: list[str], within: float) -> int:
-    """Each effect happened once, each step is recorded once, no takeover took longer; how many."""
+def check(store: Store, ledger: Ledger, ids: list[str], within: float) -> None:
+    """Each effect happened once, each step is recorded once, and no takeover took longer."""
     assert ledger.all() == charges(ids)
     names = {f"{what}-{part}": 1 for what in ("pack", "charge") for part in range(PARTS)}
     gaps: list[float] = []
@@ -132,9 +132,9 @@ def check(store: Store, ledger: Ledger, ids: list[str], within: float) -> int:
         journal: list[Any] = store.journal("task", id_).read()
         assert steps(journal) == names, id_
         gaps += takeovers(journal)
-    print(f"{len(gaps)} takeovers, the longest after {max(gaps):.2f} s")
-    assert max(gaps) <= within
-    return len(gaps)
+    longest = max(gaps, default=0.0)  # none, if all who were killed had only just begun
+    print(f"{len(gaps)} takeovers, the longest after {longest:.2f} s")
+    assert longest <= within
 
 
 def test_killed_workers_on_postgresql_do_everything_once(
@@ -152,7 +152,7 @@ def test_killed_workers_on_postgresql_do_everything_once(
             with Crew(tmp_path, url, place, count=4, concurrency=room, lease=lease) as crew:
                 kills = kill_until_done(store, crew, 1.0, rng)
             print(f"{kills} workers killed")
-            assert check(store, ledger, ids, IN_TURN) >= kills
+            check(store, ledger, ids, IN_TURN)
     finally:
         ledger.close()
 
@@ -167,6 +167,6 @@ def test_killed_workers_on_sqlite_do_everything_once(tmp_path: Path) -> None:
             path = f"{tmp_path}/charges.db"
             with Crew(tmp_path, url, path, count=2, concurrency=len(ids), lease="") as crew:
                 assert kill_until_done(store, crew, 0.8, rng) > 0
-            assert check(store, ledger, ids, AT_ONCE) > 0
+            check(store, ledger, ids, AT_ONCE)
     finally:
         ledger.close()

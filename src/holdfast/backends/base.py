@@ -46,7 +46,7 @@ import os
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import (
@@ -216,7 +216,16 @@ class Transaction(Protocol):
         """`Backend.append` as a part of it: once, and with a record."""
 
 
-class Backend(ABC):
+class _Living(ABCMeta):
+    """Knows the backends that there are, once they are made: one that could not be is none."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        _live.add(made)
+        return made
+
+
+class Backend(ABC, metaclass=_Living):
     """One place where journals live."""
 
     #: False where calls return at once (memory): async callers then need no thread.
@@ -236,7 +245,6 @@ class Backend(ABC):
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._pool_lock = threading.Lock()
-        _live.add(self)
 
     @classmethod
     @abstractmethod
@@ -472,10 +480,10 @@ class Backend(ABC):
 
     # -- fork ------------------------------------------------------------------------------
 
-    def _before_fork(self) -> None:  # noqa: B027 - most have nothing to do
+    def _before_fork(self) -> None:
         """Come to rest: hold what must not be forked in the middle of something."""
 
-    def _after_fork_in_parent(self) -> None:  # noqa: B027
+    def _after_fork_in_parent(self) -> None:
         """Go on."""
 
     def _after_fork_in_child(self) -> None:

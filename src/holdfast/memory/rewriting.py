@@ -8,7 +8,7 @@ portion is written only where nothing unknown stands before it, and what came be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -78,8 +78,4 @@ def _size(one: Told) -> int:
 
 async def scrub(desk: Desk) -> bool:
     """Let the store overwrite where the words were, if it is one that can."""
-    backend: Any = desk.backend
-    scrubs = getattr(backend, "scrub", None)
-    if scrubs is None:
-        return False
-    return bool(await desk.call(scrubs))
+    return await desk.call(desk.backend.scrub)
