@@ -173,7 +173,9 @@ class Server(ABC):
         """End it with SIGKILL, and all that it has started."""
         if self._process is None:
             return
-        # Itself first, so that it cannot tell the others to end well.
+        # Itself first, so that it cannot tell the others to end well; and stopped before they are
+        # counted, or one that it has just begotten would outlive it, waiting for a lock for ever.
+        self._process.send_signal(signal.SIGSTOP)
         children = children_of(self._process.pid)
         self._process.kill()
         self._process.wait()
