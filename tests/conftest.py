@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 #: What takes seconds, by how its id begins, and why it does. Only `make test` runs it.
 SLOW = {
     "tests/test_backends.py::TestMemoryMachine": "plays many random games",
-    "tests/test_autogen_kills.py": "kills teams at every write",
-    "tests/test_autogen_stores.py": "kills teams, and runs long ones",
+    "tests/test_autogen": "runs teams of a framework",
     "tests/test_backends.py::TestSqliteMachine": "plays many random games",
     "tests/test_backends.py::test_a_backend_of_ones_own": "installs a package",
     "tests/test_cli.py::test_control_characters_are_written_out_in_a_real": "starts terminals",
@@ -38,8 +37,9 @@ SLOW = {
     "tests/test_messages_convert.py::test_what_a_crash": "tries many random histories",
     "tests/test_messages_convert.py::test_what_is_sent": "tries many random histories",
     "tests/test_messages_repair.py::test_what_a_crash": "tries many random histories",
-    "tests/test_openai_agents_run.py": "starts processes that import the SDK",
-    "tests/test_openai_crash.py": "starts many processes",
+    "tests/test_mcp.py": "starts servers and clients",
+    "tests/test_memory": "a part of its own, with an index to build",
+    "tests/test_openai": "talks to a server of its own",
     "tests/test_recovery.py::test_every_line": "tries many random tasks",
     "tests/test_recovery.py::test_it_never": "tries many random tasks",
     "tests/test_recovery.py::test_nothing_is_left": "tries many random tasks",
@@ -51,6 +51,8 @@ SLOW = {
     "tests/test_transactions.py::test_a_killed": "starts many processes",
     "tests/test_transactions.py::test_a_power_cut": "cuts the power many times",
     "tests/test_transactions.py::test_transactions_of_many_processes": "starts many processes",
+    "tests/test_state.py": "a part of its own, in many combinations",
+    "tests/test_worker.py": "starts workers",
     "tests/test_work_kills.py": "kills workers for half a minute",
     "tests/test_worker.py::test_a_poison": "starts many processes",
     "tests/test_worker.py::test_a_process": "starts processes, and waits for them to end",
@@ -60,12 +62,16 @@ SLOW = {
 }
 
 
+#: A test of a noun runs over two backends and both faces; two of the four are enough at first.
+THE_OTHER_WAY = ("[memory-async]", "[sqlite-sync]")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a server or long, so that `make test-fast` can leave it out."""
     for item in items:
         if not SHARED.keys().isdisjoint(_asks_for(item)):
             item.add_marker(pytest.mark.server)
-        if item.nodeid.startswith(tuple(SLOW)):
+        if item.nodeid.startswith(tuple(SLOW)) or item.nodeid.endswith(THE_OTHER_WAY):
             item.add_marker(pytest.mark.slow)
 
 
