@@ -104,6 +104,7 @@ class Place:
         self.memory = MemoryBackend() if backend == "memory" else None
         self._loop = asyncio.new_event_loop()
         self._opened: list[Store] = []
+        self._beside: list[Store] = []
 
     def open(self, **options: Any) -> Store:
         """Another store over the same state. The async one is driven, and looks like a `Store`."""
@@ -119,9 +120,18 @@ class Place:
         self._opened.append(cast("Store", opened))
         return self._opened[-1]
 
+    def beside(self) -> Store:
+        """A sync store over the same state: a driven loop cannot be entered twice."""
+        if self.memory is None:
+            opened = holdfast.open(self.url)
+        else:
+            opened = Store(AsyncStore(self.memory, InlinePort(self.memory)))
+        self._beside.append(opened)
+        return opened
+
     def close(self) -> None:
         """Close all that was opened."""
-        for opened in self._opened:
+        for opened in [*self._opened, *self._beside]:
             opened.close()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()

@@ -20,7 +20,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,18 +136,8 @@ class Server(ABC):
 
     def start(self) -> None:
         """Start it, with the data that it had, and wait until it takes calls."""
-        for _ in range(20):
-            try:
-                self.launch()
-                self.wait()
-            except ServerError as error:
-                # What was killed a moment ago may still be on its way out.
-                if "shared memory block" not in "".join(str(error).splitlines()[-3:]):
-                    raise
-                time.sleep(0.5)
-            else:
-                return
-        raise ServerError(f"{self.name} does not start. Its log ends with:\n{self.log()}")
+        self.launch()
+        self.wait()
 
     def launch(self) -> None:
         """Start it and do not wait."""

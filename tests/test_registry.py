@@ -14,7 +14,7 @@ import holdfast
 from holdfast import AsyncTask, Ran, Registry, Store, StoreUnavailable, Task
 from holdfast.errors import UnknownKind
 from holdfast.ids import make_key
-from holdfast.registry import other_face
+from holdfast.store import other_face
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

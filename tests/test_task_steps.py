@@ -21,7 +21,6 @@ from holdfast import (
     TaskWaiting,
     current_step,
 )
-from holdfast._faces import InlinePort
 from holdfast._task.reports import Reports
 from tests import nouns
 from tests.dying import Calls, die, dying, ended_by, killed
@@ -144,7 +143,7 @@ def test_only_what_is_in_doubt_can_be_resolved(store: Store) -> None:
 
 def test_a_step_that_runs_cannot_be_resolved(place: Place, store: Store) -> None:
     """Its mark would be gone, and if its process died it would run twice."""
-    beside = _beside(place)
+    beside = place.beside()
     send = Calls()
     with killed(), store.task("t", GOAL) as task:
 
@@ -377,7 +376,7 @@ def test_a_resumed_step_can_read_how_far_it_had_come(everywhere: Place) -> None:
 
 def test_the_heartbeat_stores_what_was_reported_last(place: Place, store: Store) -> None:
     """Not each report: the newest, with the lease."""
-    beside = _beside(place)
+    beside = place.beside()
 
     def scan() -> None:
         for page in range(100):
@@ -391,13 +390,6 @@ def test_the_heartbeat_stores_what_was_reported_last(place: Place, store: Store)
     stored = [entry.body for entry in store.journal("task", "t").read() if entry.type == "progress"]
     assert stored[-1]["note"] == "page 99"
     assert len(stored) < 100
-
-
-def _beside(place: Place) -> Store:
-    """A sync store over the same state: a driven loop cannot be entered twice."""
-    if place.memory is None:
-        return holdfast.open(place.url)
-    return Store(holdfast.AsyncStore(place.memory, InlinePort(place.memory)))
 
 
 def test_progress_of_a_step_that_failed_is_kept(place: Place, store: Store) -> None:

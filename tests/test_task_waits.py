@@ -22,7 +22,6 @@ from holdfast import (
     TaskWaiting,
     WaitTimedOut,
 )
-from holdfast._faces import InlinePort
 from holdfast._task.core import Core
 from tests import nouns
 from tests.dying import Calls, die, ended_by, killed
@@ -472,19 +471,12 @@ def test_a_cancel_while_a_task_is_opened_is_not_lost(
         await refresh()
         if not spoken:
             spoken.append(True)
-            _beside(place).cancel("t")
+            place.beside().cancel("t")
 
     monkeypatch.setattr(task._core, "_refresh", interrupted)
     with pytest.raises(TaskCancelled), task:
         pass
     assert other.task("t").info().status == "cancelled"
-
-
-def _beside(place: Place) -> Store:
-    """A sync store over the same state: a driven loop cannot be entered twice."""
-    if place.memory is None:
-        return holdfast.open(place.url)
-    return Store(holdfast.AsyncStore(place.memory, InlinePort(place.memory)))
 
 
 def test_a_signal_repeated_after_the_end_is_still_harmless(store: Store) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "InlinePort",
     "Port",
     "Pulled",
+    "aside",
     "blocking",
     "blocking_faced",
     "blocking_iter",
@@ -109,7 +110,7 @@ class InlinePort:
         self, seconds: float, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         call = functools.partial(self.ask, function, *args, **kwargs)
-        found = _aside(lambda: drive(call()))
+        found = aside(lambda: drive(call()))
         try:
             return found.result(seconds)
         except TimeoutError as error:
@@ -159,7 +160,7 @@ class HopPort:
                 if inspect.iscoroutinefunction(function):
                     return await function(*args, **kwargs)
                 call = functools.partial(function, *args, **kwargs)
-                result = await asyncio.wrap_future(_aside(call))
+                result = await asyncio.wrap_future(aside(call))
                 return await result if hasattr(result, "__await__") else result
         except TimeoutError as error:
             if not limit.expired():
@@ -269,7 +270,7 @@ def _timed_out(seconds: float) -> StepTimedOut:
     return StepTimedOut(f"The attempt took longer than its {seconds:g} seconds and was given up.")
 
 
-def _aside(call: Callable[[], R]) -> Future[R]:
+def aside(call: Callable[[], R], name: str = "holdfast-step") -> Future[R]:
     """What *call* returns, from a thread of its own that does not hold up the interpreter's end."""
     import contextvars  # noqa: PLC0415 - rarely needed
     import threading  # noqa: PLC0415
@@ -288,7 +289,7 @@ def _aside(call: Callable[[], R]) -> Future[R]:
         else:
             found.set_result(result)
 
-    threading.Thread(target=run, name="holdfast-step", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return found
 
 

@@ -31,7 +31,7 @@ __all__ = [
     "Known",
     "TextIndex",
     "index_of",
-    "log_ahead",
+    "opened",
     "own_file",
     "remove",
     "spaced",
@@ -126,29 +126,12 @@ class TextIndex:
     def __init__(self, path: str = MEMORY) -> None:
         self._path = path
         self._lock = threading.Lock()
-        try:
-            self._database = self._opened()
-        except (apsw.CorruptError, apsw.NotADBError, _Outdated):
-            remove(path)  # nothing is lost: it can be made again
-            self._database = self._opened()
+        self._database = opened(path, VERSION, _SCHEMA)
 
     def let_go(self) -> None:
         """Close the file; what is in memory stays."""
         if self._path != MEMORY:
             self._database.close()
-
-    def _opened(self) -> apsw.Connection:
-        database = apsw.Connection(self._path)
-        try:
-            database.set_busy_timeout(PATIENCE)
-            log_ahead(database)
-            database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
-            database.execute("PRAGMA secure_delete=ON")  # what is deleted is gone
-            _prepare(database)
-        except BaseException:
-            database.close()
-            raise
-        return database
 
     def known(self, tenant: str, kind: str) -> dict[str, Known]:
         """How far each journal of a *tenant* and *kind* has been read."""
@@ -252,7 +235,30 @@ class TextIndex:
         return list(found.values())
 
 
-def log_ahead(database: apsw.Connection) -> None:
+def opened(path: str, version: int, schema: str) -> apsw.Connection:
+    """The derived file at *path*, with the tables of *schema*; one that is no use is made anew."""
+    try:
+        return _opened(path, version, schema)
+    except (apsw.CorruptError, apsw.NotADBError, _Outdated):
+        remove(path)  # nothing is lost: it can be made again
+        return _opened(path, version, schema)
+
+
+def _opened(path: str, version: int, schema: str) -> apsw.Connection:
+    database = apsw.Connection(path)
+    try:
+        database.set_busy_timeout(PATIENCE)
+        _log_ahead(database)
+        database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
+        database.execute("PRAGMA secure_delete=ON")  # what is deleted is gone
+        _prepare(database, version, schema)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _log_ahead(database: apsw.Connection) -> None:
     """Let readers and a writer not wait for each other.
 
     SQLite refuses this at once, without its patience, while another connection does the same.
@@ -265,15 +271,15 @@ def log_ahead(database: apsw.Connection) -> None:
     database.execute("PRAGMA journal_mode=WAL")
 
 
-def _prepare(database: apsw.Connection) -> None:
+def _prepare(database: apsw.Connection, version: int, schema: str) -> None:
     """Make the tables, unless another process has; `_Outdated` if they are of another version."""
     database.execute("BEGIN IMMEDIATE")
-    (version,) = next(database.execute("PRAGMA user_version"))
-    if version not in (0, VERSION):
+    (found,) = next(database.execute("PRAGMA user_version"))
+    if found not in (0, version):
         raise _Outdated
-    if version == 0:
-        database.execute(_SCHEMA)
-        database.execute(f"PRAGMA user_version={VERSION}")
+    if found == 0:
+        database.execute(schema)
+        database.execute(f"PRAGMA user_version={version}")
     database.execute("COMMIT")
 
 

@@ -37,7 +37,7 @@ from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
 from holdfast.codec import convert, plain
 from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
 from holdfast.ids import check_ttl
-from holdfast.journal import PAGE
+from holdfast.journal import PAGE, about
 from holdfast.messages.repair import repair as repaired
 
 if TYPE_CHECKING:
@@ -92,13 +92,8 @@ class ConversationInfo(Struct, frozen=True):
     def of(cls, head: Head) -> ConversationInfo:
         """The view of a journal's *head*."""
         return cls(
-            id=head.key.id,
-            position=head.seq,
-            size=head.size,
-            created_at=from_micros(head.created),
-            updated_at=from_micros(head.updated),
+            **about(head),
             expires_at=None if head.expires is None else from_micros(head.expires),
-            labels=head.labels,
         )
 
 

@@ -37,6 +37,7 @@
     ├── WrongType                   (ValueError) stored data does not fit the type asked for
     ├── WindowTooSmall              (ValueError) the newest message alone is over the budget
     ├── BrokenHistory               (ValueError) messages that no provider would take
+    ├── CallsInDoubt                an agent's tools were running when its process ended
     ├── WrongState                  (ValueError) a state of another type than the one asked for
     ├── StateTooNew                 (ValueError) saved by a newer version of the user's program
     ├── StateChanged                (ValueError) saved by an agent with other tools, prompt, model
@@ -65,15 +66,17 @@ acknowledged; an `EffectsWarning`, for a past that is taken up again though its 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
     from typing import Any, Self
 
 __all__ = [
     "BrokenHistory",
+    "CallsInDoubt",
     "ChangedWarning",
     "Conflict",
     "ConversationNotFound",
@@ -366,6 +369,17 @@ class MigrationFailed(HoldfastError, RuntimeError):
     """A migration raised, or made what no store can keep. Nothing was written."""
 
 
+class CallsInDoubt(HoldfastError):
+    """Tools were running when a process ended; ``calls`` are those of which nobody knows more."""
+
+    def __init__(self, message: str, calls: Sequence[Any] = ()) -> None:
+        super().__init__(message, tuple(calls))
+        self.calls = list(calls)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class GoalMismatch(HoldfastError, ValueError):
     """The task exists, and has another goal."""
 
@@ -426,6 +440,17 @@ class WaitTimedOut(HoldfastError, TimeoutError):
 
 class NotLoaded(HoldfastError, LookupError):
     """A large result is kept apart, and this face loads nothing by itself."""
+
+
+@contextmanager
+def besides(error: BaseException | None, what: str) -> Iterator[None]:
+    """Let trouble in closing something not hide the *error* that it is closed for: it is a note."""
+    try:
+        yield
+    except HoldfastError as trouble:
+        if error is None:
+            raise
+        error.add_note(f"Besides, {what}: {trouble}")
 
 
 class MissingExtra(HoldfastError, ImportError):

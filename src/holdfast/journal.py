@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast._faces import Port
     from holdfast.codec import Codec, Run
 
-__all__ = ["AsyncJournal", "Entry", "Journal"]
+__all__ = ["AsyncJournal", "Entry", "Journal", "about"]
 
 #: Records a call to the backend: enough to be quick, few enough to be held at once.
 PAGE = 1000
@@ -35,6 +35,18 @@ class Entry(Struct, frozen=True):
     at: datetime
     type: str
     body: Any
+
+
+def about(head: Head) -> dict[str, Any]:
+    """What every noun shows of its journal's *head* in a list."""
+    return {
+        "id": head.key.id,
+        "position": head.seq,
+        "size": head.size,
+        "created_at": from_micros(head.created),
+        "updated_at": from_micros(head.updated),
+        "labels": head.labels,
+    }
 
 
 class AsyncJournal:

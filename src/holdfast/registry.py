@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from holdfast import checkpoint as kinds
-from holdfast._faces import HopPort, InlinePort, drive
+from holdfast._faces import drive
 from holdfast._task.core import single
 from holdfast.errors import (
     DeadlinePassed,
@@ -24,7 +23,8 @@ from holdfast.errors import (
     UnknownKind,
 )
 from holdfast.ids import MAX_LABEL_BYTES, check_id, check_seconds
-from holdfast.task import Task, TaskInfo
+from holdfast.store import other_face
+from holdfast.task import TaskInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.store import AsyncStore, Store
     from holdfast.task import AsyncTask
 
-__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "Ran", "Registry", "other_face"]
+__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "Ran", "Registry"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -270,19 +270,6 @@ def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
         waits_for=getattr(error, "waits_for", None),
         raised=None if error is None or isinstance(error, TaskHalted) else type(error).__name__,
     )
-
-
-def other_face(store: AsyncStore) -> AsyncStore:
-    """The same store, with the same leases, for blocking code if *store* is for async code.
-
-    And the reverse. It is closed with *store*.
-    """
-    blocks = isinstance(store._port, InlinePort)  # noqa: SLF001 - its own other half
-    port = HopPort(store.backend) if blocks else InlinePort(store.backend)
-    twin = copy.copy(store)
-    twin._port, twin._home = port, store._home.through(port)  # noqa: SLF001
-    twin._show = (lambda opened: opened) if blocks else Task  # noqa: SLF001
-    return twin
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

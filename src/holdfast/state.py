@@ -21,6 +21,7 @@ from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
 from holdfast.codec import convert, fresh
 from holdfast.errors import ChangedWarning, Conflict, StateChanged
 from holdfast.ids import check_ttl
+from holdfast.journal import about
 from holdfast.migrations import check_version
 from holdfast.migrations import migrations as all_migrations
 
@@ -56,14 +57,9 @@ class StateInfo(Struct, frozen=True):
     def of(cls, head: Head) -> StateInfo:
         """The view of a journal's *head*."""
         return cls(
-            id=head.key.id,
-            position=head.seq,
+            **about(head),
             version=Marks.of(head).version,
-            size=head.size,
-            created_at=from_micros(head.created),
-            updated_at=from_micros(head.updated),
             expires_at=None if head.expires is None else from_micros(head.expires),
-            labels=head.labels,
         )
 
 

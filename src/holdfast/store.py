@@ -83,6 +83,13 @@ class AsyncStore:
         self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
         self._home = structs.replace(self._home, tenant=tenant)
 
+    def _turn(self) -> None:
+        """Be for blocking code what was for async code, or the reverse."""
+        blocks = isinstance(self._port, InlinePort)
+        self._port = HopPort(self.backend) if blocks else InlinePort(self.backend)
+        self._home = self._home.through(self._port)
+        self._show = (lambda opened: opened) if blocks else Task
+
     async def __aenter__(self) -> Self:
         """The store itself."""
         return self
@@ -439,6 +446,29 @@ class Store(Face[AsyncStore]):
     task = faced(AsyncStore.task, Task)
     state = faced(AsyncStore.state, State)
     memory = faced(AsyncStore.memory, Memory)
+
+
+def other_face(store: AsyncStore) -> AsyncStore:
+    """The same store, with the same leases, for blocking code if *store* is for async code.
+
+    And the reverse. It is closed with *store*.
+    """
+    twin = copy.copy(store)
+    twin._turn()  # noqa: SLF001 - its own twin
+    return twin
+
+
+def awaited(store: object) -> AsyncStore:
+    """The async face of *store*: itself, or the twin of a sync one over the same backend."""
+    if isinstance(store, AsyncStore):
+        return store
+    if not isinstance(store, Store):
+        msg = (
+            f"This needs a store, not a {type(store).__name__}. Open one with holdfast.open_async()"
+            " or holdfast.open()."
+        )
+        raise TypeError(msg)
+    return other_face(store._core)  # noqa: SLF001 - its own other half
 
 
 def open(

@@ -24,6 +24,7 @@ from holdfast.backends.base import Head, for_people, from_micros
 from holdfast.checkpoint import Checkpoint, Decision
 from holdfast.errors import TaskNotOpen
 from holdfast.ids import check_ttl
+from holdfast.journal import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,15 +76,10 @@ class TaskInfo(Struct, frozen=True):
         """The view of a journal's *head*."""
         due = head.labels.get(kinds.DUE)
         return cls(
-            id=head.key.id,
+            **about(head),
             status=head.status or kinds.OPEN,
             held_by=for_people(head.lease.holder) if head.lease else None,
             held_until=from_micros(head.lease.until) if head.lease else None,
-            position=head.seq,
-            size=head.size,
-            created_at=from_micros(head.created),
-            updated_at=from_micros(head.updated),
-            labels=head.labels,
             kind=head.labels.get(kinds.RUN),
             due=datetime.fromisoformat(due) if due and head.status == kinds.WAITING else None,
         )

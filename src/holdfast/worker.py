@@ -22,7 +22,8 @@ from holdfast import checkpoint as kinds
 from holdfast import registry as runs
 from holdfast._finding import PATIENCE, Found, Room, Search
 from holdfast.errors import NotFound, UnknownKind
-from holdfast.registry import AWAY, GIVE_UP_AFTER, Ran, other_face
+from holdfast.registry import AWAY, GIVE_UP_AFTER, Ran
+from holdfast.store import other_face
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator

@@ -22,7 +22,6 @@ from holdfast.errors import (
     DeadlinePassed,
     Fenced,
     GoalMismatch,
-    HoldfastError,
     LeaseHeld,
     NotLoaded,
     TaskCancelled,
@@ -32,6 +31,7 @@ from holdfast.errors import (
     TaskNotFound,
     TaskNotOpen,
     TaskPaused,
+    besides,
 )
 from holdfast.leases import Held, Hold
 
@@ -263,7 +263,7 @@ class Core(View):
         trace: TracebackType | None,
     ) -> None:
         """Note what went wrong, if anything did, and give up the lease."""
-        try:
+        with besides(error, f"task {self.id!r} could not be closed"):
             try:
                 if error is not None and self.status in (kinds.OPEN, kinds.WAITING):
                     await self._note(error)
@@ -271,10 +271,6 @@ class Core(View):
                 await self._hold.let_go()
             if self._leaving:
                 await self.delete()
-        except HoldfastError as trouble:
-            if error is None:
-                raise
-            error.add_note(f"Besides, task {self.id!r} could not be closed: {trouble}")
 
     async def _note(self, error: BaseException) -> None:
         """Record what ended the block."""

@@ -73,35 +73,26 @@ def effect(
     sent to alice
     ['send:eef87b3a8b0c102c']
     """
-    if function is None:
-        return lambda given: effect_of(
-            given,
-            name=name,
-            key=key,
-            in_doubt=in_doubt,
-            verify=verify,
-            retry=retry,
-            outside=outside,
-        )
-    return effect_of(function)
+    if outside not in ("raise", "call"):
+        raise ValueError(f"outside is 'raise' or 'call'; not {outside!r}.")
+    how = How.of(in_doubt or (ASK if verify is None else VERIFY), verify, retry, effect=True)
+
+    def marked(given: Callable[..., Any]) -> Callable[..., Any]:
+        return _marked(given, how, name, key, outside)
+
+    return marked if function is None else marked(function)
 
 
-def effect_of(
+def _marked(
     function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    key: Callable[..., str] | None = None,
-    in_doubt: InDoubt | None = None,
-    verify: Callable[[str], Any] | None = None,
-    retry: Retry | int | None = None,
-    outside: Outside = "raise",
+    how: How,
+    name: str | None,
+    key: Callable[..., str] | None,
+    outside: Outside,
 ) -> Callable[..., Any]:
     """*function* as an effect."""
     import inspect  # noqa: PLC0415 - slow to import, and not every program has effects
 
-    if outside not in ("raise", "call"):
-        raise ValueError(f"outside is 'raise' or 'call'; not {outside!r}.")
-    how = How.of(in_doubt or (ASK if verify is None else VERIFY), verify, retry, effect=True)
     called_ = name or function.__name__
 
     given = _given(function)

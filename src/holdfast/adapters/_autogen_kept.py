@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters._autogen_identity import component_of, fingerprint_of
-from holdfast.adapters._autogen_log import CallsInDoubt, Log
+from holdfast.adapters._autogen_log import Log
 from holdfast.adapters._autogen_mend import mend
 from holdfast.adapters._autogen_parts import TeamPart
 from holdfast.adapters._autogen_run import Run, same_task
 from holdfast.adapters._autogen_settle import settle
 from holdfast.codec import fresh, plain
-from holdfast.errors import Conflict, WrongState
+from holdfast.errors import CallsInDoubt, Conflict, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

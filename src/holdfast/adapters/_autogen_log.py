@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.errors import HoldfastError
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator
 
-__all__ = ["Actor", "CallsInDoubt", "Doubt", "Log"]
+__all__ = ["Actor", "Doubt", "Log"]
 
 
 class Doubt(Struct, frozen=True):
@@ -26,17 +24,6 @@ class Doubt(Struct, frozen=True):
     call_id: str
     tool: str
     agent: str  # where it sits in the team: "writer", "research/writer"; "" for a lone agent
-
-
-class CallsInDoubt(HoldfastError):
-    """Tools were running when a process ended; ``calls`` are those of which nobody knows more."""
-
-    def __init__(self, message: str, calls: Sequence[Doubt] = ()) -> None:
-        super().__init__(message, tuple(calls))
-        self.calls = list(calls)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Log:

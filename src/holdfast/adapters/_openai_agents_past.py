@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.backends.base import Head, for_people, from_micros
 from holdfast.errors import Conflict, HoldfastError, LeaseHeld, NotFound
+from holdfast.journal import about
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,15 +93,10 @@ class RunInfo(Struct, frozen=True):
     def of(cls, head: Head) -> RunInfo:
         """The view of a journal's *head*."""
         return cls(
-            id=head.key.id,
+            **about(head),
             status=head.status or WAITING,
             held_by=for_people(head.lease.holder) if head.lease else None,
-            position=head.seq,
-            size=head.size,
-            created_at=from_micros(head.created),
-            updated_at=from_micros(head.updated),
             expires_at=None if head.expires is None else from_micros(head.expires),
-            labels=head.labels,
         )
 
 

@@ -18,7 +18,7 @@ from holdfast.adapters._openai_agents_past import (
 )
 from holdfast.adapters._openai_agents_sdk import sdk
 from holdfast.backends.base import for_people
-from holdfast.errors import HoldfastError, LeaseHeld, NotStorable, TaskNotOpen, Unreadable
+from holdfast.errors import LeaseHeld, NotStorable, TaskNotOpen, Unreadable, besides
 from holdfast.leases import Hold
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class AsyncRun:
         trace: TracebackType | None,
     ) -> None:
         """Keep how far it has come, if an error broke it off, and give up the lease."""
-        try:
+        with besides(error, f"run {self.id!r} could not be closed"):
             try:
                 # Not when it was cancelled: a tool may be at work, and nobody knows how far.
                 if isinstance(error, Exception) and self._status == RUNNING:
@@ -205,10 +205,6 @@ class AsyncRun:
             finally:
                 self._state = None
                 await self._hold.let_go()
-        except HoldfastError as trouble:
-            if error is None:
-                raise
-            error.add_note(f"Besides, run {self.id!r} could not be closed: {trouble}")
 
     # -- what is kept ----------------------------------------------------------------------------
 

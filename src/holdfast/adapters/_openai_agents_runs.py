@@ -20,11 +20,12 @@ from holdfast.adapters._openai_agents_past import (
     not_found,
 )
 from holdfast.adapters._openai_agents_run import AsyncRun, Context
-from holdfast.adapters._openai_agents_sdk import awaited, sdk
+from holdfast.adapters._openai_agents_sdk import sdk
 from holdfast.backends.base import UNSET, UnsetType
 from holdfast.codec import convert
 from holdfast.errors import Conflict
 from holdfast.ids import check_labels, check_seconds, check_ttl
+from holdfast.store import awaited
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast._conversation.transcript import MESSAGE, Transcript
 from holdfast.adapters._openai_wire import Call, calls_in, text_of
-from holdfast.errors import Conflict, HoldfastError, IdReused, LeaseHeld
+from holdfast.errors import Conflict, IdReused, LeaseHeld, besides
 from holdfast.leases import Hold, Keeper
 from holdfast.messages import results_of
 from holdfast.messages.shape import role_of
@@ -170,12 +170,8 @@ class Floor:
     ) -> None:
         """Let others speak."""
         self._streams.discard(self)
-        try:
+        with besides(error, f"{self._conversation!r} could not be let go"):
             await self._hold.let_go()
-        except HoldfastError as trouble:
-            if error is None:
-                raise
-            error.add_note(f"Besides, {self._conversation!r} could not be let go: {trouble}")
 
     async def write(self, *entries: tuple[str, Any], id: str | None = None, **more: Any) -> int:
         """Make *entries* durable, all or none; the position of the last one."""

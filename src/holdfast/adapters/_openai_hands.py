@@ -16,9 +16,9 @@ from holdfast.adapters._openai_floor import BEGUN, DROPPED
 from holdfast.adapters._openai_tools import BadArguments
 from holdfast.codec import plain
 from holdfast.errors import (
+    CallsInDoubt,
     DeadlinePassed,
     Fenced,
-    HoldfastError,
     StepTimedOut,
     TaskHalted,
     TaskNotOpen,
@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.messages._stubs import INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable
 
     from holdfast._faces import Port
     from holdfast.adapters._openai_floor import Floor, Turn
@@ -45,17 +45,6 @@ _NOT_THE_TOOLS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
 
 #: How a tool that says nothing about itself comes back when it is in doubt, as a step of a task.
 _IN_DOUBT = {"stub": "skip", "drop": "skip", "raise": "ask"}
-
-
-class CallsInDoubt(HoldfastError):
-    """Tools were running when a process ended; ``calls`` are those of which nobody knows more."""
-
-    def __init__(self, message: str, calls: Sequence[Call] = ()) -> None:
-        super().__init__(message, tuple(calls))
-        self.calls = list(calls)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Hands:

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from holdfast.adapters._autogen_log import CallsInDoubt, Doubt
+from holdfast.adapters._autogen_log import Doubt
 from holdfast.adapters._autogen_sdk import sdk
 from holdfast.backends.base import UNSET
-from holdfast.errors import HoldfastError
+from holdfast.errors import CallsInDoubt, HoldfastError
 from holdfast.ids import check_seconds
-from holdfast.registry import other_face
-from holdfast.store import AsyncStore
+from holdfast.store import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.adapters._autogen_kept import Keeping
     from holdfast.migrations import Migrations
     from holdfast.state import AsyncState, OnChange
-    from holdfast.store import Store
+    from holdfast.store import AsyncStore, Store
 
     A = TypeVar("A", bound=ChatAgent | Team)
 
@@ -151,7 +150,7 @@ async def keep(
 
     if repair not in ("stub", "raise"):
         raise ValueError(f'repair is "stub" or "raise"; not {repair!r}.')
-    core = store if isinstance(store, AsyncStore) else other_face(store._core)  # noqa: SLF001 - its own
+    core = awaited(store)
     _check_free(agent)
     keeping, hooks = await make(
         agent,
@@ -201,8 +200,7 @@ async def export(store: Store | AsyncStore, id: str, *, at: int | None = None) -
 
     Of a run that is not over it is the state after the last turn that has ended.
     """
-    core = store if isinstance(store, AsyncStore) else other_face(store._core)  # noqa: SLF001 - its own
-    state = core.state(id)
+    state = awaited(store).state(id)
     position = (await state.info()).position if at is None else at
     document = await state.at(position, migrate=False)
     if isinstance(document, dict):

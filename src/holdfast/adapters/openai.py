@@ -30,14 +30,14 @@ from holdfast.adapters._openai_floor import (
     Turn,
     is_question,
 )
-from holdfast.adapters._openai_hands import CallsInDoubt, Hands
+from holdfast.adapters._openai_hands import Hands
 from holdfast.adapters._openai_reply import Made, Reply, Request, Usage, sum_of
 from holdfast.adapters._openai_stream import AsyncReplyStream, Live, ReplyStream, StreamCut
 from holdfast.adapters._openai_tools import Tool, tool, toolbox
 from holdfast.adapters._openai_wire import WIRES, Call, ModelFailed, Said, as_sent
 from holdfast.codec import plain
 from holdfast.conversation import AsyncConversation, Conversation
-from holdfast.errors import HoldfastError, InvalidMessage, MissingExtra
+from holdfast.errors import CallsInDoubt, HoldfastError, InvalidMessage, MissingExtra
 from holdfast.ids import check_seconds
 from holdfast.leases import Keeper
 

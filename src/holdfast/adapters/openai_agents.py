@@ -30,11 +30,11 @@ from holdfast.adapters._openai_agents_past import (
 )
 from holdfast.adapters._openai_agents_run import AsyncRun
 from holdfast.adapters._openai_agents_runs import AsyncRuns, Runs
-from holdfast.adapters._openai_agents_sdk import awaited, sdk
+from holdfast.adapters._openai_agents_sdk import sdk
 from holdfast.backends.base import UNSET, UnsetType
 from holdfast.errors import Conflict, ConversationNotFound, StoreClosed
 from holdfast.messages.shape import ITEM_CALLS, ITEM_RESULTS
-from holdfast.store import AsyncStore, Store, open_async
+from holdfast.store import AsyncStore, Store, awaited, open_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

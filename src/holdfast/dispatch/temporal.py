@@ -18,9 +18,6 @@ and from anywhere::
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,10 +25,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from holdfast._faces import aside
 from holdfast.dispatch._runs import DEFAULT_TENANT, Runs, Went, failed, give
 from holdfast.errors import MissingExtra
-from holdfast.registry import other_face
-from holdfast.store import AsyncStore
+from holdfast.store import awaited
 
 try:
     from temporalio import activity, workflow
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
 
     from holdfast.dispatch._runs import Opener
     from holdfast.registry import Registry
-    from holdfast.store import Store
+    from holdfast.store import AsyncStore, Store
 
 __all__ = ["Order", "TaskWorkflow", "activities", "signal", "start", "workflow_id"]
 
@@ -174,27 +171,12 @@ async def _beating(work: Callable[[], T]) -> T:
     the process. Whoever is given the task next finds it held, or at the step where that end came.
     """
     timeout = activity.info().heartbeat_timeout or timedelta(seconds=30)
-    job = asyncio.wrap_future(_in_thread(work))
+    # A daemon thread: an executor's would hold up the end of a worker for as long as a task takes.
+    job = asyncio.wrap_future(aside(work, "holdfast-task"))
     while not job.done():
         activity.heartbeat()
         await asyncio.wait({job}, timeout=timeout.total_seconds() / 3)
     return job.result()
-
-
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    # A daemon: an executor's thread would hold up the end of a worker for as long as a task takes.
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
-
-    def body() -> None:
-        try:
-            future.set_result(context.run(work))
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            future.set_exception(error)
-
-    threading.Thread(target=body, name="holdfast-task", daemon=True).start()
-    return future
 
 
 # -- from anywhere -----------------------------------------------------------------------------
@@ -243,6 +225,5 @@ async def signal(
     **options: Any,
 ) -> WorkflowHandle[TaskWorkflow, str]:
     """Give the task a signal in the *store*, which keeps the payload, and `start` it again."""
-    core = store if isinstance(store, AsyncStore) else other_face(store._core)  # noqa: SLF001
-    top = await give(core, task_id, name, payload, id=id)
+    top = await give(awaited(store), task_id, name, payload, id=id)
     return await start(client, top, task_queue=task_queue, tenant=store.tenant, **options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast._textindex import MEMORY, PATIENCE, log_ahead, remove
+from holdfast._textindex import MEMORY, opened, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,10 +48,6 @@ INSERT INTO words(words, rank) VALUES('secure-delete', 1);
 """
 
 
-class _Outdated(Exception):
-    """A file of another version."""
-
-
 class IndexFile:
     """A SQLite file that can be made again at any time. For one thread at a time, under `lock`."""
 
@@ -67,11 +63,8 @@ class IndexFile:
     def database(self) -> apsw.Connection:
         """The connection, made when it is first asked for."""
         if self._opened is None:
-            try:
-                self._opened = _open(self.path)
-            except (apsw.CorruptError, apsw.NotADBError, _Outdated):
-                remove(self.path)  # nothing is lost: it can be made again
-                self._opened = _open(self.path)
+            self._opened = opened(self.path, VERSION, _SCHEMA)
+            self._opened.execute("PRAGMA cache_size=-16000")  # KB
         return self._opened
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -125,30 +118,3 @@ class IndexFile:
     def size(self) -> int:
         """Bytes of the file."""
         return int(self.value("PRAGMA page_count") * self.value("PRAGMA page_size"))
-
-
-def _open(path: str) -> apsw.Connection:
-    database = apsw.Connection(path)
-    try:
-        database.set_busy_timeout(PATIENCE)
-        log_ahead(database)
-        database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
-        database.execute("PRAGMA secure_delete=ON")  # what is forgotten is gone
-        database.execute("PRAGMA cache_size=-16000")  # KB
-        _prepare(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _prepare(database: apsw.Connection) -> None:
-    """Make the tables, unless another process has; `_Outdated` if they are of another version."""
-    database.execute("BEGIN IMMEDIATE")
-    (version,) = next(database.execute("PRAGMA user_version"))
-    if version not in (0, VERSION):
-        raise _Outdated
-    if version == 0:
-        database.execute(_SCHEMA)
-        database.execute(f"PRAGMA user_version={VERSION}")
-    database.execute("COMMIT")
