@@ -8,11 +8,11 @@ import socketserver
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.testing.leaks import nothing_left
 from holdfast.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -58,14 +58,8 @@ def echo() -> Iterator[Echo]:
 @pytest.fixture
 def network(echo: Echo) -> Iterator[Proxy]:
     """The way to it, which must leave no thread and no file open."""
-    threads, files = threading.active_count(), _open_files()
-    with Proxy("127.0.0.1", echo.server_address[1]) as proxy:
+    with nothing_left(), Proxy("127.0.0.1", echo.server_address[1]) as proxy:
         yield proxy
-    for _ in range(200):  # the server's ends are closed by threads of its own
-        if threading.active_count() == threads and _open_files() == files:
-            return
-        time.sleep(0.01)
-    assert (threading.active_count(), _open_files()) == (threads, files)
 
 
 class Client:
@@ -256,7 +250,3 @@ def test_a_server_that_is_not_there_is_an_end_and_not_a_hang() -> None:
         nobody.bind(("127.0.0.1", 0))
         with Proxy("127.0.0.1", nobody.getsockname()[1]) as network, Client(network) as client:
             assert client.ask(b"x\n") == b""
-
-
-def _open_files() -> int:
-    return len(list(Path("/dev/fd").iterdir()))

@@ -260,7 +260,7 @@ def place_again(backend: RedisBackend, server: RedisServer) -> str:
 
 def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
     """It takes no writes, and who waits for it waits in vain when it is away."""
-    url = place(own_redis, replicas="1", timeout="0.5")
+    url = place(own_redis, replicas="1")
     change(own_redis, repl_diskless_sync_delay="0")
     with (
         RedisServer(replicaof=f"127.0.0.1 {own_redis.port}") as replica,
@@ -277,8 +277,11 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
             assert [body for _, body in reader.bodies(KEY)] == [b"x"]
             assert len(reader.scan("acme", "note").heads) == 1
         replica.kill()
-        with pytest.raises(holdfast.StoreUnavailable, match="0 of 1 replicas"):
-            append(backend, id="a")
+        with (
+            closing(RedisBackend.from_url(f"{url}&timeout=0.5")) as hasty,
+            pytest.raises(holdfast.StoreUnavailable, match="0 of 1 replicas"),
+        ):
+            append(hasty, id="a")
         head = backend.head(KEY)
         assert head is not None
         assert head.seq == 2

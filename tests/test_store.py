@@ -26,6 +26,7 @@ from holdfast import (
     TaskHeld,
     TaskNotFound,
 )
+from holdfast.testing.leaks import nothing_left
 from tests import nouns
 from tests.nouns import Driven, Place, user
 
@@ -213,12 +214,11 @@ def test_leaving_the_block_closes_it_whatever_happened(opener: Opener) -> None:
 
 def test_a_store_closed_with_a_task_open_gives_it_up(here: Path) -> None:
     """The block of the task hears of it; nothing goes on renewing in the background."""
-    threads = set(threading.enumerate())
-    store = holdfast.open("agents.db")
-    task = store.task("report", GOAL, lease=0.3)
-    with pytest.raises(StoreClosed), task:
-        close_and_go_on(store, task)
-    assert set(threading.enumerate()) <= threads
+    with nothing_left():
+        store = holdfast.open("agents.db")
+        task = store.task("report", GOAL, lease=0.3)
+        with pytest.raises(StoreClosed), task:
+            close_and_go_on(store, task)
 
 
 def close_and_go_on(store: Store, task: Task) -> None:

@@ -14,8 +14,6 @@ blocking calls, and through the async path.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ import pytest
 
 from holdfast.backends.base import Append, Appended, Backend, Key, Lease, Origin
 from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed
+from holdfast.testing.leaks import nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -85,12 +84,10 @@ class BackendContract:
         self, opened: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None
     ) -> Iterator[Caller]:
         """A backend, closed afterwards, that must leave no thread and no file open."""
-        threads, files = set(threading.enumerate()), _open_files()
-        backend = opened()
-        yield Caller(backend, loop)
-        backend.close()
-        assert set(threading.enumerate()) <= threads  # one of another test's may have ended
-        assert _open_files() <= files
+        with nothing_left():
+            backend = opened()
+            yield Caller(backend, loop)
+            backend.close()
 
     # -- append and read -----------------------------------------------------------------------
 
@@ -665,11 +662,3 @@ def _scanned(store: Caller, limit: int = 100, **filters: str | Mapping[str, str]
         cursor = page.cursor
         if cursor is None:
             return found
-
-
-def _open_files() -> int:
-    """How many files this process has open; 0 where that cannot be told."""
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return 0

@@ -19,9 +19,7 @@ the same place, and each is empty when a test begins. The options are those of e
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -33,8 +31,9 @@ import pytest
 from holdfast.backends.base import Append, Backend, Key
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.testing._deeds import ALL, APPENDS, LATE, SIX, bodies_of, read
-from holdfast.testing.conformance import Caller, _open_files
+from holdfast.testing.conformance import Caller
 from holdfast.testing.crash import seeded
+from holdfast.testing.leaks import nothing_left
 from holdfast.testing.proxy import Fault, Proxy
 
 if TYPE_CHECKING:
@@ -98,12 +97,8 @@ class NetworkContract:
     @pytest.fixture(autouse=True)
     def _leaves_nothing(self, server: Place) -> Iterator[None]:  # noqa: ARG002 - is to be there
         """No thread and no file stays open, however the connections have ended."""
-        threads, files = set(threading.enumerate()), _open_files()
-        yield
-        if _open_files() > files:
-            gc.collect()  # an error's traceback may hold what its connection had
-        assert set(threading.enumerate()) <= threads  # one of another test may have ended
-        assert _open_files() <= files
+        with nothing_left():
+            yield
 
     @pytest.fixture
     def network(self, server: Place, _leaves_nothing: None) -> Iterator[Proxy]:
