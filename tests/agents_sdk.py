@@ -1,25 +1,16 @@
-"""Agents of the OpenAI Agents SDK for the tests; as a program, one that dies where it is told to.
+"""Agents of the OpenAI Agents SDK for the tests, and scenes that die where they are told to.
 
 The runner, agents, tools, handoffs, streams and run states are the SDK's own. Only the model is
 scripted, by the SDK's `ScriptedModel`: it answers what the test says and keeps what it was asked.
-
-    python -m tests.agents_sdk ACT URL SIDE [DIE]
-
-ACT is a function below; SIDE a file that gets a line for each effect of a tool; DIE where the
-process kills itself: ``in model N`` or ``in tool``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
@@ -27,18 +18,20 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 import holdfast
 from holdfast.adapters.openai_agents import AsyncRuns, HoldfastSession, Runs
 from holdfast.testing.providers import check_responses
+from tests.matrix import in_a_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
 
     from agents import RunResult, Session
 
 set_tracing_disabled(disabled=True)  # it would send what it sees to a server
 
-ROOT = Path(__file__).parent.parent
 _number = count(1)
 
 Step = Any  # what ScriptedModel takes
+Act: TypeAlias = "Callable[[Scene], Awaitable[Any]]"
 
 
 def say(text: str) -> list[Any]:
@@ -186,23 +179,20 @@ def approve(url: str) -> None:
                 runs.approve(run.id, waiting.call_id, by="maria")
 
 
-ACTS = {act.__name__: act for act in (talk, ask, resume, retry)}
-
-
-async def _play(act: str, url: str, side: str, die: str) -> None:
+async def _play(act: Act, url: str, side: Path, die: str) -> Any:
     async with holdfast.open_async(url) as store:
-        print(json.dumps(await ACTS[act](Scene(store, Path(side), die))))
+        return await act(Scene(store, side, die))
 
 
-def play(act: str, url: str, side: Path, die: str = "") -> Any:
-    """*act* in a process of its own: what it returns, or None if it was killed."""
-    command = [sys.executable, "-W", "error", "-m", "tests.agents_sdk", act, url, str(side), die]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if die:
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        return None
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def play(act: Act, url: str, side: Path, die: str = "") -> Any:
+    """*act* in a process of its own: what it returns, or None if it was killed.
+
+    *side* gets a line for each effect of a tool; *die* says where the process kills itself:
+    ``in model N`` or ``in tool``.
+    """
+    code, found = in_a_process(lambda: asyncio.run(_play(act, url, side, die)))
+    assert code == (signal.SIGKILL if die else 0)
+    return found
 
 
 def run_by(method: str, agent: Agent[Any], given: Any, session: Session, **options: Any) -> Any:
@@ -226,7 +216,3 @@ def run_by(method: str, agent: Agent[Any], given: Any, session: Session, **optio
         return result
 
     return asyncio.run(run() if method == "run" else stream())
-
-
-if __name__ == "__main__":
-    asyncio.run(_play(*sys.argv[1:]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,14 +28,15 @@ from holdfast.adapters.openai_agents import (
 )
 from holdfast.errors import Conflict, NotFound, StoreClosed, TaskNotOpen, Unreadable
 from holdfast.testing.providers import check_responses
-from tests import places
-from tests.agents_sdk import ROOT, approve, call, play, run_by, say, strict, texts
+from tests import agents_sdk, places
+from tests.agents_sdk import approve, call, play, run_by, say, strict, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from pathlib import Path
 
     from tests.places import Where
+
+ROOT = Path(__file__).parent.parent
 
 METHODS = ["run", "run_sync", "run_streamed"]
 by_each_method = pytest.mark.parametrize("method", METHODS)
@@ -182,8 +184,8 @@ def test_a_turn_that_was_killed_goes_on_where_it_was(
 ) -> None:
     """The user is not heard twice; a call whose result is stored is not made again."""
     side = tmp_path / "side"
-    play("talk", where.url, side, die)
-    assert play("talk", where.url, side) == "Bob is paid."
+    play(agents_sdk.talk, where.url, side, die)
+    assert play(agents_sdk.talk, where.url, side) == "Bob is paid."
     assert stored(where.url) == [
         "user: Pay Bob.",
         "call transfer_to_clerk c1",
@@ -222,10 +224,10 @@ def test_a_turn_that_is_answered_is_known_to_be() -> None:
 def test_a_run_waits_for_approval_in_three_processes(where: Where, tmp_path: Path) -> None:
     """One asks and ends; one that knows no agents approves; one goes on."""
     side = tmp_path / "side"
-    assert play("ask", where.url, side) == [["pay", '{"to":"Bob"}']]
+    assert play(agents_sdk.ask, where.url, side) == [["pay", '{"to":"Bob"}']]
     assert effects(side) == [], "nobody has said yes"
     approve(where.url)
-    assert play("resume", where.url, side) == "Bob is paid."
+    assert play(agents_sdk.resume, where.url, side) == "Bob is paid."
     assert effects(side) == ["paid Bob"]
     assert stored(where.url) == PAID
 
@@ -236,14 +238,14 @@ def test_a_worker_killed_in_an_approved_call_leaves_it_in_doubt(
 ) -> None:
     """Nobody knows whether Bob was paid, so nobody pays him again without being told to."""
     side = tmp_path / "side"
-    play("ask", where.url, side)
+    play(agents_sdk.ask, where.url, side)
     approve(where.url)
-    play("resume", where.url, side, "in tool")
-    said = play("resume", where.url, side)
+    play(agents_sdk.resume, where.url, side, "in tool")
+    said = play(agents_sdk.resume, where.url, side)
     assert said.startswith("RunInDoubt: ")
     assert "pay (c1)" in said
     assert effects(side) == ["paid Bob"]
-    assert play("retry", where.url, side) == "Bob is paid."
+    assert play(agents_sdk.retry, where.url, side) == "Bob is paid."
     assert effects(side) == ["paid Bob"] * 2
     assert stored(where.url) == PAID
 
@@ -254,10 +256,10 @@ def test_a_worker_killed_after_an_approved_call_does_not_make_it_again(
 ) -> None:
     """What came of the call is kept before the model is asked; the rest is only thinking."""
     side = tmp_path / "side"
-    play("ask", where.url, side)
+    play(agents_sdk.ask, where.url, side)
     approve(where.url)
-    play("resume", where.url, side, "in model 1")
-    assert play("resume", where.url, side) == "Bob is paid."
+    play(agents_sdk.resume, where.url, side, "in model 1")
+    assert play(agents_sdk.resume, where.url, side) == "Bob is paid."
     assert effects(side) == ["paid Bob"]
     assert stored(where.url) == PAID
 
