@@ -690,6 +690,10 @@ def copy_on(source: str, target: str) -> None:
     old.close()
 
 
+#: Where a copy is killed most often: each kill is two processes, and what goes on is the same.
+OFTEN = ("sqlite", "postgresql")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", places.EVERYWHERE)
 def test_a_copy_that_is_killed_again_and_again_comes_to_its_end(
@@ -704,7 +708,7 @@ def test_a_copy_that_is_killed_again_and_again_comes_to_its_end(
         for number in range(20 * soak()):
             write(source, ONE._replace(id=f"long-{number}"), *map(entry, "abcdefgh"), status="open")
         kills = 0
-        while kills < 8 * soak():
+        while kills < (8 if name in OFTEN else 3) * soak():
             moment = Moment(rng.randint(0, 5 * kills + 1), rng.uniform(0, 0.05))
             (outcome,) = crash([program], [moment])
             if not outcome.killed:
