@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +135,37 @@ def test_one_that_fails_is_named_and_the_others_go_on(store: holdfast.Store) -> 
     assert outcomes("app:ours")["support/2"] == ("migrated", 1, 3)
 
 
+def test_what_cannot_be_read_is_one_that_fails(store: holdfast.Store) -> None:
+    """It says so, and the others go on."""
+    store.journal("state", "unheard").append(("of a newer release", {}))
+    found = run("migrate", "app:ours", code=1).stdout
+    assert "unheard\n  Unreadable: There is no save in it that this release knows." in found
+    assert "states: 4 migrated, 2 as they are, 1 failed." in found
+
+
+def test_what_somebody_else_has_migrated_meanwhile_is_as_it_should_be(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two may run it at once; one that an agent has saved meanwhile is left for the next run."""
+    load = holdfast.State.load
+
+    def meanwhile(state: holdfast.State) -> Any:
+        made = load(state)
+        if state.id == "support/1":
+            store.state(state.id, version=3).save(made)
+        elif state.id == "support/2":
+            store.state(state.id).save({"ticket": 22})
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holdfast.State, "load", meanwhile)
+        found = outcomes("app:ours", code=1)
+    assert found["support/1"] == ("current", 3, 3)
+    assert found["support/2"] == ("failed", 1, None)
+    assert outcomes("app:ours")["support/2"] == ("migrated", 1, 3)
+    assert [one.version for one in store.state("support/1").history()] == [1, 3]
+
+
 def test_only_some_of_them(store: holdfast.Store) -> None:
     """By the beginning of their ids, or by their type."""
     assert list(outcomes("app:ours", "--prefix", "support/n")) == ["support/new"]
@@ -207,6 +240,51 @@ def test_a_state_is_listed_and_shown() -> None:
     assert found["saved"]["version"] == 2
     assert "is a state" in run("show", "agent", "--last", "3", code=2).stderr
     assert "no conversation, task or state 'nobody'" in run("show", "nobody", code=3).stderr
+
+
+def rewritten(position: int, body: bytes | None) -> None:
+    """Let the save at *position* be something else, or nothing."""
+    with closing(sqlite3.connect("holdfast.db")) as database, database:
+        if body is None:
+            database.execute("DELETE FROM holdfast_records WHERE seq = ?", (position,))
+        else:
+            database.execute("UPDATE holdfast_records SET body = ? WHERE seq = ?", (body, position))
+
+
+def test_the_doctor_proves_every_save(saved: holdfast.State) -> None:
+    """By its digest: somebody may have written what can be read, and was not saved."""
+    saved.save({"log": "x" * 400, "said": ["one", "two", "three"]})
+    saved.save("another")
+    saved.save("the last")
+    assert run("doctor").stdout.endswith("All is well.\n")
+    said = {"version": 2, "copy": 1, "total": 436, "digest": "0" * 32, "patch": {"put": 1}}
+    rewritten(2, holdfast.Codec().encode([("patched", said)]))
+    rewritten(4, None)
+    found = json.loads(run("doctor", "--json", code=1).stdout)["unreadable"]
+    assert [(one["journal"], one["seq"]) for one in found] == [
+        ("state/agent", 2),
+        ("state/agent", 4),
+    ]
+    assert "does not match its digest" in found[0]["problem"]
+    rewritten(5, b"")
+    found = json.loads(run("doctor", "--json", code=1).stdout)["unreadable"]
+    assert [one["seq"] for one in found] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_the_doctor_says_what_a_repair_has_left(lost: int) -> None:
+    """The file is well again; the newest save is not, until there is another."""
+    with holdfast.open("file:place") as store:
+        state = store.state("agent")
+        for number in (1, 2, 3):
+            state.save({"log": "x" * 400, "number": f"<{number}>"})
+    (path,) = Path("place").rglob("agent.jsonl")
+    path.write_bytes(path.read_bytes().replace(b"<%d>" % lost, b"[%d]" % lost))
+    shown = run("--store", "file:place", "doctor", "--repair", code=1).stdout
+    assert "state/agent at 3: The newest save goes back to entries that a repair took out" in shown
+    with holdfast.open("file:place") as store:
+        store.state("agent").restore(1)
+    assert run("--store", "file:place", "doctor").stdout.endswith("All is well.\n")
 
 
 def test_the_saves_of_a_state_are_listed_and_compared(saved: holdfast.State) -> None:

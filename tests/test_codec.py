@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, Json, computed_field
 
 from holdfast import Codec, NotStorable, TooLarge, Unreadable, WrongType
-from holdfast.codec import convert, fresh, plain
+from holdfast.codec import CHECK, HEADER, convert, fresh, plain
 
 json_values = st.recursive(
     st.none()
@@ -418,8 +418,13 @@ def test_compression_starts_over_the_threshold() -> None:
     codec = Codec(compress_over=1000)
     small, large = codec.encode([("m", "x" * 900)]), codec.encode([("m", "x" * 1100)])
     assert (small[1], large[1]) == (0, 1)
-    assert large == body(zlib.compress(b'["m","' + b"x" * 1100 + b'"]', 1), flags=1)
-    assert Codec(compress_over=None).encode([("m", "x" * 99_999)])[1] == 0
+    for count in (1100, 9900):  # with a small window, and with the usual one
+        large = codec.encode([("m", "x" * count)])
+        packed = large[HEADER:-CHECK]
+        assert large == body(packed, flags=1)
+        assert zlib.decompress(packed) == b'["m","' + b"x" * count + b'"]'
+    assert codec.encode([("m", "x" * 900)], 500)[1] == 1
+    assert Codec(compress_over=None).encode([("m", "x" * 99_999)], 500)[1] == 0
 
 
 def test_compression_is_used_only_if_it_pays() -> None:

@@ -17,6 +17,7 @@ from holdfast import (
     MigrationFailed,
     Migrations,
     NoMigration,
+    NotStorable,
     StateChanged,
     StateTooNew,
     Store,
@@ -242,6 +243,23 @@ def test_two_migrations_for_one_step_are_refused(known: Migrations) -> None:
     with pytest.raises(ValueError, match=r"'support' 1 → 2 \(named\)"):
         known.migration("support", 1, 2)(named)
 
+    def upgrade(number: int) -> Callable[[Any], Any]:  # the same name at two places of a file
+        if number == 1:
+
+            def upgrade(document: Any) -> Any:
+                return document
+        else:
+
+            def upgrade(document: Any) -> Any:
+                return [document]
+
+        return upgrade
+
+    known.migration("other", 1, 2)(upgrade(1))
+    known.migration("other", 1, 2)(upgrade(1))
+    with pytest.raises(ValueError, match="two migrations"):
+        known.migration("other", 1, 2)(upgrade(2))
+
 
 @pytest.mark.parametrize("version", ["2", None, 1.5, True, -1])
 def test_a_version_is_a_whole_number(store: Store, version: Any) -> None:
@@ -299,6 +317,17 @@ def test_a_state_does_not_become_another_unseen(store: Store) -> None:
     assert newer.history()[-1].type == "TeamState"
 
 
+def test_what_a_migration_has_made_is_what_an_object_must_take(store: Store) -> None:
+    """The type counts that the document has now, not the one that it was saved as."""
+    known = Migrations()
+    known.migration("a", 1, 2)(lambda _: TEAM)
+    store.state("a").save(AGENT)
+    state, team = store.state("a", version=2, migrations=known), Framework(TEAM)
+    assert state.load(into=team) == TEAM
+    with pytest.raises(WrongState, match="of type 'TeamState'"):
+        state.load(into=Framework(AGENT))
+
+
 def test_a_type_can_be_given_to_anything(store: Store) -> None:
     """Then it is kept, and asked for."""
     store.state("a", type="basket").save({"apples": 1})
@@ -307,6 +336,16 @@ def test_a_type_can_be_given_to_anything(store: Store) -> None:
     assert store.state("a").history()[-1].type == "basket"
     with pytest.raises(WrongState):
         store.state("a", type="crate").load()
+    for type_ in ("clerk", None):  # of what says another of itself, too
+        clerk = store.state("clerk", type=type_)
+        clerk.save(AGENT)
+        assert clerk.load(into=Framework(AGENT)) == AGENT
+    known = Migrations()
+    known.migration("clerk", 1, 2)(lambda document: {**document, "two": 2})
+    newer = store.state("clerk", type="clerk", version=2, migrations=known)
+    assert newer.load() == AGENT | {"two": 2}
+    with pytest.raises(NotStorable, match="type is text, not 7"):
+        store.state("a", type=7)  # type: ignore[arg-type]
 
 
 # -- what it depends on ----------------------------------------------------------------------------
@@ -386,6 +425,25 @@ def test_a_team_is_compared_member_by_member(store: Store) -> None:
     assert str(change) == ("new members: new; members that are gone: gone; b: model 'y' is now 'z'")
 
 
+@pytest.mark.parametrize(
+    ("was", "is_", "told"),
+    [
+        ({"members": ["a", "b"]}, {"members": ["a"]}, "members that are gone: b"),
+        ({"members": {"a": "x"}}, {"members": {"a": "y"}}, "a: type 'x' is now 'y'"),
+        ({"members": "two"}, {"members": "three"}, "also other: members"),
+        ({"tools": "all"}, {"tools": ["send"]}, "new tools: send; also other: tools"),
+    ],
+)
+def test_a_fingerprint_of_another_form_is_compared_too(
+    store: Store, was: dict[str, Any], is_: dict[str, Any], told: str
+) -> None:
+    """It is the user's to make."""
+    state = store.state("a")
+    state.save({}, fingerprint=was)
+    assert str(state.check(is_)) == told
+    assert state.check(was) is None
+
+
 def test_loading_what_has_changed_warns(store: Store) -> None:
     """Once the agent is another, its history may not fit it; that is worth a word."""
     state = store.state("a")
@@ -403,6 +461,10 @@ def test_loading_what_has_changed_warns(store: Store) -> None:
     assert isinstance(raised.value.change, Changed)
     with pytest.raises(ValueError, match="on_change is"):
         state.load(on_change="shout")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="returns the document"):
+        state.load(fingerprint=AFTER, on_change=lambda _change, _document: None)
+    with pytest.raises(TypeError, match="A fingerprint is a dict"):
+        state.load(fingerprint=["model"])  # type: ignore[arg-type]
 
 
 def test_a_change_can_be_handled(place: Place, store: Store) -> None:
@@ -429,6 +491,20 @@ def test_a_change_can_be_handled(place: Place, store: Store) -> None:
     assert state.check(BEFORE) is not None
 
 
+def test_what_handles_a_change_may_save_it(place: Place, store: Store) -> None:
+    """It is the user's function, and the state his own."""
+    state = store.state("a")
+    state.save({"one": 1}, fingerprint=BEFORE)
+
+    def anew(_change: Changed, document: Any) -> Any:
+        state.save(document, fingerprint=AFTER)
+        return document
+
+    if not place.is_async:
+        assert state.load(fingerprint=AFTER, on_change=anew) == {"one": 1}
+        assert state.check(AFTER) is None
+
+
 def test_a_fingerprint_stays_until_there_is_another(store: Store) -> None:
     """It need not be told at every save, and is written only when it changes."""
     state = store.state("a")
@@ -440,9 +516,14 @@ def test_a_fingerprint_stays_until_there_is_another(store: Store) -> None:
     assert state.info().position == 3
     assert [one.fingerprint for one in state.history()] == [BEFORE, BEFORE, AFTER]
     assert store.state("a").check(AFTER) is None
+    state.save(AGENT | {"log": "x" * 2002}, fingerprint={})
+    assert state.history()[-1].fingerprint == {}
     other = store.state("b")
     other.save(AGENT)
     assert other.check(AFTER) is None
+    other.save(AGENT | {"log": ""}, fingerprint=AFTER)
+    other.restore(1)  # as it was: of that save nobody knew what it depends on
+    assert [one.fingerprint for one in other.history()] == [None, AFTER, None]
 
 
 # -- the pages -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import shutil
+import signal
 import threading
 import time
 import zlib
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, assert_type
@@ -41,9 +43,11 @@ from holdfast import (
 from holdfast._state import writing
 from holdfast.backends.base import Append, Appended, Key, Record
 from holdfast.deltas import encode
+from holdfast.testing.boundaries import Boundaries
 from tests import nouns
 from tests.corpus import PLACES
 from tests.documents import histories
+from tests.matrix import in_a_process
 from tests.nouns import Place
 
 place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
@@ -298,9 +302,14 @@ class Agent:
 class AsyncAgent(Agent):
     """The same, awaited."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_save = asyncio.Event()
+        self.may_save.set()
+
     async def save_state(self) -> dict[str, Any]:  # type: ignore[override]
         """What is to be saved."""
-        await asyncio.sleep(0)
+        await self.may_save.wait()
         return self.state
 
     async def load_state(self, state: dict[str, Any]) -> None:  # type: ignore[override]
@@ -425,15 +434,16 @@ def test_a_turn_costs_what_is_new_in_it(store: Store) -> None:
 
 
 def test_reading_takes_no_more_than_twice_the_state(store: Store) -> None:
-    """Whatever was done to it: grown, shrunk, changed all over."""
+    """Whatever was done to it: grown, shrunk, changed all over; compressed or not."""
     state = store.state("a")
     for number in range(120):
         document = agent(number if number < 60 else 120 - number)
         document["notes"] = f"{number}" * 300
         state.save(document)
     read, most = 0, 0.0
-    for one in state.history():
-        read = one.total if one.full else read + one.bytes
+    entries = store.journal("state", "a").read()
+    for one, entry in zip(state.history(), entries, strict=True):
+        read = one.total if one.full else read + len(encode(entry.body))
         most = max(most, read / one.total)
     assert most <= 2
 
@@ -514,8 +524,26 @@ def test_a_state_that_was_begun_anew_is_another(
     assert saved(state, agent(22), agent(22), agent(23)) == [3, 3, 4]
 
 
+@pytest.mark.parametrize("saves", [1, 2])
+@pytest.mark.parametrize("after", [agent(11), agent(10)], ids=["changed", "as it was"])
+def test_one_that_was_begun_anew_at_once_is_another_too(
+    place: Place, store: Store, saves: int, after: Any
+) -> None:
+    """At the first positions nobody is believed: it was there a moment ago, and is gone."""
+    state, other = store.state("a"), place.open().state("a")
+    saved(state, *[agent(9), agent(10)][-saves:])
+    other.delete()
+    time.sleep(0.001)  # the store's clock must have moved on
+    saved(other, *[agent(20), agent(21)][-saves:])
+    for _ in range(2):
+        with pytest.raises(Conflict, match="begun anew"):
+            state.save(after)
+    assert other.load() == state.load() == agent(21)
+    assert state.save(after) == saves + 1
+
+
 def test_saves_of_one_object_at_the_same_time_take_turns(place: Place) -> None:
-    """Tasks and threads share an agent; that is no conflict."""
+    """Tasks and threads share an agent; that is no conflict. They are saved as they came."""
     if place.is_async:
 
         async def race() -> list[int]:
@@ -523,10 +551,18 @@ def test_saves_of_one_object_at_the_same_time_take_turns(place: Place) -> None:
                 place.url if place.memory is None else "memory:"
             ) as store:
                 state = store.state("a")
-                await asyncio.gather(*(state.save({"n": n}) for n in range(10)))
-                return [one.position for one in await state.history()]
+                first = AsyncAgent()
+                first.may_save.clear()
+                documents = [first, *({"n": n} for n in range(9))]
+                saves = [asyncio.create_task(state.save(document)) for document in documents]
+                await asyncio.sleep(0)
+                saves.pop(5).cancel()  # one that waits for its turn
+                first.may_save.set()
+                positions = await asyncio.gather(*saves)
+                assert positions == list(range(1, 10))
+                return [(await state.at(position))["n"] for position in positions[1:]]
 
-        assert asyncio.run(race()) == list(range(1, 11))
+        assert asyncio.run(race()) == [0, 1, 2, 3, 5, 6, 7, 8]
         return
     state = place.open().state("a")
     with ThreadPoolExecutor(4) as pool:
@@ -627,6 +663,32 @@ def test_what_is_not_there_is_an_error_that_says_what_is(store: Store) -> None:
             state.at(position)
     with pytest.raises(InvalidId):
         store.state("")
+    with pytest.raises(TypeError, match="by its position or by a datetime, not '1'"):
+        state.at("1")  # type: ignore[arg-type]
+
+
+def test_a_state_knows_where_it_was_seen(place: Place, store: Store) -> None:
+    """By loading or by saving, here."""
+    state, other = store.state("a"), place.open().state("a")
+    if not place.is_async:
+        assert state.position is None
+    assert state.load(default=None) is None
+    other.save(agent(1))
+    if not place.is_async:
+        assert (state.position, other.position) == (0, 1)
+        state.load()
+        assert state.position == 1
+
+
+@pytest.mark.parametrize("note", [7, "\ud800"], ids=["number", "surrogate"])
+def test_a_note_is_text(store: Store, note: Any) -> None:
+    """What could be stored and not read again is not stored."""
+    state = store.state("a")
+    for _ in range(2):
+        with pytest.raises(NotStorable, match="note"):
+            state.save(agent(2), note=note)
+        state.save(agent(1))
+    assert state.history()[-1].position == 1
 
 
 DIFF = """\
@@ -670,6 +732,9 @@ def test_a_difference_of_much_is_cut_short(store: Store) -> None:
     saved(state, agent(1), agent(100), {"x": "long " * 1000})
     assert "  … and 79 more" in state.diff(1, 2)
     assert max(map(len, state.diff(1).splitlines())) < 300
+    other = store.state("b")
+    saved(other, [{"n": n, "a": []} for n in range(300)], [{"n": n, "a": [1]} for n in range(300)])
+    assert other.diff(1).endswith("… and 200 more places")
     assert "another order" in (saved(state, {"a": 1, "b": 2}, {"b": 2, "a": 1}), state.diff(4))[1]
 
 
@@ -765,8 +830,8 @@ def checked(payload: bytes) -> bytes:
 
 @pytest.fixture
 def in_memory() -> Iterator[Store]:
-    """A store whose records a test can get at."""
-    with holdfast.open("memory:") as opened:
+    """A store whose records a test can get at, and read."""
+    with holdfast.open("memory:", codec=Codec(compress_over=None)) as opened:
         yield opened
 
 
@@ -814,8 +879,13 @@ def test_a_save_that_is_missing_is_noticed(in_memory: Store, lost: int) -> None:
     saved(state, agent(5), agent(6), agent(7))
     journal = in_memory.backend._journals[Key("default", "state", "a")]  # type: ignore[attr-defined]
     journal.records[:] = [record for record in journal.records if record.seq != lost]
-    with pytest.raises((StateDamaged, StateNotFound)):
-        in_memory.state("a").load()
+    state = in_memory.state("a")
+    with pytest.raises(StateDamaged, match=r"State 'a' at 3 cannot be given: some of .* missing"):
+        state.load()
+    with pytest.raises(StateDamaged, match=f"State 'a' at {lost} cannot be given: entry {lost} is"):
+        state.at(lost)
+    damaged = {one.position: one.damaged for one in state.history()}
+    assert damaged == {n: n > lost for n in (1, 2, 3) if n != lost}
 
 
 def test_patches_in_another_order_are_noticed(in_memory: Store) -> None:
@@ -845,6 +915,9 @@ def test_a_damaged_state_says_what_is_left_and_can_go_on(in_memory: Store) -> No
     altered(in_memory, "a", 4, lambda body: body[:-9])
     assert in_memory.state("a").save(agent(12)) == 5
     assert in_memory.state("a").load() == agent(12)
+    altered(in_memory, "a", 2, lambda body: body[:-9])  # and what goes back to it
+    assert [one.damaged for one in again.history()] == [False, True, True, True, False]
+    assert [one.damaged for one in again.history(last=3)] == [True, True, False]
 
 
 def test_what_a_newer_release_wrote_is_not_guessed_at(in_memory: Store) -> None:
@@ -864,6 +937,44 @@ def test_what_a_newer_release_wrote_is_not_guessed_at(in_memory: Store) -> None:
     with pytest.raises(StateDamaged):
         in_memory.state("b").load()
     assert in_memory.state("b").history() == []
+
+
+# -- a process that dies ---------------------------------------------------------------------------
+
+#: An agent that grows, shrinks and grows: some of it is stored whole, most of it is not.
+LENGTHS = [1, 9, 10, 11, 2, 3]
+
+
+def save_the_rest(url: str, id_: str, kill_at: int | None) -> list[str]:
+    """What a process does, or one that goes on after it; the boundaries that it passed."""
+    with holdfast.open(url) as store:
+        boundaries = Boundaries(store.backend, kill_at)
+        state = store.state(id_)
+        state.load(default=None)
+        for length in LENGTHS[state.position or 0 :]:
+            state.save(agent(length))
+        return boundaries.passed
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+def test_one_that_is_killed_at_any_write_has_lost_nothing(scheme: str, tmp_path: Path) -> None:
+    """Before a save it is as it was, after it as it is, of patches and whole copies alike."""
+    url = f"{scheme}:{tmp_path / 'place'}"
+    passed = save_the_rest(url, "0", None)
+    assert passed.count("before append state saved") == 3
+    assert passed.count("before append state patched") == 3
+    for number, moment in enumerate(passed, 1):
+        process = partial(save_the_rest, url, f"{number}")
+        assert in_a_process(partial(process, number)) == (signal.SIGKILL, None), moment
+        there = number // 2  # saves, of which the last may be one that nobody was told of
+        assert len(process(None)) == 2 * (len(LENGTHS) - there), moment
+    with holdfast.open(url) as store:
+        for info in store.states():
+            state = store.state(info.id)
+            assert len(state.history()) == len(LENGTHS)
+            for position, length in enumerate(LENGTHS, 1):
+                assert state.at(position) == agent(length)
 
 
 # -- what earlier releases saved -------------------------------------------------------------------
@@ -912,6 +1023,7 @@ def test_a_type_checker_knows_states(in_memory: Store) -> None:
     assert_type(state.restore(1), int)
     assert_type(state.fork("b", at=1), State)
     assert_type(state.compact(), int)
+    assert_type(state.position, int | None)
     assert_type(state.info(), StateInfo)
     assert_type(in_memory.states(prefix="a"), Iterator[StateInfo])
     assert_type(state.delete(), bool)

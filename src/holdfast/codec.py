@@ -46,6 +46,8 @@ MAX_DEPTH = 128
 MAX_BYTES = 16 * 1024 * 1024
 #: Under this, compressing costs more time than the saved bytes are worth.
 COMPRESS_OVER = 8 * 1024
+#: What is compressed with a window of just this size, if that is all of it.
+SMALL = 4 * 1024
 
 # The header of most bodies: not compressed, not encrypted.
 _PLAIN = bytes((FORMAT, 0, 0, 0))
@@ -74,8 +76,8 @@ class Codec:
         self._encode = msgspec.json.Encoder(enc_hook=_hook).encode
         self._decode = msgspec.json.Decoder().decode
 
-    def encode(self, entries: Sequence[tuple[str, Any]]) -> bytes:
-        """The body of one record.
+    def encode(self, entries: Sequence[tuple[str, Any]], over: int | None = None) -> bytes:
+        """The body of one record, compressed from *over* bytes on where that is less than ours.
 
         Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
         limits.
@@ -90,7 +92,8 @@ class Codec:
         # null is what msgspec makes of NaN, silently.
         if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
             _refuse_nan(entries)
-        return _pack(payload, self.compress_over)
+        most = self.compress_over
+        return _pack(payload, most if most is None or over is None else min(most, over))
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
         """The entries of one record, as (type, value)."""
@@ -169,11 +172,19 @@ def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
 def _pack(payload: bytes, compress_over: int | None) -> bytes:
     flags = 0
     if compress_over is not None and len(payload) > compress_over:
-        smaller = zlib.compress(payload, 1)
+        smaller = _deflate(payload)
         if len(smaller) < len(payload) * 0.9:
             payload, flags = smaller, COMPRESSED
     body = (_PLAIN if not flags else bytes((FORMAT, flags, 0, 0))) + payload
     return body + zlib.crc32(body).to_bytes(CHECK, "little")
+
+
+def _deflate(payload: bytes) -> bytes:
+    """Compressed; what is small with a small window: to make a large one takes far longer."""
+    if len(payload) > SMALL:
+        return zlib.compress(payload, 1)
+    stream = zlib.compressobj(1, zlib.DEFLATED, SMALL.bit_length() - 1, 5)
+    return stream.compress(payload) + stream.flush()
 
 
 def _unpack(body: bytes, max_bytes: int) -> bytes:

@@ -149,9 +149,9 @@ class AsyncJournal:
             default_ttl=self._default_ttl,
         )
 
-    def encode(self, entries: Sequence[tuple[str, Any]]) -> bytes:
-        """What *entries* are stored as."""
-        return self._codec.encode(entries) if entries else b""
+    def encode(self, entries: Sequence[tuple[str, Any]], over: int | None = None) -> bytes:
+        """What *entries* are stored as; see `Codec.encode`."""
+        return self._codec.encode(entries, over) if entries else b""
 
     async def _check_same(self, request: Append, seq: int) -> None:
         records = await self.page(after=seq - 1, upto=seq)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from holdfast.errors import NoMigration, StateTooNew
 
@@ -141,20 +141,27 @@ def check_version(version: Any) -> int:
 
 
 def _is_again(known: Function, function: Function) -> bool:
-    """Whether a module was only loaded a second time."""
+    """Whether a module was only loaded a second time: two in one file have each a line."""
     names = ("__module__", "__qualname__")
-    return all(getattr(known, name, known) == getattr(function, name, function) for name in names)
+    if any(getattr(known, name, known) != getattr(function, name, function) for name in names):
+        return False
+    lines = {
+        (code.co_filename, code.co_firstlineno)
+        for one in (known, function)
+        if (code := getattr(one, "__code__", None)) is not None
+    }
+    return len(lines) == len({file for file, _ in lines})
 
 
 def _missing(names: tuple[str, ...], since: int, to: int, furthest: list[Migration]) -> NoMigration:
     """The error that says what to register."""
     end = furthest[-1].to if furthest else since
-    known = ", ".join(map(str, furthest))
+    known, name = ", ".join(map(str, furthest)), json.encode(names[0]).decode()
     there = f"There is {known}, but none from {end} on." if known else "There is none from it."
     msg = (
         f"State {names[0]!r} was saved as version {since}, and this program reads version {to}. "
         f"{there} Register one, and import it before loading:\n"
-        f'@holdfast.migration("{names[0]}", {end}, {to})\n'
+        f"@holdfast.migration({name}, {end}, {to})\n"
         f"def upgrade(document): ..."
     )
     return NoMigration(msg)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
+from collections import deque
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast._faces import Face, blocking, blocking_faced
 from holdfast._state.changes import Changed, compare
-from holdfast._state.drafts import Draft
+from holdfast._state.drafts import Draft, check_text
 from holdfast._state.kept import Kept, Marks, Saved
 from holdfast._state.reading import Reader
 from holdfast._state.upgrading import Upgrader, type_of
@@ -26,7 +27,7 @@ from holdfast.migrations import check_version
 from holdfast.migrations import migrations as all_migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from holdfast.journal import AsyncJournal
     from holdfast.migrations import Migrations
@@ -78,7 +79,7 @@ class AsyncState:
         migrations: Migrations | None = None,
     ) -> None:
         self.version = check_version(version)
-        self.type = type
+        self.type = check_text(type, "type")
         self._journal = journal
         self._elsewhere = elsewhere
         self._ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
@@ -95,6 +96,11 @@ class AsyncState:
     def id(self) -> str:
         """What the state is known by."""
         return self._journal.key.id
+
+    @property
+    def position(self) -> int | None:
+        """Where the state was when it was last loaded or saved here; 0: nowhere, None: not yet."""
+        return self._writer.position
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -114,6 +120,7 @@ class AsyncState:
         for a state that must be new. *fingerprint*: what the state depends on (see `check`).
         *note*: a word about it for the history.
         """
+        note = check_text(note, "note")
         async with self._turn:
             if callable(getattr(document, "save_state", None)):
                 document = await self._ask(document.save_state)
@@ -125,7 +132,7 @@ class AsyncState:
         return await self._writer.save(
             draft,
             version=self.version,
-            type_=self.type or type_of(draft.document),
+            type_=self.type,
             fingerprint=_plain_fingerprint(fingerprint, codec),
             **conditions,
         )
@@ -154,29 +161,36 @@ class AsyncState:
         _check_on_change(on_change)
         async with self._turn:
             kept = await self._writer.newest()
-            if kept is None:
-                if default is UNSET:
-                    raise self._reader.not_found()
-                return default
-            document = await self._upgrader.document(kept, self.version)
-            await self._check_type(kept, into)
-            now = _plain_fingerprint(fingerprint, self._writer.codec)
-            change = compare(kept.about.fingerprint, now, document)
-            if change is not None:
-                document = await self._changed(change, document, on_change)
+            if kept is not None:
+                kept = structs.replace(kept, document=fresh(kept.document))
+        if kept is None:
+            if default is UNSET:
+                raise self._reader.not_found()
+            return default
+        # No longer in turn: functions of the user's may well save it.
+        document = await self._upgrader.document(kept, self.version)
+        await self._check_type(document, into)
+        now = _plain_fingerprint(fingerprint, self._writer.codec)
+        change = compare(kept.about.fingerprint, now, document)
+        if change is not None:
+            document = await self._changed(change, document, on_change)
         if into is not None:
             await self._ask(_loader(into), fresh(document))
         return document if as_ is None else convert(document, as_)
 
-    async def _check_type(self, kept: Kept, into: Any) -> None:
+    async def _check_type(self, document: Any, into: Any) -> None:
         """That *into* takes such a state: some take any, and forget what they had."""
-        if self.type is None and kept.about.type is not None and hasattr(into, "save_state"):
+        found = type_of(document)
+        if self.type is None and found is not None and hasattr(into, "save_state"):
             own = type_of(await self._ask(into.save_state))
-            self._upgrader.check_type(kept.about.type, own)
+            self._upgrader.check_type(found, own)
 
     async def _changed(self, change: Changed, document: Any, on_change: OnChange) -> Any:
         if callable(on_change):
-            return await self._ask(on_change, change, document)
+            document = await self._ask(on_change, change, document)
+            if document is None:
+                raise TypeError("on_change returned None: it returns the document to be loaded.")
+            return document
         msg = f"State {self.id!r} was saved by what is another now: {change}."
         if on_change == "raise":
             msg = f"{msg} Load it with on_change=…, or save it anew."
@@ -346,6 +360,11 @@ class State(Face[AsyncState]):
         return self._core.id
 
     @property
+    def position(self) -> int | None:
+        """Where the state was when it was last loaded or saved here; 0: nowhere, None: not yet."""
+        return self._core.position
+
+    @property
     def version(self) -> int:
         """The version that this program saves, and is given."""
         return self._core.version
@@ -371,18 +390,24 @@ class State(Face[AsyncState]):
 
 
 class _Turn:
-    """Lets one save or load of an object at a time go on, on either face."""
+    """Lets one save or load of an object at a time go on, as they came, on either face."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         self._sleep = sleep
-        self._lock = threading.Lock()
+        self._queue: deque[object] = deque()  # safe between threads, as a list is not
 
     async def __aenter__(self) -> None:
-        while not self._lock.acquire(blocking=False):
-            await self._sleep(PAUSE)
+        mine = object()
+        self._queue.append(mine)
+        try:
+            while self._queue[0] is not mine:
+                await self._sleep(PAUSE)
+        except BaseException:
+            self._queue.remove(mine)
+            raise
 
     async def __aexit__(self, *raised: object) -> None:
-        self._lock.release()
+        self._queue.popleft()
 
 
 def _check_on_change(on_change: Any) -> None:
@@ -399,9 +424,14 @@ def _outside() -> int:
     return level
 
 
-def _plain_fingerprint(fingerprint: Mapping[str, Any] | None, codec: Any) -> dict[str, Any] | None:
+def _plain_fingerprint(fingerprint: Any, codec: Any) -> dict[str, Any] | None:
     if fingerprint is None:
         return None
+    if not isinstance(fingerprint, Mapping):
+        msg = (
+            f"A fingerprint is a dict, with name, prompt, tools and so on; not {fingerprint!r:.80}."
+        )
+        raise TypeError(msg)
     draft = Draft(dict(fingerprint), codec, "fingerprint")
     draft.make_plain()
     return draft.document  # type: ignore[no-any-return]

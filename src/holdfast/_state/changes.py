@@ -86,7 +86,7 @@ def compare(
     pairs = {
         name: (was.get(name), is_.get(name))
         for name in dict.fromkeys([*was, *is_])
-        if name not in (TOOLS, MEMBERS) and was.get(name) != is_.get(name)
+        if not _in_parts(name, was, is_) and was.get(name) != is_.get(name)
     }
     called = called_in(document) if removed else set()
     found = Changed(
@@ -146,9 +146,23 @@ def _tools(tools: Any) -> dict[str, Any]:
     return found
 
 
-def _members(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def _members(fingerprint: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Members by name, with the fingerprint of each: from a dict, or a list of names."""
     members = fingerprint.get(MEMBERS)
-    return dict(members) if isinstance(members, Mapping) else {}
+    if isinstance(members, Mapping):
+        return {
+            name: one if isinstance(one, Mapping) else {"type": one}
+            for name, one in members.items()
+        }
+    return {str(name): {} for name in members} if isinstance(members, (list, tuple)) else {}
+
+
+def _in_parts(name: str, *fingerprints: Mapping[str, Any]) -> bool:
+    """Whether the field *name* is compared by what is in it."""
+    forms = (Mapping, list, tuple, type(None))
+    return name in (TOOLS, MEMBERS) and all(
+        isinstance(one.get(name), forms) for one in fingerprints
+    )
 
 
 def _short(value: Any) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import deltas
-from holdfast.codec import CHECK, HEADER, Codec
+from holdfast.codec import CHECK, HEADER, Codec, plain
 from holdfast.errors import NotStorable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "check_text"]
 
 _REFUSED = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -71,6 +71,15 @@ class Draft:
         if self.encoded != bytes(payload):
             _refuse_twins(self._name, self.document)
         self.document, self.is_plain = plain, True
+
+
+def check_text(text: Any, name: str) -> str | None:
+    """*text*, if it is text, or None: what is stored as anything else could not be read again."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise NotStorable(f"{name} is text, not {text!r:.80}.", name)
+    return plain(text, name)  # type: ignore[no-any-return]
 
 
 def _refuse_twins(name: str, document: Any) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast import deltas
 from holdfast.backends.base import from_micros
@@ -26,8 +26,10 @@ __all__ = [
     "Saved",
     "copy_of",
     "fold",
+    "follow",
     "listed",
     "type_of",
+    "weigh",
 ]
 
 # Entry types of a state's journal.
@@ -63,7 +65,7 @@ class Saved(Struct, frozen=True):
     note: str | None = None
     fingerprint: dict[str, Any] | None = None
     type: str | None = None
-    damaged: bool = False  # its entry cannot be read
+    damaged: bool = False  # it cannot be had: its entry, or one that it goes back to, is damaged
 
 
 class About(Struct, frozen=True):
@@ -104,6 +106,10 @@ class Patched(Struct, frozen=True):
     note: str | None = None
 
 
+class Damage(ValueError):
+    """Why a saved state cannot be had."""
+
+
 class Kept(Struct):
     """A state as it is at one position, and what it took to read it."""
 
@@ -115,7 +121,7 @@ class Kept(Struct):
     total: int
     copy: int  # where its whole copy is
     copied: int  # the size of that as JSON
-    weight: int = 0  # the size of what was patched since
+    weight: int = 0  # the size of what was patched since, as JSON
     proof: deltas.Proof | None = None  # the digest of the document, once it is proved
     created: int = 0  # when the journal came to be, if that is known
 
@@ -124,13 +130,15 @@ class Kept(Struct):
         """The digest of the document."""
         return "" if self.proof is None else self.proof.digest
 
+    def prove(self) -> None:
+        """`Damage` if it is not what was saved."""
+        self.proof = deltas.Proof(deltas.encode(self.document), self.proof)
+        if (len(self.proof.encoded), self.about.seal(self.content)) != (self.total, self.digest):
+            raise Damage("it does not match its digest, so it is not what was saved")
+
     def is_at(self, head: Head) -> bool:
         """Whether it is the state that *head* is the head of."""
         return (self.position, self.created) == (head.seq, head.created)
-
-
-class Damage(ValueError):
-    """Why a saved state cannot be had."""
 
 
 class Marks(Struct, frozen=True):
@@ -157,24 +165,24 @@ class Marks(Struct, frozen=True):
         return f"{_VERSION} {self.version}, {_COPY} {self.copy}"
 
 
-def fold(entries: list[Entry], sizes: dict[int, int]) -> Kept:
-    """The state at the last of *entries*, of which the first is a whole copy; proved, or `Damage`.
-
-    *sizes* are those of the entries' records.
-    """
+def fold(entries: list[Entry]) -> Kept:
+    """The state at the last of *entries*, of which the first is a whole copy; `Damage` if not."""
     kept: Kept | None = None
     for entry in entries:
-        if entry.type in (SAVED, IMPORTED):
-            kept = _copied(entry)
-        elif kept is not None and entry.type == PATCHED:
-            _patch(kept, entry, sizes[entry.seq])
-        else:
-            raise Damage(f"entry {entry.seq} is none that a state goes back to")
+        kept = follow(kept, entry)
     if kept is None:
         raise Damage("there is no whole copy of it")
-    kept.proof = deltas.Proof(deltas.encode(kept.document))
-    if (len(kept.proof.encoded), kept.about.seal(kept.content)) != (kept.total, kept.digest):
-        raise Damage("it does not match its digest, so it is not what was saved")
+    kept.prove()
+    return kept
+
+
+def follow(kept: Kept | None, entry: Entry) -> Kept:
+    """What *entry* makes of *kept*; not proved yet."""
+    if entry.type in (SAVED, IMPORTED):
+        return _copied(entry)
+    if kept is None or entry.type != PATCHED:
+        raise Damage(f"entry {entry.seq} is none that a state goes back to")
+    _patch(kept, entry)
     return kept
 
 
@@ -186,9 +194,10 @@ def _copied(entry: Entry) -> Kept:
     )
 
 
-def _patch(kept: Kept, entry: Entry, size: int) -> None:
+def _patch(kept: Kept, entry: Entry) -> None:
     """Let *kept* be what *entry* makes of it."""
     body = _read(entry)
+    kept.weight += weigh(entry.body)  # before its parts are the document's
     expected = (kept.copy, kept.position + 1, kept.about.version)
     if (body.copy, entry.seq, body.version) != expected:
         raise Damage(f"entry {entry.seq} does not go on from the one before it")
@@ -201,7 +210,11 @@ def _patch(kept: Kept, entry: Entry, size: int) -> None:
     kept.about = About(body.version, kept.about.type, fingerprint, body.note)
     kept.position, kept.at = entry.seq, entry.at
     kept.digest, kept.total = body.digest, body.total
-    kept.weight += size
+
+
+def weigh(said: Any) -> int:
+    """How much there is to read in a save, whether or not it is compressed in the store."""
+    return len(deltas.encode(said))
 
 
 def copy_of(entry: Entry) -> int:
@@ -232,26 +245,30 @@ def listed(entries: list[tuple[Entry | None, int, int, int]]) -> list[Saved]:
     None stands for one that cannot be read.
     """
     found: list[Saved] = []
-    about = About(0)
+    about, whole = About(0), 0  # what was saved last, and up to where it can be had
     for entry, seq, at, size in entries:
         try:
             saved, about = _listed(entry, size, about)
         except Damage:
             lost = Saved(seq, from_micros(at), about.version, size, 0, full=False, damaged=True)
             found.append(lost)
-        else:
-            found += saved
+            continue
+        if saved is None:
+            continue
+        if saved.full or whole == seq - 1:
+            whole = seq
+        found.append(saved if whole == seq else structs.replace(saved, damaged=True))
     return found
 
 
-def _listed(entry: Entry | None, size: int, before: About) -> tuple[list[Saved], About]:
+def _listed(entry: Entry | None, size: int, before: About) -> tuple[Saved | None, About]:
     if entry is None:
         raise Damage("it cannot be read")
     if entry.type not in (SAVED, PATCHED, IMPORTED):
-        return [], before
+        return None, before
     body = _read(entry)
     full = isinstance(body, Copied)
-    fingerprint = body.fingerprint if full or body.fingerprint else before.fingerprint
+    fingerprint = before.fingerprint if not full and body.fingerprint is None else body.fingerprint
     about = About(body.version, body.type if full else before.type, fingerprint, body.note)
     saved = Saved(
         position=entry.seq,
@@ -264,4 +281,4 @@ def _listed(entry: Entry | None, size: int, before: About) -> tuple[list[Saved],
         fingerprint=fingerprint,
         type=about.type,
     )
-    return [saved], about
+    return saved, about

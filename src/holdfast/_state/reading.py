@@ -47,6 +47,8 @@ class Reader:
 
     async def at(self, when: int | datetime) -> Kept:
         """The state at a position, or as it was at a time; `StateNotFound` if there was none."""
+        if not isinstance(when, (int, datetime)):
+            raise TypeError(f"A save is known by its position or by a datetime, not {when!r:.80}.")
         position = await self._position(when) if isinstance(when, datetime) else when
         try:
             return await self._fold(await self._copy_of(position), position)
@@ -118,8 +120,7 @@ class Reader:
         numbers = [record.seq for record in records]
         if numbers != list(range(copy, upto + 1)):
             raise Damage(f"some of the entries {copy} to {upto} are missing")
-        sizes = {record.seq: len(record.body) for record in records}
-        return fold([self._entry(record) for record in records], sizes)
+        return fold([self._entry(record) for record in records])
 
     async def _records(self, after: int, upto: int | None = None) -> list[Record]:
         found: list[Record] = []
@@ -131,9 +132,12 @@ class Reader:
             after = page[-1].seq
 
     async def _missing(self, position: int) -> StateNotFound:
+        """The error for a save that is not there; `Damage` if it should be."""
         head = await self._journal.head()
         if head is None:
             return self.not_found()
+        if head.floor < position <= head.seq:
+            raise Damage(f"entry {position} is missing")
         there = f"{head.floor + 1:,} to {head.seq:,}"
         return StateNotFound(f"State {self._id!r} has no save {position:,}: it has {there}.")
 
@@ -142,8 +146,9 @@ class Reader:
         return StateNotFound(f"There is no state {self._id!r} (or it has expired).")
 
     def _damaged(self, position: int, error: Exception) -> StateDamaged:
+        why = str(error).rstrip(".")
         return StateDamaged(
-            f"State {self._id!r} at {position} cannot be given: {error}. Nothing was changed. "
+            f"State {self._id!r} at {position} cannot be given: {why}. Nothing was changed. "
             "Earlier saves may be whole: history() lists them, restore(position) goes back to one; "
             "a save writes a whole copy again."
         )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._state.drafts import Draft
 from holdfast._state.kept import type_of
-from holdfast.codec import fresh
 from holdfast.errors import MigrationFailed, NotStorable, TooLarge, WrongState
 
 if TYPE_CHECKING:
@@ -42,12 +41,15 @@ class Upgrader:
         return tuple(dict.fromkeys(name for name in known if name is not None))
 
     async def document(self, kept: Kept, version: int) -> Any:
-        """The document of *kept* at *version*: the caller's own, to be changed."""
+        """The document of *kept*, which is the caller's own, at *version*."""
         steps = self._migrations.way(self.names(kept), kept.about.version, version)
-        document = fresh(kept.document)
-        for step in steps:
-            document = await self._run(step, document, kept.position)
-        found = type_of(document) or (None if steps else kept.about.type)
+        document, found = kept.document, kept.about.type
+        if steps:
+            # A type that the user has given says nothing of what a migration makes.
+            own = found not in (None, type_of(document))
+            for step in steps:
+                document = await self._run(step, document, kept.position)
+            found = None if own else type_of(document)
         self.check_type(found, self._type)
         return document
 

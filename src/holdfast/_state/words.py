@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast import deltas
@@ -17,8 +18,9 @@ __all__ = ["told"]
 #: Characters of a value in a line, and of a text around what changed in it.
 VALUE = 200
 AROUND = 30
-#: Lines under one place; then it is only said how many more there are.
+#: Lines under one place, and places; then it is only said how many more there are.
 SHOWN = 20
+PLACES = 100
 
 NOTHING_CHANGED = "Nothing changed."
 
@@ -33,12 +35,14 @@ def told(before: Kept, after: Kept) -> str:
     change = compare(was.fingerprint, is_.fingerprint, after.document)
     if change is not None:
         lines += ["saved by", f"  ~ {change}"]
-    for place, inner in _places("", before.document, after.document):
-        shown = list(inner)
+    places = _places("", before.document, after.document)
+    for place, shown in islice(places, PLACES):
         lines.append(place or "document")
         lines += [f"  {line}" for line in shown[:SHOWN]]
         if len(shown) > SHOWN:
             lines.append(f"  … and {len(shown) - SHOWN:,} more")
+    if more := sum(1 for _ in places):
+        lines.append(f"… and {more:,} more places")
     return "\n".join(lines) or NOTHING_CHANGED
 
 

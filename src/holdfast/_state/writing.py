@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from holdfast import deltas
-from holdfast._state.kept import PATCHED, SAVED, About, Kept, Marks
+from holdfast._state.kept import PATCHED, SAVED, About, Kept, Marks, type_of, weigh
 from holdfast.backends.base import Append, Record, conflict, from_micros
 from holdfast.errors import (
     Conflict,
@@ -36,6 +36,11 @@ __all__ = ["Writer"]
 #: For so many seconds a state is taken for the one that was seen, if its position is the same.
 #: Then it is asked for: it may have been deleted, and have come to the same position again.
 FRESH = 1.0
+#: Up to here it is always asked for: where a new one begins, it may be there again at once.
+EARLY = 8
+
+#: From so many bytes on a save is compressed: it is read seldom, and its like has much in common.
+COMPRESS_OVER = 256
 
 
 class Writer:
@@ -64,6 +69,11 @@ class Writer:
         """How the store writes bodies."""
         return self._journal._codec  # noqa: SLF001 - its limits are those of a document
 
+    @property
+    def position(self) -> int | None:
+        """Where the state was when it was seen last; None if it never was."""
+        return self._seen
+
     def see(self, kept: Kept | None) -> None:
         """Let *kept*, which nobody else may change, be what the next save is compared with."""
         self._base, self._seen = kept, 0 if kept is None else kept.position
@@ -90,35 +100,43 @@ class Writer:
     ) -> int:
         """Store *draft*; the position of it, which is the old one if nothing has changed.
 
-        *back*: it may be of an older version than what is there.
+        *back*: it is as it was, of an older version than what is there, too.
         """
         base, position = await self._take(expect)
         if base is not None:
             draft.follow(base.proof)
-            if fingerprint is None:
-                fingerprint = base.about.fingerprint
             if not back:
-                type_ = self._type(base.about, version, type_)
+                type_ = self._type(base, version, type_, type_of(draft.document))
+                fingerprint = base.about.fingerprint if fingerprint is None else fingerprint
+        elif type_ is None:
+            type_ = type_of(draft.document)
         about = About(version, type_, fingerprint, note)
         if base is not None and note is None and _is_same(base, draft, about):
             head = await self._journal.head()
             if head is not None:
                 if head.seq != position:
                     raise conflict(Append(key=self._journal.key, expect=position), head.seq)
+                self._check_same(base, created=head.created)
                 self.see(base)
                 return position
         return await self._write(base, draft, about, position, forced=expect is not None)
 
-    def _type(self, before: About, version: int, type_: str | None) -> str | None:
-        """What the state goes on to be: of one version it cannot become another."""
-        id_, was = self._journal.key.id, before.type
-        if before.version > version:
+    def _type(self, base: Kept, version: int, given: str | None, own: str | None) -> str | None:
+        """What the state goes on to be: of one version it cannot become another.
+
+        *given* is what its user says that it is, *own* what the document says.
+        """
+        id_, before, was = self._journal.key.id, base.about.version, base.about.type
+        if before > version:
             msg = (
-                f"State {id_!r} was saved as version {before.version}, and this program would save "
+                f"State {id_!r} was saved as version {before}, and this program would save "
                 f"version {version} in its place. A newer one is at work: update this one."
             )
             raise StateTooNew(msg)
-        if before.version < version or type_ in (None, was):
+        if given is None and own == type_of(base.document):
+            return was or own
+        type_ = given or own
+        if before < version or type_ in (None, was):
             return type_ or was
         if was is None:
             return type_
@@ -134,36 +152,50 @@ class Writer:
         It is given back by `see`. Whoever fails in between leaves nothing, and it is read again.
         """
         base, self._base = self._base, None
-        known = base is not None and expect in (None, base.position)
-        if base is not None and known and monotonic() - self._met < FRESH:
+        if base is not None and expect not in (None, base.position):
+            base = None
+        if base is not None and self._is_sure(base):
             return base, base.position
         head = await self._journal.head()
-        wanted = self._seen if expect is None else expect
         if head is None:
             if expect:
                 raise conflict(Append(key=self._journal.key, expect=expect), 0)
             return None, 0
-        if base is not None and known and head.seq == base.position:
-            return self._same_journal(base, head), head.seq
-        try:
-            base = await self._reader.newest(head)
-        except StateDamaged:  # then a whole copy, which can be read
-            base = None
-        position = head.seq if base is None else base.position
-        if wanted not in (None, position) and not self._is_ours(base):
-            raise conflict(Append(key=self._journal.key, expect=wanted), position)
-        return base, position
+        if base is not None and base.created and head.seq == base.position:
+            self._check_same(base, created=head.created)
+            return base, base.position
+        return await self._look(base, head, self._seen if expect is None else expect)
 
-    def _same_journal(self, base: Kept, head: Head) -> Kept:
-        """*base*, if *head* is of the journal that it is from, and not of one that is there now."""
-        base.created = base.created or head.created
-        if base.created != head.created:
-            msg = (
-                f"state {self._journal.key.id!r} was deleted and begun anew since it was loaded "
-                "here. Load what there is, decide again, and save."
-            )
-            raise Conflict(msg, base.position, head.seq)
-        return base
+    async def _look(
+        self, base: Kept | None, head: Head, wanted: int | None
+    ) -> tuple[Kept | None, int]:
+        """The same, read from the store; *base* is what we believe it to be."""
+        try:
+            found = await self._reader.newest(head)
+        except StateDamaged:  # then a whole copy, which can be read
+            found = None
+        position = head.seq if found is None else found.position
+        if wanted not in (None, position) and not self._is_ours(found):
+            raise conflict(Append(key=self._journal.key, expect=wanted), position)
+        if base is not None and found is not None and position == base.position:
+            self._check_same(base, digest=found.digest)
+        return found, position
+
+    def _is_sure(self, base: Kept) -> bool:
+        """Whether it was seen so shortly ago that nobody need be asked."""
+        known = base.created and base.position > EARLY
+        return bool(known) and monotonic() - self._met < FRESH
+
+    def _check_same(self, base: Kept, *, created: int = 0, digest: str = "") -> None:
+        """That what is at the position of *base* now is no other state, which has come there."""
+        if created in (0, base.created) and digest in ("", base.digest):
+            return
+        self._base = base  # until somebody has loaded what is there
+        msg = (
+            f"state {self._journal.key.id!r} was deleted and begun anew since it was loaded "
+            "here. Load what there is, decide again, and save."
+        )
+        raise Conflict(msg, base.position, base.position)
 
     def _is_ours(self, base: Kept | None) -> bool:
         """Whether *base* is what we wrote, and were cut off before we were told that it is."""
@@ -172,7 +204,9 @@ class Writer:
     async def _write(
         self, base: Kept | None, draft: Draft, about: About, position: int, *, forced: bool
     ) -> int:
+        created = 0 if base is None else base.created
         kept, body = await self._next(base, draft, about, position)
+        kept.created = created
         self._tried = (kept.position, kept.digest)
         try:
             record = await self._store(kept, body, position)
@@ -204,26 +238,27 @@ class Writer:
         for exact in (False, True):
             if base is None or not _can_patch(base, about):
                 break
-            body = self._patch(base, draft, about, exact=exact)
-            if body is None:
+            made = self._patch(base, draft, about, exact=exact)
+            if made is None:
                 break
-            if self._apply(base, draft, about, body):
+            body, said = made
+            if self._apply(base, draft, about, said):
                 return base, body
             # Equal for Python and not the same as JSON, such as 1 and True.
-            base = await self._again(base.created, position)
+            base = await self._again(position)
         return self._copy(draft, about, position)
 
-    async def _again(self, created: int, position: int) -> Kept | None:
+    async def _again(self, position: int) -> Kept | None:
         """What there is to compare with, once more: what we had is spoiled."""
         try:
-            base = await self._reader.at(position)
+            return await self._reader.at(position)
         except (NotFound, StateDamaged):
             return None
-        base.created = created
-        return base
 
-    def _patch(self, base: Kept, draft: Draft, about: About, *, exact: bool) -> bytes | None:
-        """The body of a patch; None if a whole copy is better."""
+    def _patch(
+        self, base: Kept, draft: Draft, about: About, *, exact: bool
+    ) -> tuple[bytes, dict[str, Any]] | None:
+        """The body of a patch, and what will be read of it; None if a whole copy is better."""
         if exact:
             draft.make_plain()
         try:
@@ -245,22 +280,23 @@ class Writer:
         if about.note is not None:
             said["note"] = about.note
         try:
-            body = self._journal.encode([(PATCHED, said)])
+            body = self._journal.encode([(PATCHED, said)], COMPRESS_OVER)
         except (NotStorable, TooLarge):  # a whole copy can be had, or says what is wrong
             return None
-        weight = base.weight + len(body)
+        read = self._read(body)
+        weight = base.weight + weigh(read)
         # So that writing stays linear, and that reading it back reads no more than twice of it.
         small = weight < base.copied and base.copied + weight <= 2 * len(draft.encoded)
-        return body if small else None
+        return (body, read) if small else None
 
-    def _apply(self, base: Kept, draft: Draft, about: About, body: bytes) -> bool:
-        """Let *base* become what every reader of *body* will make of it: False if not *draft*."""
-        said = self._read(body)
+    def _apply(self, base: Kept, draft: Draft, about: About, said: dict[str, Any]) -> bool:
+        """Let *base* become what every reader of *said* will make of it: False if not *draft*."""
+        weight = weigh(said)  # before its parts are the document's
         if said["patch"] is not None:
             base.document = deltas.apply(base.document, said["patch"])
         base.about, base.digest, base.total = about, said["digest"], said["total"]
         base.proof = draft.proof
-        base.weight += len(body)
+        base.weight += weight
         base.position += 1
         return deltas.encode(base.document) == draft.encoded
 
@@ -285,7 +321,7 @@ class Writer:
         extra = {"type": about.type, "fingerprint": about.fingerprint, "note": about.note}
         said |= {name: value for name, value in extra.items() if value is not None}
         try:
-            body = self._journal.encode([(SAVED, said | {"state": draft.document})])
+            body = self._journal.encode([(SAVED, said | {"state": draft.document})], COMPRESS_OVER)
         except (NotStorable, TooLarge) as error:
             draft.make_plain()  # which says where, in the caller's words
             raise error.under("saved['state']", "state") from error

@@ -8,12 +8,14 @@ import click
 from msgspec import Struct, field
 from rich.text import Text
 
-from holdfast import Codec, HoldfastError, StoreError, task
-from holdfast.backends.base import Fact, shown_size
+from holdfast import Codec, HoldfastError, StoreError, state, task
+from holdfast._state.proving import Prover
+from holdfast.backends.base import Fact, from_micros, shown_size
 from holdfast.cli.errors import FAILED
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, store_options
+from holdfast.journal import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,10 @@ LARGEST = 10
 ADVICE = (
     "Copy the store away before anything else, then restore these from a backup. "
     "Everything else can be read."
+)
+TAKEN = (
+    "The newest save goes back to entries that a repair took out, and cannot be given. Save the "
+    "state anew, or restore(position) an earlier one."
 )
 SLIM = (
     "Resuming a task reads all of it. Large results are kept by reference and do not count; plans, "
@@ -162,24 +168,37 @@ def _check(backend: Backend, head: Head, report: Report) -> list[Problem]:
 def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
     """What is missing or unreadable among a journal's records, up to where it stood."""
     name = f"{head.key.kind}/{head.key.id}"
-    codec = Codec()
+    is_state = head.key.kind == state.KIND
+    codec, saves = Codec(), Prover()
     last = head.floor
+
+    def missing(upto: int, what: str) -> Iterator[Problem]:
+        known = (last + 1, upto) in gone  # a repair took them out, and said so
+        if last < upto:
+            saves.lose(said=not known)
+        if last < upto and not known:
+            yield Problem(name, last + 1, what)
+
     try:
         gone = backend.lost(head.key)
         for record in _records(backend, head):
             report.records += 1
             report.entries += record.count
             first = record.seq - record.count + 1
-            if first != last + 1 and (last + 1, first - 1) not in gone:
-                yield Problem(name, last + 1, "Entries are missing here.")
+            yield from missing(first - 1, "Entries are missing here.")
             last = record.seq
-            trouble = _trouble(codec, record)
+            entries, trouble = _entries(codec, record)
             if trouble:
+                saves.lose(said=True)
                 yield Problem(name, first, trouble)
-        if last < head.seq and (last + 1, head.seq) not in gone:
-            yield Problem(name, last + 1, "Entries are missing from here on.")
+            for entry in entries if is_state else ():
+                if trouble := saves.trouble(entry):
+                    yield Problem(name, entry.seq, trouble)
+        yield from missing(head.seq, "Entries are missing from here on.")
     except StoreError as error:
         yield Problem(name, last + 1, str(error))
+    if is_state and saves.unsaid:
+        yield Problem(name, head.seq, TAKEN)
 
 
 def _records(backend: Backend, head: Head) -> Iterator[Record]:
@@ -189,15 +208,16 @@ def _records(backend: Backend, head: Head) -> Iterator[Record]:
         after = page[-1].seq
 
 
-def _trouble(codec: Codec, record: Record) -> str | None:
-    """Why *record* cannot be read, or None."""
+def _entries(codec: Codec, record: Record) -> tuple[list[Entry], str | None]:
+    """What *record* holds, or why it cannot be read."""
     try:
-        count = len(codec.decode(record.body))
+        found = codec.decode(record.body)
     except Exception as error:  # noqa: BLE001 - whatever it is, this record is what it is about
-        return str(error)
-    if count != record.count:
-        return f"It should hold {record.count} entries, and holds {count}."
-    return None
+        return [], str(error)
+    if len(found) != record.count:
+        return [], f"It should hold {record.count} entries, and holds {len(found)}."
+    at, first = from_micros(record.at), record.seq - record.count + 1
+    return [Entry(seq, at, *entry) for seq, entry in enumerate(found, first)], None
 
 
 # -- telling ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import click
 from msgspec import Struct
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from holdfast import HoldfastError, state
+from holdfast import Conflict, HoldfastError, Unreadable, state
 from holdfast.cli.errors import FAILED, Failure, Missing
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
@@ -135,7 +135,7 @@ def _one(
     """What becomes of the state *id_*; whatever is wrong with it, the others go on."""
     since: int | None = None
     try:
-        newest = store.state(id_).history(last=1)[-1]
+        newest = _newest(store.state(id_))
         if types and newest.type not in types:
             return Outcome(id_, OTHER)
         since = newest.version
@@ -146,12 +146,29 @@ def _one(
         return Outcome(id_, FAILED_TO, since, why=f"{type(error).__name__}: {error}")
 
 
+def _newest(saved: State) -> Saved:
+    """The newest save; an error that says what is wrong with it if it cannot be had."""
+    found: list[Saved] = saved.history(last=1)
+    if not found:
+        msg = "There is no save in it that this release knows. If a newer one wrote it, upgrade."
+        raise Unreadable(msg)
+    if found[-1].damaged:
+        saved.at(found[-1].position, migrate=False)
+    return found[-1]
+
+
 def _migrate(_store: Store, newest: Saved, opened: State, *, dry_run: bool) -> Outcome:
     if newest.version == opened.version:
         return Outcome(opened.id, CURRENT, newest.version, newest.version)
     made = opened.load()
     if not dry_run:
-        opened.save(made, note=f"migrated from version {newest.version}")
+        note = f"migrated from version {newest.version}"
+        try:
+            opened.save(made, note=note, expect=newest.position)
+        except Conflict:
+            if opened.info().version != opened.version:
+                raise
+            return Outcome(opened.id, CURRENT, opened.version, opened.version)  # by somebody else
     return Outcome(opened.id, MIGRATED, newest.version, opened.version)
 
 
