@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 from contextlib import ExitStack, contextmanager
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from bench._measure import Bench, Contest, Contestant, Row, make_turns, milliseconds, settle
+from bench._measure import Bench, Contest, Contestant, Row, milliseconds, settle, timed
 from holdfast._faces import drive
+from holdfast.adapters import autogen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from holdfast import Saved
 
 LENGTHS = (10, 100, 1_000, 5_000)
 #: Saved one by one, to see what becomes of the disk.
 GROWN, QUICKLY = 5_000, 300
 CALLS, ROUNDS = 20, 8
 
-TURNS = make_turns(LENGTHS[-1] + 2 * CALLS * (ROUNDS + 2))
+
+def _make_turns(count: int) -> list[tuple[str, str]]:
+    """What a user asks and an agent says, as long as elsewhere here, in words of a language.
+
+    The turns of other benchmarks have few words; these do not compress better than what is said.
+    """
+    draw = random.Random(3)
+    words = ["".join(draw.choices("aeioubcdfglmnprst", k=draw.randint(2, 9))) for _ in range(3_000)]
+
+    def said(least: int, most: int) -> str:
+        return " ".join(draw.choices(words, k=most // 3))[: draw.randint(least, most)]
+
+    return [(said(100, 240), said(300, 440)) for _ in range(count)]
+
+
+TURNS = _make_turns(LENGTHS[-1] + 3 * CALLS * (ROUNDS + 2))
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -35,66 +54,135 @@ def measure(bench: Bench) -> list[Row]:
         Contest().round(contestants, 2)  # to warm up
         for _ in bench.rounds(rounds, quick=rounds):
             contest.round(contestants, calls)
-    rows = [_row(contest, length) for length in LENGTHS]
-    return [*rows, *_grown(bench.path("grown"), QUICKLY if bench.quick else GROWN)]
+    rows = [row for length in LENGTHS for row in _rows(contest, length)]
+    grown = QUICKLY if bench.quick else GROWN
+    return [
+        *rows,
+        *_growth("a state saved", _saved(bench.path("grown"), grown), grown),
+        *_growth("an agent kept", asyncio.run(_kept(bench.path("kept"), grown)), grown),
+    ]
 
 
-def _row(contest: Contest, length: int) -> Row:
-    dump, ours = f"dump {length}", f"holdfast {length}"
-    own = contest.ratio(f"dump and save_state {length}", to=f"holdfast and save_state {length}")
-    return Row(
-        name=f"save an agent of {length:,} turns: a dump, atomic and fsynced, against ours",
-        value=contest.ratio(dump, to=ours),
-        at_least=5 if length == 1_000 else None,
-        note=(
-            f"{milliseconds(contest.typical(ours))}, dump {milliseconds(contest.typical(dump))};"
-            f" with AutoGen's own save_state() in both {own:.1f}"
-        ),
-        figures={
-            "turns": length,
-            "dump_ms": contest.typical(dump) * 1e3,
-            "holdfast_ms": contest.typical(ours) * 1e3,
-            "with_save_state": own,
-        },
-    )
+def _rows(contest: Contest, length: int) -> Iterator[Row]:
+    for name, ours, dump in (
+        ("save the state of", "ours", "dump"),
+        ("keep, with AutoGen's own part,", "kept", "dump of save_state"),
+    ):
+        one, other = f"{ours} {length}", f"{dump} {length}"
+        yield Row(
+            name=f"{name} an agent of {length:,} turns: a dump, atomic and fsynced, against ours",
+            value=contest.ratio(other, to=one),
+            at_least=5 if length == 1_000 else None,
+            note=f"{milliseconds(contest.typical(one))}, {milliseconds(contest.typical(other))}",
+            figures={
+                "turns": length,
+                "dump_ms": contest.typical(other) * 1e3,
+                "holdfast_ms": contest.typical(one) * 1e3,
+            },
+        )
 
 
-def _grown(path: Path, turns: int) -> list[Row]:
-    """An agent saved after each of its *turns*: the bytes of each save."""
+# -- the disk --------------------------------------------------------------------------------------
+
+
+def _saved(path: Path, turns: int) -> list[Saved]:
+    """The history of an agent whose document was saved after each of so many turns."""
     agent = _Agent(0)
     with holdfast.open(path, durability="normal") as store:
         state = store.state("agent")
         for _ in range(turns):
             agent.turn()
             state.save(agent.document())
-        history = state.history()
-    last = [one.total for one in history if one.full][-1]
-    dumps = history[-1].total / 1e6
-    stored = sum(one.bytes for one in history)
-    said = [len(one["content"].encode()) for turn in TURNS[:turns] for one in turn]
-    text = sum(said)
-    half, later = turns // 2, sum(said[turns:])
-    late = sum(one.bytes for one in history[half:]) / later
-    dumped = sum(one.total for one in history)
+        found: list[Saved] = state.history()
+    return found
+
+
+async def _kept(path: Path, turns: int) -> list[Saved]:
+    """The same for one that was kept, and asked so often: each question is saved, and each turn."""
+    from autogen_agentchat.agents import AssistantAgent  # noqa: PLC0415 - slow to import
+
+    async with holdfast.open_async(path, durability="normal") as store:
+        agent = await autogen.keep(AssistantAgent("support", _model()), store, "agent")
+        for asked, _ in TURNS[:turns]:
+            await agent.run(task=asked)
+        return await autogen.kept(agent).state.history()
+
+
+def _model() -> Any:
+    """A model that says what comes next, and costs nothing."""
+    from autogen_core.models import CreateResult, RequestUsage  # noqa: PLC0415 - as above
+    from autogen_ext.models.replay import ReplayChatCompletionClient  # noqa: PLC0415
+
+    answers = iter([answer for _, answer in TURNS])
+
+    class Model(ReplayChatCompletionClient):
+        async def create(self, messages: Any, **options: Any) -> CreateResult:  # noqa: ARG002 - AutoGen's
+            usage = RequestUsage(prompt_tokens=0, completion_tokens=0)
+            said = next(answers)
+            return CreateResult(finish_reason="stop", content=said, usage=usage, cached=False)
+
+    return Model([])
+
+
+class _Disk:
+    """What was said in so many turns, and what they have left on the disk, after each of them."""
+
+    def __init__(self, history: list[Saved], turns: int) -> None:
+        self.each = each = len(history) // turns  # saves a turn
+        self.text = [0]
+        self.stored = [0]
+        self.copy = [0]  # the last whole one
+        self.patched: list[int] = []  # by turns that wrote none
+        for number in range(turns):
+            saves = history[number * each : (number + 1) * each]
+            bytes_ = sum(one.bytes for one in saves)
+            copies = [one.total for one in saves if one.full]
+            self.text.append(self.text[-1] + sum(len(said) for said in TURNS[number]))
+            self.stored.append(self.stored[-1] + bytes_)
+            self.copy.append(max([self.copy[-1], *copies]))
+            self.patched += [] if copies else [bytes_]
+
+    def ratio(self, after: int, upto: int) -> float:
+        """Bytes to the new text, from one turn to another."""
+        return (self.stored[upto] - self.stored[after]) / (self.text[upto] - self.text[after])
+
+    def share(self, turn: int) -> float:
+        """All that was stored, to twice the last whole copy and all text."""
+        return self.stored[turn] / (2 * self.copy[turn] + self.text[turn])
+
+
+def _growth(what: str, history: list[Saved], turns: int) -> list[Row]:
+    """What became of the disk, at the end and on the way there."""
+    disk = _Disk(history, turns)
+    stored, half = disk.stored[-1], len(disk.patched) // 2
+    dumped = sum(one.total for one in history[disk.each - 1 :: disk.each])
+    by_length = [f"{disk.ratio(0, n):.2f} after {n:,}" for n in LENGTHS if n <= turns]
+    early, late = _median(disk.patched[:half]), _median(disk.patched[half:])
     return [
         Row(
-            name=f"bytes written a turn, of {turns:,}, to the new text",
-            value=stored / text,
+            name=f"{what}: bytes written a turn, of {turns:,}, to the new text",
+            value=disk.ratio(0, turns),
             at_most=3,
-            note=f"{stored / turns:,.0f} B; a dump writes {dumped / turns:,.0f} B a turn",
-            figures={"turns": turns, "bytes": stored, "text": text, "dumped": dumped},
+            note=(
+                f"{stored / turns:,.0f} B ({', '.join(by_length)}); a dump writes"
+                f" {dumped / turns:,.0f} B a turn"
+            ),
+            figures={"turns": turns, "bytes": stored, "text": disk.text[-1], "dumped": dumped},
         ),
         Row(
-            name="the same in the later half of them",
-            value=late,
+            name=f"{what}: the same in the later half of them",
+            value=disk.ratio(turns // 2, turns),
             at_most=3,
-            note=f"patches of {_median([one.bytes for one in history if not one.full]):,} B",
+            note=f"a turn without a whole copy: {early:,} B at first, {late:,} B at last",
         ),
         Row(
-            name="all saves stored, to twice the last whole copy and all text",
-            value=stored / (2 * last + text),
+            name=f"{what}: all that is stored, at its most, to twice the whole copy and all text",
+            value=max(map(disk.share, range(LENGTHS[0], turns + 1))),
             at_most=1,
-            note=f"{stored / 1e6:.2f} MB with all history; the last dump alone {dumps:.2f} MB",
+            note=(
+                f"at the end {disk.share(turns):.2f}: {stored / 1e6:.2f} MB with all history; the"
+                f" last dump alone {history[-1].total / 1e6:.2f} MB"
+            ),
         ),
     ]
 
@@ -103,46 +191,44 @@ def _median(sizes: list[int]) -> int:
     return sorted(sizes)[len(sizes) // 2]
 
 
+# -- the time --------------------------------------------------------------------------------------
+
+
 @contextmanager
 def _place(path: Path, length: int) -> Iterator[dict[str, Contestant]]:
     """Four ways to save: ours and a dump, of a document in hand, and with AutoGen's part of it."""
     file = path.with_suffix(".json")
     in_hand, whole = _Agent(length), _Agent(length)
-    with holdfast.open(path) as store:
+    with holdfast.open(path) as store, asyncio.Runner() as runner:
         settle(store)
-        first, second = store.state("in hand"), store.state("whole")
-        first.save(in_hand.document())
-        second.save(whole.document())
+        state = store.state("in hand")
+        state.save(in_hand.document())
+        run = runner.get_loop().run_until_complete
+        run(autogen.keep(whole.agent, store, "kept"))
+        keep = autogen.kept(whole.agent).save
+        run(keep())
 
         def ours() -> float:
             in_hand.turn()
             document = in_hand.document()
-            began = perf_counter()
-            first.save(document)
-            return perf_counter() - began
+            return timed(lambda: state.save(document))()
 
         def dump() -> float:
             document = in_hand.document()
-            began = perf_counter()
-            _dump(document, file)
-            return perf_counter() - began
+            return timed(lambda: _dump(document, file))()
 
-        def ours_and_state() -> float:
+        def kept() -> float:
             whole.turn()
-            began = perf_counter()
-            second.save(whole.document())
-            return perf_counter() - began
+            return timed(lambda: run(keep()))()
 
-        def dump_and_state() -> float:
-            began = perf_counter()
-            _dump(whole.document(), file)
-            return perf_counter() - began
+        def dump_of_state() -> float:
+            return timed(lambda: _dump(in_hand.document(), file))()
 
         yield {
-            f"holdfast {length}": ours,
+            f"ours {length}": ours,
             f"dump {length}": dump,
-            f"holdfast and save_state {length}": ours_and_state,
-            f"dump and save_state {length}": dump_and_state,
+            f"kept {length}": kept,
+            f"dump of save_state {length}": dump_of_state,
         }
 
 
@@ -171,7 +257,7 @@ class _Agent:
 
         self._context = UnboundedChatCompletionContext()
         client = ReplayChatCompletionClient(["Sunny."])
-        self._agent = AssistantAgent("support", client, model_context=self._context)
+        self.agent = AssistantAgent("support", client, model_context=self._context)
         self._seen = 0
         for _ in range(length):
             self.turn()
@@ -183,11 +269,11 @@ class _Agent:
         asked, answered = TURNS[self._seen]
         self._seen += 1
         for message in (
-            UserMessage(content=asked["content"], source="user"),
-            AssistantMessage(content=answered["content"], source="support"),
+            UserMessage(content=asked, source="user"),
+            AssistantMessage(content=answered, source="support"),
         ):
             drive(self._context.add_message(message))  # none of it waits for anything
 
     def document(self) -> dict[str, Any]:
         """Its state, as AutoGen gives it."""
-        return dict(drive(self._agent.save_state()))
+        return dict(drive(self.agent.save_state()))

@@ -39,13 +39,22 @@ from autogen_core.model_context import (
     TokenLimitedChatCompletionContext,
     UnboundedChatCompletionContext,
 )
-from autogen_core.models import UserMessage
+from autogen_core.models import (
+    AssistantMessage,
+    FunctionExecutionResult,
+    FunctionExecutionResultMessage,
+    SystemMessage,
+    UserMessage,
+)
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 import holdfast
 from holdfast import importing
+from holdfast.adapters import _autogen_dump as dumping
 from holdfast.adapters import autogen
 from holdfast.adapters._autogen_counters import Counters
+from holdfast.cli import main
 from holdfast.errors import (
     BrokenHistory,
     ChangedWarning,
@@ -616,21 +625,98 @@ def test_the_component_is_kept_without_secrets() -> None:
     in_store(work)
 
 
+# -- saved without going through all of it ---------------------------------------------------------
+
+
+class Brief(UserMessage):
+    """A kind of message that AutoGen does not know."""
+
+    aside: str = "not saved"
+
+
+def _edits(picture: Any) -> list[Callable[[list[Any]], Any]]:
+    """What may become of the messages in a context, by AutoGen, a context's class, or a user."""
+    call = FunctionCall(id="c", name="look", arguments="{}")
+    result = FunctionExecutionResult(content="found", name="look", call_id="c", is_error=False)
+    said = AssistantMessage(content="Hm.", thought="Why?", source="anna")
+    return [
+        lambda them: them.append(UserMessage(content="Hello.", source="user")),
+        lambda them: them.append(said),
+        lambda them: them.append(AssistantMessage(content=[call], source="anna")),
+        lambda them: them.append(FunctionExecutionResultMessage(content=[result])),
+        lambda them: setattr(said, "thought", None),
+        lambda them: setattr(call, "arguments", '{"text": "x"}'),
+        lambda them: setattr(result, "content", "lost"),
+        lambda them: them[2].content.append(FunctionCall(id="d", name="look", arguments="{}")),
+        lambda them: them.insert(1, SystemMessage(content="Be brief.")),
+        lambda them: them.append(Brief(content="Short.", source="user")),
+        lambda them: them.append({"content": "A dict.", "source": "u", "type": "UserMessage"}),
+        lambda them: them[-1].update(content="Another."),
+        lambda them: them.pop(),
+        lambda them: them.append(UserMessage(content=["Look:", picture], source="user")),
+        lambda them: them[-1].content.append("Well?"),
+        lambda them: them.__delitem__(slice(2, None)),
+        lambda them: them.clear(),
+        lambda them: them.append(UserMessage(content="Hello again.", source="user")),
+    ]
+
+
+def test_what_is_saved_is_what_autogen_would_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is new is gone through, and yet no change is missed, wherever it was made."""
+    picture = Image.from_pil(PIL.Image.new("RGB", (1, 1)))
+    asked = 0
+    save_state = AssistantAgent.save_state
+
+    async def counted(it: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await save_state(it)
+
+    monkeypatch.setattr(AssistantAgent, "save_state", counted)
+
+    async def work() -> None:
+        nonlocal asked
+        one = agent("anna")
+        dump = dumping.Dump(one)
+        for edit in _edits(picture):
+            edit(one.model_context._messages)
+            expected = json.dumps(dict(await save_state(one)))
+            assert json.dumps(await dump()) == expected
+            assert json.dumps(await dump()) == expected
+        asked = 0
+        for number in range(dumping.TRUSTED + 5):
+            one.model_context._messages.append(UserMessage(content=f"{number}", source="user"))
+            assert await dump() == await save_state(one)
+        assert asked == 1  # once in a while all of it is gone through
+
+    asyncio.run(work())
+
+
 # -- tools cut in half -----------------------------------------------------------------------------
 
 
 async def cut(store: AsyncStore, id: str = "it", **options: Any) -> None:
     """An agent whose process, for all that the store knows, died while its tool ran."""
+    began = asyncio.Event()
 
     async def pay(text: str) -> str:
         """Pay."""
+        began.set()
         await asyncio.sleep(60)
         return text
 
     one = agent("anna", calling("pay"), tools=[pay], reflect_on_tool_use=True)
     await autogen.keep(one, store, id, **options)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(one.run(task="Pay it."), 0.05)
+    await broken(one.run(task="Pay it."), began.wait())
+
+
+async def broken(run: Any, when: Awaitable[Any]) -> None:
+    """A *run* that is broken off *when* that is so."""
+    task = asyncio.create_task(run)
+    await when
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def payer(paid: list[str]) -> AssistantAgent:
@@ -691,6 +777,67 @@ def test_somebody_can_say_what_came_of_it() -> None:
         await autogen.kept(one).resolve("call-2", "paid, the bank says")
         assert texts(await one.run())[-1] == "anna: The tool says paid, the bank says"
         assert not paid
+
+    in_store(work)
+
+
+def test_a_call_that_is_left_out_was_never_made() -> None:
+    """With repair="drop" the model is asked again, and may call the tool once more, or not."""
+
+    async def work(store: AsyncStore) -> None:
+        await cut(store)
+        paid: list[str] = []
+        one = await autogen.keep(payer(paid), store, "it", repair="drop")
+        assert texts(await one.run())[-1] == "anna: The tool says paid"
+        assert paid == ["n2"]
+        (repair,) = autogen.kept(one).repairs
+        assert repair["what"].endswith("it was left out")
+        await cut(store, "other")
+        other = await autogen.keep(agent("anna"), store, "other", repair="drop", on_change="ignore")
+        await other.run(task="Never mind.")
+        assert [m["content"] for m in await context(other)][:2] == ["Pay it.", "Never mind."]
+
+    in_store(work)
+
+
+def test_of_several_calls_only_the_one_in_doubt_is_left_out() -> None:
+    """What the others have done is known, and is not done again."""
+
+    async def work(store: AsyncStore) -> None:
+        looked: list[str] = []
+
+        async def pay(text: str) -> str:
+            """Pay."""
+            await asyncio.sleep(60)
+            return text
+
+        async def note(text: str) -> str:
+            """Note it down."""
+            looked.append(text)
+            return "noted"
+
+        def answer(messages: Sequence[Any], tools: Any) -> Any:
+            if messages[-1].type == "FunctionExecutionResultMessage":
+                return ", ".join(result.content for result in messages[-1].content)
+            return [
+                FunctionCall(id=name, name=name, arguments='{"text": "5"}')
+                for name in ("pay", "note")
+            ]
+
+        def made() -> AssistantAgent:
+            return agent("anna", answer, tools=[pay, note], reflect_on_tool_use=True)
+
+        async def noted() -> None:
+            # Not when the tool has run: when that is durable.
+            while "noted" not in json.dumps(await store.state("it").load(default=None)):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+        one = await autogen.keep(made(), store, "it", component=False)
+        await broken(one.run(task="Pay, and note it."), noted())
+        assert looked == ["5"]
+        other = await autogen.keep(made(), store, "it", repair="drop")
+        assert texts(await other.run())[-1] == "anna: noted"
+        assert looked == ["5"]
 
     in_store(work)
 
@@ -803,6 +950,13 @@ def test_a_call_without_its_result_gets_one_that_says_so() -> None:
         assert [r["call_id"] for r in autogen.kept(one).repairs] == ["c1", "c0"]
         with pytest.raises(BrokenHistory, match="'pay' has no result"):
             await autogen.keep(agent("anna"), store, "it", repair="raise")
+        two = await autogen.keep(agent("anna"), store, "it", repair="drop")
+        assert [m["content"] for m in await context(two)] == ["Pay.", "And?"]
+        thoughtful = json.loads(json.dumps(CUT))
+        thoughtful["llm_context"]["messages"][1]["thought"] = "I pay."
+        await store.state("other").save(thoughtful)
+        two = await autogen.keep(agent("anna"), store, "other", repair="drop")
+        assert [m["content"] for m in await context(two)] == ["Pay.", "I pay.", "And?"]
 
     in_store(work)
 
@@ -1037,6 +1191,40 @@ def test_what_was_exported_plain_autogen_loads() -> None:
     in_store(work)
 
 
+def test_a_file_from_the_command_line_is_what_plain_autogen_loads(tmp_path: Path) -> None:
+    """And what it loads goes on as if it had never been elsewhere."""
+    url = f"sqlite:{tmp_path}/agents.db"
+    states = in_store(_two_turns, url)
+
+    def run(*args: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, ["--store", url, "export", *args])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    for id_, made in (("agent", lambda: agent("anna")), ("team", trio)):
+        file = tmp_path / f"{id_}.json"
+        assert f"State {id_}, as it was saved at" in run("--state", id_, "-o", str(file))
+        plain = made()
+        asyncio.run(plain.load_state(json.loads(file.read_bytes())))
+        assert asyncio.run(plain.save_state()) == states[id_]
+    first = json.loads(run("--state", "agent", "--at", "2"))
+    assert len(first["llm_context"]["messages"]) == 2
+    assert json.loads(run("--state", "mine")) == {"holdfast": "mine"}
+    run("--state", "nobody", code=3)
+    run("--state", "agent", "alice", code=2)
+    run("--at", "2", code=2)
+
+
+async def _two_turns(store: AsyncStore) -> dict[str, Any]:
+    kinds: dict[str, Any] = {"agent": agent("anna"), "team": trio()}
+    await store.state("mine").save({"holdfast": "mine"})
+    for id_, made in kinds.items():
+        it = await autogen.keep(made, store, id_)
+        await it.run(task="One.")
+        await it.run(task="Two.")
+    return {id_: await made.save_state() for id_, made in kinds.items()}
+
+
 def test_a_file_that_was_written_by_hand_is_kept_from_then_on(tmp_path: Path) -> None:
     """What people have: ``json.dump(await agent.save_state())``."""
     plain = agent("anna")
@@ -1129,7 +1317,7 @@ def test_what_is_not_autogens_is_refused() -> None:
         with pytest.raises(TypeError, match="not a dict"):
             await autogen.keep({}, store, "it")  # type: ignore[type-var]
         with pytest.raises(ValueError, match="repair is"):
-            await autogen.keep(agent("anna"), store, "it", repair="drop")  # type: ignore[arg-type]
+            await autogen.keep(agent("anna"), store, "it", repair="ask")  # type: ignore[arg-type]
         assert "Kept('it'" in repr(autogen.kept(await autogen.keep(agent("bo"), store, "it")))
 
     in_store(work)

@@ -97,6 +97,15 @@ def test_a_team_goes_on_with_the_right_speaker(tmp_path: Path) -> None:
     assert shown == ["goes on", *whole]
 
 
+def test_what_fits_a_question_is_shown_and_not_saved(tmp_path: Path) -> None:
+    """In the process that was killed and in the next one."""
+    shown = killed("recall.py", at="  remembered from ticket-7", cwd=tmp_path, PACE="0.2")
+    assert shown[0] == "How do we reach Ada? By e-mail."
+    shown = said("recall.py", cwd=tmp_path)
+    assert shown[-2] == "  remembered from ticket-7: Reach Ada by e-mail, not by phone."
+    assert shown[-1] == "6 messages are saved, and no memory among them"
+
+
 def test_an_agent_of_an_old_version_goes_on_in_the_new_one(tmp_path: Path) -> None:
     """Prompt and tool have changed; the history of the old one is migrated."""
     killed("new_version.py", "1", at="the history calls find_ticket", cwd=tmp_path)

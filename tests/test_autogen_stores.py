@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,6 +101,40 @@ def test_a_payment_is_made_at_most_once_wherever_the_process_is_killed(tmp_path:
         else:
             assert (told, made) == (usual, due), moment
     assert in_doubt == 4  # around each payment: it had begun, and its end was not yet durable
+
+
+async def _refused(number: int, it: Any) -> bool:
+    """Whether write *number* was refused, and the run said so; it is then gone on with."""
+    async with holdfast.open_async("memory:") as store:
+        kept, append, count = await autogen.keep(it, store, "it"), store.backend.append, 0
+
+        def failing(request: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == number:
+                raise holdfast.StoreUnavailable("The store is away.")
+            return append(request)
+
+        store.backend.append = failing  # type: ignore[method-assign]
+        with suppress(holdfast.StoreUnavailable):
+            await asyncio.wait_for(kept.run(task="Pay what is due."), 60)
+        if refused := count >= number:
+            await kept.run(task="Pay what is due." if number == 1 else None)
+        return refused
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["agent", "team"])
+def test_what_the_store_refuses_ends_the_run_with_an_error(tmp_path: Path, *, alone: bool) -> None:
+    """Also around a tool call, where AutoGen would wait for ever; and nothing is paid twice."""
+    for number in itertools.count(1):
+        paid = tmp_path / f"paid-{number}"
+        team = cashier(paid)
+        it = team._participants[1] if alone else team  # a cashier of one's own
+        refused = asyncio.run(_refused(number, it))
+        assert len(paid.read_text().split()) == (1 if alone else 2)
+        if not refused:
+            break
+    assert number > 4
 
 
 # -- growth ----------------------------------------------------------------------------------------

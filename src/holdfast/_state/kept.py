@@ -32,6 +32,9 @@ __all__ = [
     "weigh",
 ]
 
+#: What any save weighs, though it may change next to nothing.
+EACH = 32
+
 # Entry types of a state's journal.
 SAVED = "saved"  # a whole copy
 PATCHED = "patched"  # what changed since the save before
@@ -213,8 +216,8 @@ def _patch(kept: Kept, entry: Entry) -> None:
 
 
 def weigh(said: Any) -> int:
-    """How much there is to read in a save, whether or not it is compressed in the store."""
-    return len(deltas.encode(said))
+    """How much there is to apply in a save, whether or not it is compressed in the store."""
+    return EACH + len(deltas.encode(said["patch"]))
 
 
 def copy_of(entry: Entry) -> int:

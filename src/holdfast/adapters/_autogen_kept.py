@@ -6,13 +6,14 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters._autogen_dump import Dump, copied
 from holdfast.adapters._autogen_identity import component_of, fingerprint_of
 from holdfast.adapters._autogen_log import Log
 from holdfast.adapters._autogen_mend import mend
 from holdfast.adapters._autogen_parts import TeamPart
-from holdfast.adapters._autogen_run import Run, same_task
+from holdfast.adapters._autogen_run import OURS, Run, same_task
 from holdfast.adapters._autogen_settle import settle
-from holdfast.codec import fresh, plain
+from holdfast.codec import fresh
 from holdfast.errors import CallsInDoubt, Conflict, WrongState
 
 if TYPE_CHECKING:
@@ -24,24 +25,14 @@ if TYPE_CHECKING:
     from holdfast.leases import Hold
     from holdfast.state import AsyncState
 
-__all__ = ["KNOWN", "NEW", "OURS", "RESUMED", "Keeping", "copied"]
+__all__ = ["KNOWN", "NEW", "RESUMED", "Keeping"]
 
-#: Where a document has what AutoGen's own state has not.
-OURS = "holdfast"
 FORMAT = 1
 
 # How a run begins.
 NEW = "new"
 RESUMED = "resumed"  # it was broken off, and goes on
 KNOWN = "known"  # it has ended, and its task came once more
-
-
-def copied(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a *state*, of what JSON has."""
-    try:
-        return fresh(state)  # type: ignore[no-any-return]
-    except TypeError:
-        return plain(state)  # type: ignore[no-any-return]
 
 
 class Keeping:
@@ -82,6 +73,7 @@ class Keeping:
         self.trouble: Exception | None = None  # what the store has refused
         self._stale = True  # whether what is in memory is not what is in the store
         self._first = first  # as it was made
+        self._dump = Dump(part.it)
         self._state: dict[str, Any] | None = None  # as AutoGen had it when the turn began
         self._beside: dict[str, Any] = {}
         self._wanted = self._stored = 0  # how many changes of the log there were, and are durable
@@ -213,8 +205,8 @@ class Keeping:
 
     async def _save(self, *, between: bool) -> None:
         if between or self._state is None:
+            self._state = await self._dump()
             # Copied, because some of it is still AutoGen's to change.
-            self._state = copied(dict(await self.part.it.save_state()))
             self._beside = copied(await self.part.save())
         self._stored = self._wanted
         document = {**self._state, OURS: self._ours()}
@@ -226,14 +218,14 @@ class Keeping:
 
     def _ours(self) -> dict[str, Any]:
         found: dict[str, Any] = {"format": FORMAT}
-        if self._beside:
-            found["beside"] = self._beside
-        if self.run is not None:
-            found["run"] = self.run.dump(self._thread(), self.log.dump())
         if self._component is not None:
             found["component"] = self._component
+        if self._beside:
+            found["beside"] = self._beside
         if self.repairs:
             found["repairs"] = list(self.repairs)
+        if self.run is not None:  # the last, so that it comes and goes without a word on the order
+            found["run"] = self.run.dump(self._thread(), self.log.dump())
         return found
 
     def _noted(self, agent: str, call_id: str | None, tool: str | None, what: str) -> None:
@@ -252,6 +244,7 @@ class Keeping:
 
     async def boundary(self) -> None:
         """A turn has ended, and nothing is under way."""
+        self.log.check()
         if self.run is not None:
             self.run.started, self.run.sure = True, len(self.run.said)
         self.log.clear()
@@ -265,7 +258,7 @@ class Keeping:
         It is durable before anybody is asked anything. What another process has done since we last
         looked is loaded first; if it is still at it, for all we know, that is a `Conflict`.
         """
-        self.trouble = None
+        self.trouble = self.log.refused = None
         try:
             return await self._begin(task)
         except Conflict:
@@ -282,6 +275,7 @@ class Keeping:
         run, how, between = self.run, NEW, False
         if run is not None and not run.done and (not task or same_task(task, run.task)):
             self._check_doubts()
+            self._leave_out()
             run.taken += 1
             how = RESUMED
         else:
@@ -299,6 +293,7 @@ class Keeping:
 
     async def end(self, reason: str | None = None) -> None:
         """The run has ended."""
+        self.log.check()
         self.log.is_open = False
         self.log.clear()
         run = self.run
@@ -319,11 +314,19 @@ class Keeping:
             )
             raise CallsInDoubt(msg, doubts)
 
+    def _leave_out(self) -> None:
+        """By the rule "drop", calls in doubt were never made."""
+        for actor in self.log if self._repair == "drop" else ():
+            for doubt in actor.leave_out(self.idempotent):
+                what = f"{doubt.tool!r} was interrupted, and nobody knows whether it took effect; "
+                self._noted(doubt.agent, doubt.call_id, doubt.tool, f"{what}it was left out")
+
     async def _settle(self) -> bool:
         """Let a run that nobody goes on with end: agents get to know what their tools have done."""
         self.unheard = []
         if self.run is None or self.run.done:
             return False
+        self._leave_out()
         task = [self.factory.create(message) for message in self.run.task]
         self.unheard = await settle(self.part, self.run, self.log, task)
         if isinstance(self.part, TeamPart):

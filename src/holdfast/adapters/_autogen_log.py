@@ -35,14 +35,21 @@ class Log:
         self.flush = flush
         self.note = note
         self.is_open = False
+        self.refused: Exception | None = None  # why the store has not taken what a tool was to do
         self._actors: dict[str, Actor] = {}
 
     def actor(self, path: str) -> Actor:
         """Who sits at *path*."""
         return self._actors.setdefault(path, Actor(self, path))
 
+    def check(self) -> None:
+        """Raise what the store has refused: the turn cannot go on."""
+        if self.refused is not None:
+            raise self.refused
+
     def clear(self) -> None:
         """A turn begins, of which nothing is known."""
+        self.refused = None
         for actor in self._actors.values():
             actor.forget()
 
@@ -101,6 +108,7 @@ class Actor:
 
     def next_reply(self) -> Any | None:
         """What the model said to this question, if that is known."""
+        self.log.check()
         if self._heard >= len(self.replies):
             return None
         self._heard += 1
@@ -115,9 +123,7 @@ class Actor:
 
     def key(self, call_id: str | None) -> str:
         """What the next call is known by: some models count from one again, or give no ids."""
-        name = f"{self._heard}:{call_id or ''}"
-        self._made[name] += 1
-        return name if self._made[name] == 1 else f"{name}#{self._made[name]}"
+        return _key(self._heard, call_id, self._made)
 
     def result(self, key: str) -> Any | None:
         """What came of a call, if that is known."""
@@ -153,3 +159,33 @@ class Actor:
                 self.end(key, tool, {"type": "ToolResult", "name": tool, "result": content})
                 return True
         return False
+
+    def leave_out(self, again: frozenset[str]) -> list[Doubt]:
+        """Let calls in doubt be as if their model had not made them; which there were.
+
+        If it made no others with them, it is asked again. Tools in *again* just run again.
+        """
+        gone = [key for key in self._doubtful if self.calls[key]["tool"] not in again]
+        found = [doubt for doubt in self.doubts() if doubt.tool not in again]
+        for key in gone:
+            del self.calls[key]
+            self._doubtful.discard(key)
+        numbers = {int(key.partition(":")[0]) for key in gone} - {0}  # 0: no model had a part in it
+        for number in sorted(numbers, reverse=True):
+            reply = self.replies[number - 1]
+            left = [] if isinstance(reply["content"], str) else _left(reply, number, gone)
+            self.replies[number - 1 :] = [{**reply, "content": left}] if left else []
+        return found
+
+
+def _left(reply: dict[str, Any], number: int, gone: list[str]) -> list[Any]:
+    """The calls in the reply of this *number* without those of the keys *gone*."""
+    made: Counter[str] = Counter()
+    return [call for call in reply["content"] if _key(number, call.get("id"), made) not in gone]
+
+
+def _key(number: int, call_id: str | None, made: Counter[str]) -> str:
+    """What a call is known by, of those that the reply of this *number* has *made* so far."""
+    name = f"{number}:{call_id or ''}"
+    made[name] += 1
+    return name if made[name] == 1 else f"{name}#{made[name]}"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._state.upgrading import type_of
 from holdfast.adapters._autogen_agents import KeptAgent, factory_of
-from holdfast.adapters._autogen_kept import Keeping, copied
+from holdfast.adapters._autogen_dump import copied
+from holdfast.adapters._autogen_kept import Keeping
 from holdfast.adapters._autogen_parts import TeamPart, part_of
 from holdfast.adapters._autogen_teams import KeptTeam
 from holdfast.leases import Hold

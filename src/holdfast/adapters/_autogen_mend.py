@@ -26,18 +26,18 @@ Message = dict[str, Any]
 def mend(state: Any, rule: str, path: str = "") -> list[tuple[str, Repair]]:
     """Make every model context in *state* whole, in place; what was done, and in whose.
 
-    *rule*: "stub", or "raise" for `BrokenHistory`.
+    *rule*: "stub", "drop", or "raise" for `BrokenHistory`.
     """
     found: list[tuple[str, Repair]] = []
     for where, context in contexts(state, path):
-        mended, repairs = _mended(context["messages"])
+        mended, repairs = _mended(context["messages"], rule)
         context["messages"] = mended
         found += [(where, repair) for repair in repairs]
     if found and rule == "raise":
         said = "\n".join(f"- {where or 'the agent'}: {repair.what}" for where, repair in found[:10])
         msg = (
             f"No provider would take this state as it is:\n{said}\n"
-            'keep(…, repair="stub") makes it whole; what is stored stays as it was.'
+            'keep(…, repair="stub" or "drop") makes it whole; what is stored stays as it was.'
         )
         raise BrokenHistory(msg, [repair for _, repair in found])
     return found
@@ -58,47 +58,50 @@ def contexts(state: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]
             yield from contexts(part, f"{path}/{member}" if path else member)
 
 
-def _mended(messages: list[Message]) -> tuple[list[Message], list[Repair]]:
+def _mended(messages: list[Message], rule: str) -> tuple[list[Message], list[Repair]]:
     """*messages* with every call answered, right behind it, and no answer to nothing."""
     mended: list[Message] = []
     repairs: list[Repair] = []
     waiting: list[Message] = []  # the calls of the message before
     for index, message in enumerate([*messages, None]):
-        if message is not None and message.get("type") == _RESULTS:
-            answers, extra = _answers(message, waiting, index)
-            mended += [answers] if answers["content"] else []
-            repairs += extra
-            waiting = []
-            continue
-        if waiting:
-            mended.append({"content": [_stub(call) for call in waiting], "type": _RESULTS})
-            repairs += [_unanswered(call, index - 1) for call in waiting]
-        if message is not None:
+        results = message if message is not None and message.get("type") == _RESULTS else None
+        if waiting or results:
+            given, missing, repaired = _answers(results, waiting, index, rule)
+            repairs += repaired
+            if missing and rule == "drop":
+                mended[-1:] = _without(mended[-1], missing)
+            if given:
+                mended.append({"type": _RESULTS, **(results or {}), "content": given})
+        waiting = []
+        if message is not None and results is None:
             waiting = _calls(message)
             mended.append(message)
     return mended, repairs
 
 
-def _answers(message: Message, waiting: list[Message], index: int) -> tuple[Message, list[Repair]]:
-    """The results in *message*, those that are missing among them, and no others."""
+def _answers(
+    results: Message | None, waiting: list[Message], index: int, rule: str
+) -> tuple[list[Message], list[Message], list[Repair]]:
+    """The results that are to stand there, the calls that have none, and what was wrong."""
     asked = {call["id"]: call for call in waiting}
-    given = [result for result in message["content"] if result.get("call_id") in asked]
-    repairs = [
-        Repair(
-            index,
-            "orphan_result",
-            "a result that answers no call was left out",
-            result.get("call_id"),
-        )
-        for result in message["content"]
-        if result.get("call_id") not in asked
-    ]
-    there = {result["call_id"] for result in given}
-    missing = [call for id_, call in asked.items() if id_ not in there]
-    repairs += [_unanswered(call, index - 1) for call in missing]
-    if not repairs:
-        return message, []
-    return {**message, "content": [*given, *map(_stub, missing)]}, repairs
+    there = [] if results is None else results["content"]
+    given = [result for result in there if result.get("call_id") in asked]
+    orphans = [result.get("call_id") for result in there if result.get("call_id") not in asked]
+    what = "a result that answers no call was left out"
+    repairs = [Repair(index, "orphan_result", what, call_id) for call_id in orphans]
+    answered = {result["call_id"] for result in given}
+    missing = [call for id_, call in asked.items() if id_ not in answered]
+    repairs += [_unanswered(call, index - 1, rule) for call in missing]
+    return given + ([] if rule == "drop" else [_stub(call) for call in missing]), missing, repairs
+
+
+def _without(message: Message, calls: list[Message]) -> list[Message]:
+    """*message* without these *calls*: what was said beside them stays; nothing, if that is all."""
+    left = [call for call in message["content"] if call not in calls]
+    if left:
+        return [{**message, "content": left}]
+    said = message.get("thought")
+    return [{**message, "content": said, "thought": None}] if said else []
 
 
 def _calls(message: Message) -> list[Message]:
@@ -117,6 +120,7 @@ def _stub(call: Message) -> Message:
     }
 
 
-def _unanswered(call: Message, index: int) -> Repair:
-    what = f"the call of {call.get('name')!r} has no result; one that says so stands in for it"
+def _unanswered(call: Message, index: int, rule: str) -> Repair:
+    done = "it was left out" if rule == "drop" else "one that says so stands in for it"
+    what = f"the call of {call.get('name')!r} has no result; {done}"
     return Repair(index, "unanswered_call", what, call["id"], call.get("name"))

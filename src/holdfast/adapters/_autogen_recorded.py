@@ -130,7 +130,11 @@ class _Calls(_Recorded):
 
 
 class RecordedTools(_Calls, Workbench):
-    """A workbench. What a tool has done in this turn it does not do again."""
+    """A workbench. What a tool has done in this turn it does not do again.
+
+    AutoGen waits for ever for a call that raises. So what the store refuses is kept, and raised
+    when the model is next asked, or when the turn ends; until then no tool runs.
+    """
 
     async def list_tools(self) -> Any:
         return await self.inner.list_tools()
@@ -157,18 +161,34 @@ class RecordedTools(_Calls, Workbench):
         if known is not None:
             yield ToolResult.model_validate(known)
             return
-        result = None
-        if self._may_run(key, name):
-            await self._begin(key, name)
+        result: Any = None
+        if not self._may_run(key, name):
+            result = _unknown(name)
+            self._note(call_id, name)
+        elif await self._is_begun(key, name):
             async for piece in self._run(*call):
                 if result is not None:
                     yield result
                 result = piece
         else:
-            result = _unknown(name)
-            self._note(call_id, name)
-        await self._end(key, name, result.model_dump(mode="json"))  # type: ignore[union-attr]
+            yield _unknown(name)  # nobody hears of it
+            return
+        try:
+            await self._end(key, name, result.model_dump(mode="json"))
+        except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+            self.actor.log.refused = error
         yield result
+
+    async def _is_begun(self, key: str, name: str) -> bool:
+        """Whether the store knows of it, as of all before it: else it must not run."""
+        log = self.actor.log
+        if log.refused is None:
+            try:
+                await self._begin(key, name)
+            except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+                self.actor.calls.pop(key, None)
+                log.refused = error
+        return log.refused is None
 
     async def _run(self, *call: Any) -> AsyncGenerator[Any, None]:
         yield await self.inner.call_tool(*call)

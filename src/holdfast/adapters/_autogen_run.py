@@ -7,9 +7,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-__all__ = ["Run", "same_task"]
+__all__ = ["OURS", "Run", "exported", "same_task"]
 
 Message = dict[str, Any]
+
+#: Where a document has what AutoGen's own state has not.
+OURS = "holdfast"
 
 #: What AutoGen calls a message that nobody has given an id.
 _ANY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -63,9 +66,12 @@ class Run(Struct):
 
 
 def _slim(message: Message) -> Message:
-    """A message without what most have not: it is stored with every question."""
+    """A message without what says nothing: it is stored with every question."""
     empty: Message = {"models_usage": None, "metadata": {}}
-    return {name: value for name, value in message.items() if value != empty.get(name, message)}
+    slim = {name: value for name, value in message.items() if value != empty.get(name, message)}
+    if _ANY.fullmatch(str(slim.get("id"))):  # it gets another, as if it were asked again
+        del slim["id"]
+    return slim
 
 
 def same_task(one: list[Message], other: list[Message]) -> bool:
@@ -75,3 +81,11 @@ def same_task(one: list[Message], other: list[Message]) -> bool:
 
 def _said(message: Message) -> Message:
     return {name: value for name, value in message.items() if name not in _EACH_TIME}
+
+
+def exported(document: Any) -> Any:
+    """A saved *document* as AutoGen's ``load_state`` takes it; one that was not kept as it is."""
+    ours = document.get(OURS) if isinstance(document, dict) else None
+    if not isinstance(ours, dict) or "format" not in ours:
+        return document
+    return {name: value for name, value in document.items() if name != OURS}

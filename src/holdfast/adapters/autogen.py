@@ -18,14 +18,15 @@
 A team is saved whole after every turn of one of its members, with what AutoGen's own ``save_state``
 leaves out: how far termination conditions have counted, which groups of a graph were triggered, the
 contexts of agents that forget them. A run that was broken off goes on by ``run()`` with the next
-speaker. Memory of AutoGen's is not part of a state; one on Holdfast's memory is to come.
+speaker. `Recall` is a memory for agents: what it brings to mind is shown, and is in no state.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.adapters._autogen_log import Doubt
+from holdfast.adapters._autogen_run import exported
 from holdfast.adapters._autogen_sdk import sdk
 from holdfast.backends.base import UNSET
 from holdfast.errors import CallsInDoubt, HoldfastError
@@ -39,16 +40,28 @@ if TYPE_CHECKING:
     from msgspec import UnsetType
 
     from holdfast.adapters._autogen_kept import Keeping
+    from holdfast.adapters._autogen_memory import Recall
+    from holdfast.messages.repair import Rule
     from holdfast.migrations import Migrations
     from holdfast.state import AsyncState, OnChange
     from holdfast.store import AsyncStore, Store
 
     A = TypeVar("A", bound=ChatAgent | Team)
 
-__all__ = ["AlreadyKept", "CallsInDoubt", "Doubt", "Kept", "export", "keep", "kept"]
+__all__ = ["AlreadyKept", "CallsInDoubt", "Doubt", "Kept", "Recall", "export", "keep", "kept"]
 
 #: The attribute of an agent or a team by which `kept` finds it.
 _KEPT = "_holdfast_kept"
+
+
+def __getattr__(name: str) -> Any:
+    """`Recall`, which is made of a class of AutoGen's, when somebody asks for it."""
+    if name != "Recall":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    sdk("autogen_core")
+    from holdfast.adapters._autogen_memory import Recall  # noqa: PLC0415 - it needs AutoGen
+
+    return Recall
 
 
 class AlreadyKept(HoldfastError, ValueError):
@@ -117,7 +130,7 @@ async def keep(
     version: int = 1,
     on_change: OnChange = "warn",
     migrations: Migrations | None = None,
-    repair: Literal["stub", "raise"] = "stub",
+    repair: Rule = "stub",
     idempotent: Iterable[str] = (),
     hold: bool = False,
     lease: float = 60,
@@ -136,8 +149,9 @@ async def keep(
     something else.
 
     A tool that was running when a process ended is not run again: by the rule *repair*, its model
-    is told that nobody knows whether it took effect (``"stub"``), or `CallsInDoubt` is raised until
-    you say so (``"raise"``). Those named in *idempotent* are simply run again.
+    is told that nobody knows whether it took effect (``"stub"``), or is asked again as if it had
+    not called it (``"drop"``), or `CallsInDoubt` is raised until you say so (``"raise"``). Those
+    named in *idempotent* are simply run again.
 
     Of two processes that use it at once, one gets a `Conflict`. With *hold*, the second waits up to
     *wait* seconds until the run of the first has ended, then it is `LeaseHeld`; the lease of
@@ -148,8 +162,8 @@ async def keep(
     sdk()
     from holdfast.adapters._autogen_making import make  # noqa: PLC0415 - it needs AutoGen
 
-    if repair not in ("stub", "raise"):
-        raise ValueError(f'repair is "stub" or "raise"; not {repair!r}.')
+    if repair not in ("stub", "drop", "raise"):
+        raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
     core = awaited(store)
     _check_free(agent)
     keeping, hooks = await make(
@@ -202,7 +216,4 @@ async def export(store: Store | AsyncStore, id: str, *, at: int | None = None) -
     """
     state = awaited(store).state(id)
     position = (await state.info()).position if at is None else at
-    document = await state.at(position, migrate=False)
-    if isinstance(document, dict):
-        document.pop("holdfast", None)
-    return document  # type: ignore[no-any-return]
+    return exported(await state.at(position, migrate=False))  # type: ignore[no-any-return]

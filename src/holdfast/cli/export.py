@@ -1,4 +1,4 @@
-"""``holdfast export``: conversations as JSON, and their way back in."""
+"""``holdfast export``: conversations and states as JSON, and their way back in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast import _transfer, copying
+from holdfast.adapters._autogen_run import exported
 from holdfast.cli.errors import Failure
 from holdfast.cli.listing import label_option
 from holdfast.cli.screen import Screen
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 
     from holdfast.backends.base import Head
     from holdfast.copying import Copied
+    from holdfast.state import State
     from holdfast.store import Store
 
 __all__ = ["export", "take_in"]
 
 
-@click.command(short_help="Write conversations to JSON.")
+@click.command(short_help="Write conversations, or a state, to JSON.")
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @label_option
@@ -37,6 +39,10 @@ __all__ = ["export", "take_in"]
     "form",
     type=click.Choice(["jsonl", "json"]),
     help="JSON Lines or one document. [default: by the name of FILE, else jsonl]",
+)
+@click.option("--state", metavar="ID", help="This state, as the program that saved it loads it.")
+@click.option(
+    "--at", type=click.IntRange(min=1), metavar="N", help="With --state: as it was at its save N."
 )
 @click.option(
     "--output", "-o", "path", metavar="FILE", help="Write to this new file, and not to the screen."
@@ -51,6 +57,8 @@ def export(
     labels: dict[str, str],
     only_messages: bool,
     form: str | None,
+    state: str | None,
+    at: int | None,
     path: str | None,
 ) -> None:
     """Write the conversations ID..., or all of this tenant, in a form that programs read.
@@ -59,8 +67,18 @@ def export(
     `holdfast import` makes the same conversation of it, in any store. With --messages it has only
     the messages: of one conversation a list of them, of several one line or key for each.
 
+    With --state it is one document: the newest save of that state, or another (`holdfast history`
+    has their numbers). Of an AutoGen agent or team it is what load_state() takes in plain AutoGen.
+
     What is exported can be read by anybody who has the file, whatever the store was.
     """
+    if state is not None:
+        if ids or prefix or labels or only_messages or form:
+            raise click.UsageError("--state goes with --at and --output only.")
+        _export_state(where, state, at, path)
+        return
+    if at is not None:
+        raise click.UsageError("--at is for a state: say which with --state.")
     form = form or ("json" if path and path.endswith(".json") else "jsonl")
     with where.open() as store:
         found = list(_transfer.heads(store, ids, prefix=prefix, labels=labels))
@@ -73,6 +91,18 @@ def export(
     if path:
         count = "1 conversation" if len(found) == 1 else f"{len(found):,} conversations"
         Screen(stderr=True).line(f"{count} written to {safe(path)}.")
+
+
+def _export_state(where: Where, id_: str, at: int | None, path: str | None) -> None:
+    with where.open() as store:
+        state: State = store.state(id_)
+        position = state.info().position if at is None else at
+        found = exported(state.at(position, migrate=False))
+    with _written(path) as put:
+        put(document(found))
+    if path:
+        told = f"State {safe(id_)}, as it was saved at {position:,}, was written to {safe(path)}."
+        Screen(stderr=True).line(told)
 
 
 def _whole(store: Store, found: list[Head], form: str, *, single: bool) -> Iterator[str]:  # noqa: ARG001 - as _messages
