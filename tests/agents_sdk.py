@@ -18,7 +18,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 import holdfast
 from holdfast.adapters.openai_agents import AsyncRuns, HoldfastSession, Runs
 from holdfast.testing.providers import check_responses
-from tests.matrix import in_a_process
+from tests.processes import in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ import holdfast
 from holdfast import Retry, TaskWaiting, current_step
 from holdfast._faces import drive
 from holdfast.testing.boundaries import Boundaries
+from tests.processes import in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,32 +160,6 @@ async def _async(url: str, world: World, kill_at: int | None) -> tuple[str, list
                 return json.dumps(task.outcome, sort_keys=True), boundaries.passed
         except TaskWaiting as waiting:
             return f"waits for {waiting.waits_for}", boundaries.passed
-
-
-def in_a_process(function: Callable[[], Any]) -> tuple[int, Any]:
-    """What *function* returned in a child of this process; or the signal that ended it."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(read)
-            with os.fdopen(write, "w") as file:
-                json.dump(function(), file)
-            code = 0
-        except BaseException:  # noqa: BLE001 - the parent sees the code, people the traceback
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(write)
-    with os.fdopen(read) as file:
-        said = file.read()
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        return os.WTERMSIG(status), None
-    if os.WEXITSTATUS(status):
-        sys.exit("a run failed; its traceback is above")
-    return 0, json.loads(said)
 
 
 # -- one boundary ----------------------------------------------------------------------------------

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
 import signal
 import socket
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["alive", "children_of", "free_port", "kill", "mortal", "roomy", "until"]
+__all__ = ["alive", "children_of", "free_port", "in_a_process", "kill", "mortal", "roomy", "until"]
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds; Java on a busy machine needs some to start
@@ -63,6 +65,32 @@ def until(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def in_a_process(function: Callable[[], Any]) -> tuple[int, Any]:
+    """What *function* returned in a child of this process; or the signal that ended it."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(read)
+            with os.fdopen(write, "w") as file:
+                json.dump(function(), file)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the parent sees the code, people the traceback
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as file:
+        said = file.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status), None
+    if os.WEXITSTATUS(status):
+        raise AssertionError("it failed; its traceback is above, or in the captured output")
+    return 0, json.loads(said)
 
 
 def children_of(pid: int) -> list[int]:

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.adapters import autogen
 from holdfast.testing.boundaries import Boundaries
 from tests.autogen_teams import KINDS
-from tests.matrix import in_a_process
+from tests.processes import in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

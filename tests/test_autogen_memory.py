@@ -26,7 +26,7 @@ from holdfast.errors import MissingExtra, NotStorable
 from holdfast.memory.fencing import PREAMBLE
 from holdfast.testing.boundaries import Boundaries
 from tests.autogen_teams import agent, calling, look, played
-from tests.matrix import in_a_process
+from tests.processes import in_a_process
 from tests.test_autogen import in_store
 
 if TYPE_CHECKING:

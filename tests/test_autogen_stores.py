@@ -17,8 +17,8 @@ from holdfast.adapters import autogen
 from holdfast.messages._stubs import INTERRUPTED
 from holdfast.testing.boundaries import Boundaries
 from tests.autogen_teams import agent, calling
-from tests.matrix import in_a_process
 from tests.places import find
+from tests.processes import in_a_process
 from tests.test_autogen_kills import TURNS, killed_everywhere
 
 if TYPE_CHECKING:

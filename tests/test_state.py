@@ -47,8 +47,8 @@ from holdfast.testing.boundaries import Boundaries
 from tests import nouns
 from tests.corpus import PLACES
 from tests.documents import histories
-from tests.matrix import in_a_process
 from tests.nouns import Place
+from tests.processes import in_a_process
 
 place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
 

@@ -116,8 +116,7 @@ class Keeping:
     async def _is_behind(self) -> bool:
         """Whether another process has saved it since."""
         head = await self.state._journal.head()  # noqa: SLF001 - no more than where it stands
-        seen = self.state._writer._seen  # noqa: SLF001
-        return (0 if head is None else head.seq) != (seen or 0)
+        return (0 if head is None else head.seq) != (self.state.position or 0)
 
     def distrust(self) -> None:
         """What is in memory is half of something: load it again before it is used again."""
