@@ -159,5 +159,7 @@ def run_example(name: str, *words: str, **settings: str) -> str:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    # Temporal's runtime has threads of its own, and may find that Python has ended before them.
+    ended = done.returncode == -signal.SIGABRT and "Python runtime state: finalizing" in done.stderr
+    assert ended or done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout

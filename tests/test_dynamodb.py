@@ -56,8 +56,8 @@ def a_table_of_small_items() -> Iterator[Callable[[], Backend]]:
 
 
 _needs_server = pytest.mark.usefixtures("dynamodb_server")
-TestDynamoMachine = _needs_server(contract_machine(a_table, examples=6))
-TestSmallItemsMachine = _needs_server(contract_machine(a_table_of_small_items, examples=8))
+TestDynamoMachine = _needs_server(contract_machine(a_table, examples=4))
+TestSmallItemsMachine = _needs_server(contract_machine(a_table_of_small_items, examples=4))
 
 
 # -- sizes -----------------------------------------------------------------------------------------

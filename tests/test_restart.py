@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ pytestmark = [pytest.mark.server, pytest.mark.usefixtures("aws_environment")]
 TASKS = 200
 PLAN = ["look", "think", "act", "tell"]
 RESTARTS = 4
-KILLS = 6
+KILLS = 8
 
 
 class OneNode(RedisCluster):
@@ -73,10 +74,10 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture(params=SHARED)
-def url(request: pytest.FixtureRequest) -> str:
-    """A new place on each server of the session."""
+def shared(request: pytest.FixtureRequest) -> Server:
+    """Each server of the session."""
     server: Server = request.getfixturevalue(request.param)
-    return server.place()
+    return server
 
 
 # -- servers that are killed -----------------------------------------------------------------------
@@ -199,28 +200,25 @@ def storm(ledger: Talk | Work, rng: Random, program: Callable[[], Program]) -> N
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", [talk, talk_async], ids=["sync", "async"])
-def test_what_a_killed_client_was_told_is_safe_stays_on_the_server(
-    url: str, way: Callable[..., None]
-) -> None:
-    """Four writers in one process, which is killed again and again."""
-    said = Talk(url)
+def test_what_a_killed_client_was_told_is_safe_stays_on_the_server(shared: Server) -> None:
+    """Four writers in one process, which is killed again and again; sync and async in turn."""
+    said, ways = Talk(shared.place()), itertools.cycle([talk, talk_async])
     with seeded() as rng:
-        storm(said, rng, lambda: said.program("ann", "ben", "cleo", "dan", way=way))
+        storm(said, rng, lambda: said.program("ann", "ben", "cleo", "dan", way=next(ways)))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", [work, work_async], ids=["sync", "async"])
 def test_a_killed_worker_resumes_from_the_server_and_repeats_no_finished_step(
-    url: str, way: Callable[..., None], tmp_path: Path
+    shared: Server, tmp_path: Path
 ) -> None:
-    """The next process goes on at the step where the last was killed."""
-    done = Work(url, f"{tmp_path}/side")
+    """The next process goes on at the step where the last was killed; sync and async in turn."""
+    url = shared.place()
+    done, ways = Work(url, f"{tmp_path}/side"), itertools.cycle([work, work_async])
     with seeded() as rng:
-        storm(done, rng, lambda: done.program("ann", way=way))
+        storm(done, rng, lambda: done.program("ann", way=next(ways)))
         with holdfast.open(url) as store:
             newest = max(int(task.id.rpartition("-")[2]) for task in store.tasks())
-        done.learn(run(done.program("ann", upto=newest, way=way)))
+        done.learn(run(done.program("ann", upto=newest, way=work)))
         with holdfast.open(url) as store:
             assert done.check(store) == 0, "acknowledged, and not there"
             assert {task.status for task in store.tasks()} == {"done"}

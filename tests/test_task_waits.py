@@ -31,6 +31,9 @@ place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
 
 GOAL = "Refund the customer"
 
+#: Seconds: later than the next line of a test, on a busy machine too.
+SOON = 0.5
+
 
 def types(store: Store, task: str = "t") -> list[str]:
     """The types of a task's entries."""
@@ -105,10 +108,10 @@ def test_a_task_can_wait_in_its_process_for_a_while(place: Place, store: Store) 
 def test_a_wait_may_end_without_a_signal(place: Place, store: Store) -> None:
     """The time counts from the first call, over restarts, and how it ended is remembered."""
     with pytest.raises(TaskWaiting) as caught, store.task("t", GOAL) as task:
-        task.wait_for("approval", timeout=0.05)
+        task.wait_for("approval", timeout=SOON)
     assert caught.value.until is not None
     assert store.task("t").info().due == caught.value.until
-    time.sleep(0.06)
+    time.sleep(SOON)
     with store.task("t") as task, pytest.raises(WaitTimedOut, match="'approval' came to task 't'"):
         task.wait_for("approval", timeout=60)
     store.signal("t", "approval", "too late")
@@ -166,9 +169,9 @@ def test_waits_side_by_side_take_a_signal_each(
 def test_a_wait_that_the_program_no_longer_has_wakes_nobody(place: Place, store: Store) -> None:
     """Its time is long past, and would wake the task for ever."""
     with ended_by(TaskWaiting, store.task("t", GOAL)) as task:
-        task.wait_for("approval", timeout=0.01)
+        task.wait_for("approval", timeout=SOON)
     assert store.task("t").info().due is not None
-    time.sleep(0.02)
+    time.sleep(SOON)
     with ended_by(TaskWaiting, place.open().task("t")) as task:
         task.wait_for("another")
     assert store.task("t").info().due is None
