@@ -39,6 +39,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory of one's own, and with nothing of the reader's setting."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
 
 
 @contextmanager
@@ -165,6 +166,22 @@ def test_the_task_tells_what_it_asks() -> None:
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "? letter:Ann  in doubt (ask) since " in shown
     assert "holdfast resolve order-7 letter:Ann done|retry|skip" in shown
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_what_one_task_found_out_the_next_one_is_told() -> None:
+    """As it is shown; a second time a task is not told what it said itself."""
+    (survey, first), (send, second) = session("remember.py")
+    assert said("remember.py", *send).endswith("\nsent one by one, as no limit is known\n")
+    assert said("remember.py", *survey) == first
+    for _ in range(2):
+        shown = said("remember.py", *send)
+        assert re.sub(r"\d{4}-\d\d-\d\d", "2026-03-01", shown) == second
+    with holdfast.open("agents.db") as store:
+        assert list(store.tasks()) == []
+        assert store.memory("tasks").stats().kinds == {"outcome": 3, "decision": 1, "discovery": 1}
 
 
 # -- another machine -------------------------------------------------------------------------------
@@ -335,6 +352,9 @@ decided by Ann
 steps
   + send: sent as invoice-7:send
 learned: the API allows 100 calls a minute
+learned: the API allows 100 calls a minute
+Learn how often to call: every second
+the API allows 100 calls a minute
 """
 
 

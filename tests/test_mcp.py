@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 import holdfast
 from holdfast.cli import main
 from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.mcp import telling
 from holdfast.mcp.server import application, make_server
 from holdfast.mcp.tools import Tools
 
@@ -56,7 +59,8 @@ def path(tmp_path: Path) -> str:
                 word = WORDS[tenant, scope]
                 memory = store.memory(scope)
                 memory.remember(f"The customer likes tea and {word}", kind="preference")
-                memory.remember(f"The printer stands in room 7, says {word}", source="report-1")
+                where = f"The printer stands in room 7, says {word}"
+                memory.remember(where, source="report-1", by="ada", trust=1)
             with store.task(f"{tenant}-report", f"Find the printer of {tenant}") as task:
                 task.decide(f"ask at the desk of {tenant}", because="it is near")
     return url
@@ -159,23 +163,25 @@ def test_what_was_remembered_is_recalled_with_its_origin(path: str) -> None:
         assert (hit["by"], hit["trust"]) == ("desk", 0.5)
         assert hit["id"] in made
         assert hit["at"]
-        assert hit["why"]["words"] > 0
+        assert hit["why"].startswith("words ")
 
     asyncio.run(main())
 
 
 def test_an_update_replaces_and_a_forgotten_memory_is_gone(path: str) -> None:
-    """A model can put right what it has kept."""
+    """A model can put right what was kept, and whoever said it before has not said this."""
 
     async def main() -> None:
-        async with client_of(path, writes=True) as client:
+        async with client_of(path, writes=True, by="desk", trust=0.2) as client:
             (hit, *_) = lines(await said(client, "recall", query="where is the printer?"))
+            assert (hit["by"], hit["trust"]) == ("ada", 1)
             old = hit["id"]
             await said(
                 client, "update", id=old, text="The printer stands in room 9", because="moved"
             )
             (hit, *_) = lines(await said(client, "recall", query="where is the printer?"))
             assert hit["text"] == "The printer stands in room 9"
+            assert (hit["by"], hit["trust"], hit["source"]) == ("desk", 0.2, "report-1")
             assert "1 memor" in await said(client, "recall", query="printer", k=1)
             assert "Forgot" in await said(client, "forget", ids=[hit["id"]])
             assert "printer" not in await said(client, "snapshot")
@@ -213,6 +219,13 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
         assert "read only" in status
         assert "2 memories" in status
         assert lines(status) == [{"task": "acme-report", "status": "open"}]
+        with holdfast.open(path, tenant="acme") as store:
+            for number in range(25):
+                store.submit("kind", f"more-{number}", "Do it")
+        async with client_of(path) as client:
+            status = await said(client, "status")
+        assert "Some of the open tasks" in status
+        assert len(lines(status)) == 20
 
     asyncio.run(main())
 
@@ -347,7 +360,9 @@ def test_a_server_that_only_reads_refuses_to_write(path: str, tool: str) -> None
         ("checkpoint", {"task": ""}, "$.task"),
         ("checkpoint", {"task": "a\x00b"}, "cannot be"),
         ("resume_context", {"task": "acme-report", "max_tokens": 10}, "`int` >= 200"),
+        ("recall", {"query": "x", "y" * 100_000: 1}, "unknown field"),
         ("sing", {}, "no such tool"),
+        ("s" * 100_000, {}, "no such tool"),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
 )
@@ -450,6 +465,27 @@ def test_an_answer_has_an_end(path: str) -> None:
     asyncio.run(main())
 
 
+def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None:
+    """Nor does one with too many tags, which others than a model may have given it."""
+    with holdfast.open(path, tenant="acme") as store:
+        memory = store.memory("support")
+        tagged = memory.remember("Lantern printer", tags=[f"{'t' * 400}{n}" for n in range(200)])
+        other = memory.contradict(tagged.id, "Lantern scanner").contradicted_by
+    found = telling.lines("Found.", ["x" * 70_000, "y"], none="Nothing.")
+    assert '"y"' in found
+    assert "1 more" in found
+
+    async def main() -> None:
+        async with client_of(path) as client:
+            hits = lines(await said(client, "recall", query="lantern printer"))
+        assert hits[0]["text"] == "Lantern printer"
+        assert hits[0]["tags"][-1] == "… 184 more"
+        assert hits[0]["contradicted_by"] == list(other)
+        assert len(hits) > 1
+
+    asyncio.run(main())
+
+
 # -- as a process of its own -----------------------------------------------------------------------
 
 
@@ -466,7 +502,9 @@ def environment(**more: str) -> dict[str, str]:
 def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
     """What people put into their client's settings works: a command, and nothing more."""
     start = StdioServerParameters(
-        command=sys.executable, args=command(path, "--allow-write"), env=environment()
+        command=sys.executable,
+        args=command(path, "--allow-write", "--embeddings"),
+        env=environment(),
     )
 
     async def main() -> None:
@@ -476,11 +514,36 @@ def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
                 made = await said(client, "remember", text="The lift is out of order")
                 found = await said(client, "recall", query="Is the lift in order?")
                 assert lines(found)[0]["id"] in made
+                meant = await said(client, "recall", query="may we use the elevator?", k=1)
+                assert lines(meant)[0]["id"] in made
                 assert not [word for word in foreign("acme", "support") if word in found]
 
     asyncio.run(main())
     assert len(asyncio.run(ids(path, "acme", "support"))) == 3
     assert len(asyncio.run(ids(path, "globex", "support"))) == 2
+
+
+def test_it_can_be_interrupted_while_it_waits_for_its_client(path: str) -> None:
+    """Who tries it in a terminal gets out of it again."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    hello |= {"clientInfo": {"name": "x", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    with subprocess.Popen(
+        [sys.executable, *command(path)],
+        env=os.environ | environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        assert b"result" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        assert process.stderr.read() == b""
 
 
 @contextmanager
@@ -502,7 +565,7 @@ def listening(path: str, *options: str, **more: str) -> Iterator[tuple[str, str 
         yield url, printed
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 @asynccontextmanager
@@ -534,11 +597,21 @@ def test_a_real_client_talks_to_it_over_http_if_it_has_the_token(path: str) -> N
                 assert found[0]["text"] == "The lift is out of order"
 
         asyncio.run(main())
+        small = httpx2.post(url, json=PING, headers=ACCEPT | {"Authorization": f"bearer {token}"})
+        assert small.status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": token}):
             answer = httpx2.post(url, json=PING, headers=ACCEPT | headers)
             assert answer.status_code == 401
             assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert httpx2.get(url).status_code == 401
+        # It ends, though a request does not.
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        unfinished = socket.create_connection(("127.0.0.1", port))
+        unfinished.sendall(
+            f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
+            "Content-Length: 100\r\n\r\n{".encode()
+        )
+    unfinished.close()
     assert len(asyncio.run(ids(path, "acme", "support"))) == 3
     assert len(asyncio.run(ids(path, "acme", "sales"))) == 2
 
@@ -586,16 +659,23 @@ def started(path: str, *options: str) -> Any:
 
 
 def test_a_short_token_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that can be guessed is none."""
-    monkeypatch.setenv("HOLDFAST_MCP_TOKEN", "secret")
-    result = started(path, "--http", "--port", "0")
-    assert (result.exit_code, "under 16" in result.output) == (1, True)
+    """A token that can be guessed is none, nor is one that cannot be sent."""
+    for token, told in (("secret", "under 16"), (f"{TOKEN}\n", "a line's end")):
+        monkeypatch.setenv("HOLDFAST_MCP_TOKEN", token)
+        result = started(path, "--http", "--port", "0")
+        assert (result.exit_code, told in result.output) == (1, True)
 
 
 def test_an_address_that_others_can_reach_needs_a_name(path: str) -> None:
     """Only then can the Host of a request be checked."""
     result = started(path, "--http", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - refused
     assert (result.exit_code, "--allow-host" in result.output) == (2, True)
+
+
+def test_a_writer_that_cannot_be_recorded_is_refused_at_once(path: str) -> None:
+    """Not only when a model first remembers something."""
+    result = started(path, "--by", "")
+    assert (result.exit_code, "writer" in result.output) == (1, True)
 
 
 def test_a_server_that_only_reads_creates_no_store(tmp_path: Path) -> None:

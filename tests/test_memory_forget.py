@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import signal
+import contextlib
 import subprocess
 import sys
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast import InvalidId
+from holdfast.codec import Codec
 from holdfast.memory import rewriting
-from holdfast.memory.entries import Told, living
+from holdfast.memory.entries import LONGEST, Told, living
+from tests.scopes import Scopes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast import Store
 
@@ -38,37 +43,61 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param.format(tmp_path))
 
 
-def files_with(directory: Path, word: bytes) -> list[str]:
-    """The files below *directory* that hold *word*."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [path.name for path in files if word in path.read_bytes()]
+def files_with(directory: Path, *words: bytes) -> list[tuple[str, bytes]]:
+    """The files below *directory* that hold one of *words*, and which."""
+    found = []
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        with contextlib.suppress(FileNotFoundError):  # what was of use to a store that is closed
+            data = path.read_bytes()
+            found += [(path.name, word) for word in words if word in data]
+    return found
 
 
 def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
-    """Neither in the store's files nor in any index; what others have stays."""
-    with holdfast.open(url, tenant="acme") as store, holdfast.open(url, tenant="b") as rival:
-        memory = store.memory("one", embed=counted)
-        others = [store.memory("two"), rival.memory("one")]
-        for other in others:
-            other.remember("quite another text")
-        memory.remember_all([f"filler number {n} {'x' * 300}" for n in range(50)])
-        made = memory.remember(SAID, source="s")
-        near = memory.remember("what was said next", context=f"before: {SAID}")
-        memory.update(made.id, f"{SAID}, they say")
-        assert memory.recall("xylophone", k=1)
-        assert files_with(tmp_path, b"xylophone") != []
-        receipt = memory.forget(made.id)
-        assert len(receipt.ids) == 2
-        assert receipt.contexts == (near.id,)
-        assert receipt.vectors == 2
-        assert receipt.entries == 3
-        assert receipt.bytes > 0
-        assert files_with(tmp_path, b"xylophone") == []
-        assert memory.get(near.id).context is None
-        assert memory.recall("xylophone", min_score=0.3) == []
-        assert len(memory.all()) == 51
-        assert [len(other.all()) for other in others] == [1, 1]
-    assert files_with(tmp_path, b"xylophone") == []
+    """Neither in the store's files nor in any index; what others have stays.
+
+    Stored without compression, and looked for by stem, as an index of words has it; by all else
+    that was said of it, by its ids and by its vector.
+    """
+    scopes = Scopes(partial(holdfast.open, url, codec=Codec(compress_over=None)), embed=counted)
+    memory = scopes.memory
+    filler = [f"filler number {n} {'x' * 300}" for n in range(50)]
+    memory.remember_all(filler[:25])
+    about: dict[str, Any] = {
+        "source": "of-4712",
+        "by": "by-4712",
+        "tags": ["tag-4712"],
+        "key": "key-4712",
+    }
+    made = memory.remember(SAID, context="quagga", **about)
+    near = memory.remember(
+        "what was said next", context="before: xylophone-4711  belongs to\nnobody"
+    )
+    newer = memory.update(made.id, f"{SAID}, they say", because="quagga")
+    memory.contradict(newer.id, near.id, because="quagga")
+    memory.confirm(newer.id, by="by-4712")
+    memory.remember_all(filler[25:])
+    memory.embed()
+    index = memory._core._desk._index()
+    vector = "SELECT value FROM vector JOIN memory USING (n) WHERE id IN (?, ?)"
+    vectors = [value for (value,) in index.run(vector, (made.id, newer.id))]
+    ids = [one.id.encode() for one in (made, newer)]
+    words = [b"xyloph", b"quagg", b"-4711", b"-4712", *vectors, *ids]
+    assert len(vectors) == 2
+    assert {word for _, word in files_with(tmp_path, *words)} == set(words)
+    receipt = memory.forget(made.id)
+    assert len(receipt.ids) == 2
+    assert receipt.contexts == (near.id,)
+    assert (receipt.vectors, receipt.entries, receipt.scrubbed) == (2, 5, True)
+    assert receipt.bytes > 0
+    assert files_with(tmp_path, *words) == []
+    assert memory.get(near.id).context is None
+    assert memory.recall("xylophone", min_score=0.3) == []
+    assert len(memory.all()) == 51
+    scopes.check()
+    for store in (scopes.store, scopes.rival):
+        store.close()
+    assert files_with(tmp_path, *words) == []
 
 
 def counted(texts: list[str]) -> list[list[float]]:
@@ -77,12 +106,13 @@ def counted(texts: list[str]) -> list[list[float]]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    """An empty store in a file."""
-    with holdfast.open(tmp_path / "agents.db") as opened:
-        opened.memory("other").remember("zebra elsewhere", tags=["t"], source="s")
-        yield opened
-        assert len(opened.memory("other").all()) == 1
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store in a file, with neighbours."""
+    scopes = Scopes(partial(holdfast.open, tmp_path / "agents.db"), "one")
+    yield scopes.store
+    scopes.check()
+    scopes.store.close()
+    scopes.rival.close()
 
 
 def test_forgetting_by_source_tag_and_subject(store: Store) -> None:
@@ -98,6 +128,57 @@ def test_forgetting_by_source_tag_and_subject(store: Store) -> None:
     assert memory.all() == []
     with pytest.raises(ValueError, match="Say what to forget"):
         memory.forget()
+
+
+def test_a_subject_is_a_name_and_not_a_stem(store: Store) -> None:
+    """What is gone is gone: only what has those words, with or without an ending, goes."""
+    memory = store.memory("one")
+    kept = [memory.remember(text) for text in ("The university", "Marianne", "an ad by Adams")]
+    cases = {
+        "Universal": ["Universal makes films", "we like universal's films", "UNIVERSALS"],
+        "ada lovelace": ["met Ada-Lovelace", "Ádá\nLovelace"],
+        "天気": ["今日は天気がいい"],
+    }
+    for subject, said in cases.items():
+        made = memory.remember_all(said)
+        assert set(memory.forget(subject=subject).ids) == {one.id for one in made}
+    assert {one.id for one in memory.all()} == {one.id for one in kept}
+    for wrong in ("", " ", "\ud800"):
+        with pytest.raises(InvalidId):
+            memory.forget(subject=wrong)
+
+
+def test_an_older_version_that_expires_leaves_the_newer(store: Store) -> None:
+    """What counts now is not gone because what it replaced would be."""
+    memory = store.memory("one")
+    old = memory.remember("the code is 5", ttl=0.001)
+    new = memory.update(old.id, "the code is 6")
+    memory.remember("the code is 6")
+    assert old.expires_at is not None
+    while datetime.now(UTC) <= old.expires_at:
+        pass
+    gone = memory.forget(expired=True).ids
+    assert (old.id in gone) == (new.id in gone)
+    assert [one.text for one in memory.all()] == ["the code is 6"]
+
+
+def test_only_a_context_that_quotes_it_goes_with_it(store: Store) -> None:
+    """A short text is a part of many a word."""
+    memory = store.memory("one")
+    short = memory.remember("no")
+    quoting = memory.remember("they left", context="asked, they said no.")
+    other = memory.remember("they stayed", context="they know nothing")
+    assert memory.forget(short.id).contexts == (quoting.id,)
+    assert memory.get(other.id).context == "they know nothing"
+
+
+def test_the_longest_memory_does_not_hinder_forgetting(store: Store) -> None:
+    """What could be written can be written again."""
+    memory = store.memory("one")
+    memory.remember("\0" * (LONGEST - 1) + "x")
+    gone = memory.remember("zebra")
+    assert memory.forget(gone.id).ids == (gone.id,)
+    assert len(memory.all()) == 1
 
 
 def test_what_was_made_from_it_goes_too(store: Store) -> None:
@@ -213,76 +294,93 @@ def test_a_rewriting_keeps_each_entry_once() -> None:
 CHILD = """
 import os, signal, sys
 import holdfast
-from holdfast.backends.base import Backend
+from tests.test_memory import checkpoint
+from tests.test_memory_forget import SAID
 
-url, act, boundary = sys.argv[1], sys.argv[2], int(sys.argv[3])
-store = holdfast.open(url, tenant="acme")
-seen = 0
+url, act = sys.argv[1:]
 
-def watched(name):
+def watched(store, name, boundary, seen=[0]):
     real = getattr(type(store.backend), name)
+    def passed():
+        if seen[0] == boundary:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen[0] += 1
     def call(self, *args, **kwargs):
-        global seen
-        for _ in range(2):  # before it, and after
-            if seen == boundary:
-                os.kill(os.getpid(), signal.SIGKILL)
-            seen += 1
-            if _ == 0:
-                done = real(self, *args, **kwargs)
+        passed()
+        done = real(self, *args, **kwargs)
+        passed()
         return done
     setattr(type(store.backend), name, call)
 
-for name in ("append", "compact"):
-    watched(name)
-memory = store.memory("one")
-if act == "forget":
-    memory.forget(subject="xylophone")
-else:
-    from tests.test_memory import checkpoint
-    memory.learn(checkpoint())
-print("done")
+def doomed(boundary):
+    with holdfast.open(url.format(boundary), tenant="acme") as store:
+        for name in ("append", "compact", "scrub"):
+            watched(store, name, boundary)
+        memory = store.memory("one")
+        if act == "forget":
+            memory.forget(subject="xylophone-4711")
+        else:
+            memory.learn(checkpoint())
+
+boundary, status = 0, None
+while status != 0:
+    with holdfast.open(url.format(boundary), tenant="acme") as store:
+        store.memory("one").remember_all([SAID, "zebra", "giraffe"])
+    pid = os.fork()
+    if pid == 0:
+        doomed(boundary)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    boundary += 1
+print(boundary)
 """
 
 
-def killed(url: str, act: str, boundary: int) -> bool:
-    """Whether a process that does *act* came to that boundary, where it was killed."""
+def killed(template: str, act: str) -> int:
+    """How many processes did *act*: each was killed one boundary later, and the last not at all."""
     root = Path(__file__).parent.parent
-    command = [sys.executable, "-c", CHILD, url, act, str(boundary)]
+    command = [sys.executable, "-c", CHILD, template, act]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
 
 
-@pytest.mark.parametrize("boundary", range(8))
-def test_killed_while_forgetting_it_is_finished_by_the_next(url: str, boundary: int) -> None:
-    """Once it was said it holds; the rest is never lost, never doubled."""
-    with holdfast.open(url, tenant="acme") as store, holdfast.open(url, tenant="b") as rival:
-        rival.memory("one").remember(SAID)
-        store.memory("one").remember_all([SAID, "zebra", "giraffe"])
-    reached = killed(url, "forget", boundary)
-    with holdfast.open(url, tenant="acme") as store, holdfast.open(url, tenant="b") as rival:
-        memory = store.memory("one")
-        left = {one.text for one in memory.all()}
-        assert {"zebra", "giraffe"} <= left
-        assert reached or SAID not in left
-        memory.forget(subject="zebra")
-        memory.forget(subject="xylophone")
-        assert [one.text for one in memory.all()] == ["giraffe"]
-        said = [entry.body for entry in store.journal("memory", "one").read()]
+@pytest.fixture(params=["sqlite:{}/{{}}.db", "file:{}/{{}}"])
+def several(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Stores for as many processes, whose files can be searched."""
+    return str(request.param.format(tmp_path))
+
+
+def test_killed_while_forgetting_it_is_finished_by_the_next(several: str, tmp_path: Path) -> None:
+    """Once it was said it holds; asked again nothing is left of it; the rest is never lost."""
+    count = killed(several, "forget")
+    assert count > 8
+    for number in range(count):
+        scopes = Scopes(partial(holdfast.open, several.format(number)), "one")
+        memory = scopes.memory
+        left = [one.text for one in memory.all()]
+        assert {"zebra", "giraffe"} <= set(left)
+        assert len(left) == len(set(left))
+        memory.forget(subject="xylophone-4711")
+        assert sorted(one.text for one in memory.all()) == ["giraffe", "zebra"]
+        said = [entry.body for entry in scopes.store.journal("memory", "one").read()]
         assert "xylophone" not in str(said)
-        assert len(rival.memory("one").all()) == 1
+        scopes.check()
+        scopes.store.close()
+        scopes.rival.close()
+    assert files_with(tmp_path, b"xyloph") == []
 
 
-@pytest.mark.parametrize("boundary", range(3))
-def test_killed_while_learning_nothing_is_lost_or_doubled(url: str, boundary: int) -> None:
+def test_killed_while_learning_nothing_is_lost_or_doubled(several: str) -> None:
     """Who finishes the task again teaches it again, and finds what is there."""
     from tests.test_memory import checkpoint  # noqa: PLC0415 - as the child does
 
-    killed(url, "learn", boundary)
-    with holdfast.open(url, tenant="acme") as store:
-        store.memory("two").remember("zebra")
-        memory = store.memory("one")
-        made = memory.learn(checkpoint())
-        assert len(memory.all()) == len(made) == 4
-        assert store.journal("memory", "one").head().seq == 4  # type: ignore[union-attr]
-        assert len(store.memory("two").all()) == 1
+    for number in range(killed(several, "learn")):
+        scopes = Scopes(partial(holdfast.open, several.format(number)), "one")
+        made = scopes.memory.learn(checkpoint())
+        assert len(scopes.memory.all()) == len(made) + 3 == 7
+        assert scopes.memory.stats().position == 7
+        scopes.check()
+        scopes.store.close()
+        scopes.rival.close()

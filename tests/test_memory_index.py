@@ -124,11 +124,29 @@ def test_another_model_embeds_anew(store: Store) -> None:
 
 
 def test_a_context_adds_to_the_meaning(store: Store) -> None:
-    """What was asked helps to find the answer."""
-    memory = store.memory("one", embed=embed)
+    """What was asked helps to find the answer: both are embedded as one text."""
+    seen: list[str] = []
+
+    def read(texts: list[str]) -> list[list[float]]:
+        seen.extend(texts)
+        return embed(texts)
+
+    memory = store.memory("one", embed=read)
     memory.remember("no, it is brown", context="is the horse white")
     memory.remember("no, it is late", context="has the payment come")
+    memory.remember("a city")
     assert texts(memory.recall("zebra", k=1)) == ["no, it is brown"]
+    assert "is the horse white no, it is brown" in seen
+    assert seen.count("a city") == 1
+
+
+def test_vectors_that_come_one_by_one_are_all_compared(store: Store) -> None:
+    """Whether there was room for them or not."""
+    memory = store.memory("one", embed=embed)
+    for number in range(9):
+        memory.remember(f"horse {number}")
+        assert len(memory.recall("zebra", k=20)) == number + 1
+    assert {round(hit.why.meaning or 0, 2) for hit in memory.recall("zebra", k=20)} == {1.0}
 
 
 def test_forgotten_memories_have_no_vector(store: Store) -> None:
@@ -294,13 +312,18 @@ def test_words_that_say_nothing_are_left_out() -> None:
 def test_many_memories_are_found_as_few_are(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where common words are left out, the rare ones still decide."""
-    monkeypatch.setattr(finding, "FEW", 100)
+    """Where many texts have common words, the rare ones say which are looked at; all count."""
     monkeypatch.setattr(finding, "ENOUGH", 10)
+    monkeypatch.setattr(finding, "SURE", 1)
+    monkeypatch.setattr(finding, "LEAST", 3)
+    monkeypatch.setattr(finding, "EACH", 1)
     memory.remember_all([f"common words here and number{n}" for n in range(200)])
-    memory.remember("a common zebra")
-    (hit, *_) = memory.recall("common words zebra")
+    memory.remember_all(["a single zebra", "a common zebra", "the other zebra"])
+    memory.remember("words of another kind", kind="note")
+    (hit, *others) = memory.recall("common words zebra", k=3)
     assert hit.text == "a common zebra"
+    assert {other.text for other in others} == {"a single zebra", "the other zebra"}
+    assert len(memory.recall("common words zebra", kinds=["note"])) == 1
     assert memory.recall("number17", k=1)[0].text.endswith("number17")
     assert 0.3 < hit.score < 1
 

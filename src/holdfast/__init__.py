@@ -8,6 +8,9 @@
 >>> store.close()
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from holdfast._conversation.found import Found
 from holdfast.backends.base import Lease
 from holdfast.checkpoint import Checkpoint, Decision
@@ -80,10 +83,6 @@ from holdfast.errors import (
     WrongType,
 )
 from holdfast.journal import AsyncJournal, Entry, Journal
-from holdfast.memory import AsyncMemory, Hit, Memory, Receipt, Remembered
-from holdfast.migrations import Migrations, migration
-from holdfast.registry import Ran, Registry
-from holdfast.state import AsyncState, Changed, Saved, State, StateInfo
 from holdfast.store import AsyncStore, Store, open, open_async
 from holdfast.task import (
     AsyncStep,
@@ -101,7 +100,34 @@ from holdfast.task import (
     effect,
 )
 
+if TYPE_CHECKING:
+    from holdfast.memory import AsyncMemory, Hit, Memory, Receipt, Remembered
+    from holdfast.migrations import Migrations, migration
+    from holdfast.registry import Ran, Registry
+    from holdfast.state import AsyncState, Changed, Saved, State, StateInfo
+
 __version__ = "0.1.0"
+
+#: What many programs do without, by the module in which it is found when somebody asks for it.
+_LATE = {
+    **dict.fromkeys(("AsyncMemory", "Hit", "Memory", "Receipt", "Remembered"), "memory"),
+    **dict.fromkeys(("Migrations", "migration"), "migrations"),
+    **dict.fromkeys(("Ran", "Registry"), "registry"),
+    **dict.fromkeys(("AsyncState", "Changed", "Saved", "State", "StateInfo"), "state"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LATE]
+
 
 __all__ = [
     "AsyncConversation",

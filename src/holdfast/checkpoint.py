@@ -36,6 +36,7 @@ FORKED = "forked"  # all of it is here
 REWOUND = "rewound"
 FINISHED = "finished"
 HANDED = "handed"  # the outcome has been handed on
+REMEMBERED = "remembered"  # what was learned is in a memory
 FAILED = "failed"  # also the status
 
 # Statuses, by which tasks are listed.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import structs
 
-from holdfast import conversation, memory, state, task
+from holdfast import conversation, task
 from holdfast._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, blocking_iter, faced
 from holdfast._task import control
 from holdfast._task.core import RESULTS, Home, Terms
@@ -25,8 +26,6 @@ from holdfast.ids import (
 )
 from holdfast.journal import AsyncJournal, Journal
 from holdfast.leases import Keeper
-from holdfast.memory import AsyncMemory, Memory
-from holdfast.state import AsyncState, State, StateInfo
 from holdfast.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -35,14 +34,34 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast._conversation.found import Found
+    from holdfast._task.remembering import Memories
     from holdfast.checkpoint import Checkpoint
+    from holdfast.memory import AsyncMemory, Memory
     from holdfast.migrations import Migrations
+    from holdfast.state import AsyncState, State, StateInfo
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
 T = TypeVar("T")
 
 DEFAULT_TENANT = "default"
+
+
+def _late(name: str) -> Any:
+    """A noun that many programs do without, and need not import."""
+    return import_module(f"holdfast.{name}")
+
+
+def _remembers(*args: Any, **kwargs: Any) -> AsyncMemory:
+    return _late("memory").AsyncMemory(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _memory_face(core: AsyncMemory) -> Memory:
+    return _late("memory").Memory(core)  # type: ignore[no-any-return]
+
+
+def _state_face(core: AsyncState) -> State:
+    return _late("state").State(core)  # type: ignore[no-any-return]
 
 
 class AsyncStore:
@@ -63,7 +82,7 @@ class AsyncStore:
         self._ttl = None if ttl is None else check_seconds(ttl, "ttl")
         self._codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
         self._keeper = Keeper(backend)
-        self._home = Home(self.tenant, port, self._codec, self._ttl, self._keeper, [])
+        self._home = Home(self.tenant, port, self._codec, self._ttl, self._keeper, [], _remembers)
         #: Makes a task show itself to the user's functions as the sync face has it.
         self._show: Callable[[AsyncTask], object] = lambda opened: opened
 
@@ -241,7 +260,8 @@ class AsyncStore:
         by the functions registered with `holdfast.migration` or by *migrations*. *type* is what is
         saved; a state of another type is refused. AutoGen's states say their type themselves.
         """
-        return AsyncState(
+        state = _late("state")
+        made: AsyncState = state.AsyncState(
             self.journal(state.KIND, id),
             lambda other: self.state(
                 other, version=version, type=type, ttl=ttl, migrations=migrations
@@ -252,12 +272,14 @@ class AsyncStore:
             ttl=ttl,
             migrations=migrations,
         )
+        return made
 
     def states(
         self, *, prefix: str = "", labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[StateInfo]:
         """The states of this tenant, by id."""
-        return self._list(state.KIND, StateInfo.of, {"prefix": prefix, "labels": labels})
+        state = _late("state")
+        return self._list(state.KIND, state.StateInfo.of, {"prefix": prefix, "labels": labels})
 
     def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
         """What is remembered in a *namespace* of this tenant, over all tasks.
@@ -265,9 +287,8 @@ class AsyncStore:
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
         of ``holdfast[embeddings]``; memories are then found by what they mean as well.
         """
-        # What somebody took care to encrypt is not written out beside it.
-        private = type(self._codec) is not Codec
-        return AsyncMemory(self.journal(memory.KIND, namespace), embed=embed, private=private)
+        found: AsyncMemory = self._home.memory(namespace, embed)
+        return found
 
     async def submit(
         self,
@@ -337,6 +358,7 @@ class AsyncStore:
         plan: object,
         execute: Callable[..., Any],
         finish: Callable[..., Any] | None = None,
+        remember: Memories | str | bool = False,
         agent: str | None = None,
         lease: float = 60,
         wait: float = 0,
@@ -346,11 +368,12 @@ class AsyncStore:
         """Run a whole task, or what is left of it, and return its outcome.
 
         *plan*: a list of steps, or a function that makes one. ``execute(step)`` does one step;
-        ``finish(results)`` makes the outcome, without it the results are the outcome.
+        ``finish(results)`` makes the outcome, without it the results are the outcome. *remember*
+        as in `Task.finish`.
         """
         opened = self.task(id, goal, agent=agent, lease=lease, wait=wait, labels=labels, ttl=ttl)
         self._show(opened)
-        return await opened.run(plan=plan, execute=execute, finish=finish)
+        return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
     async def sweep(self) -> int:
         """Free the room of everything that has expired; how many journals that were."""
@@ -444,8 +467,8 @@ class Store(Face[AsyncStore]):
     journal = faced(AsyncStore.journal, Journal)
     conversation = faced(AsyncStore.conversation, Conversation)
     task = faced(AsyncStore.task, Task)
-    state = faced(AsyncStore.state, State)
-    memory = faced(AsyncStore.memory, Memory)
+    state = faced(AsyncStore.state, _state_face)
+    memory = faced(AsyncStore.memory, _memory_face)
 
 
 def other_face(store: AsyncStore) -> AsyncStore:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import Face, blocking, blocking_faced, drive
 from holdfast._recovery import Recalled, resume_context, resume_messages
 from holdfast._task.context import StepContext, current_step
-from holdfast._task.core import KIND, View, described
+from holdfast._task.core import KIND, View
 from holdfast._task.effects import Outside, effect, opened
+from holdfast._task.endings import Endings
 from holdfast._task.history import Version
 from holdfast._task.plans import AsyncStep
 from holdfast._task.retry import InDoubt, Retry
-from holdfast._task.state import Progress
-from holdfast._task.steps import called
+from holdfast._task.state import Progress, reasoned
 from holdfast._task.terms import Terms, check_own, text
-from holdfast._task.transactions import Block, Transactions
+from holdfast._task.transactions import Block
 from holdfast.backends.base import Head, for_people, from_micros
 from holdfast.checkpoint import Checkpoint, Decision
 from holdfast.errors import TaskNotOpen
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from holdfast._task.remembering import Memories
     from holdfast._task.state import TaskState
     from holdfast._task.terms import Home
     from holdfast.tokens import Counter
@@ -85,7 +86,7 @@ class TaskInfo(Struct, frozen=True):
         )
 
 
-class AsyncTask(Transactions):
+class AsyncTask(Endings):
     """A task that survives its process; see `Task`."""
 
     def __init__(self, home: Home, id_: str, terms: Terms) -> None:
@@ -116,61 +117,15 @@ class AsyncTask(Transactions):
         made = Decision(text(decision, "decision"), because and text(because, "reason"))
         if made not in self._state.decisions:
             self._check_running("decision")
-            await self._record(kinds.DECIDED, {"decision": decision, "because": because})
+            mark = self._repeats(decision, reasoned(made))
+            await self._record(kinds.DECIDED, {"decision": decision, "because": because, **mark})
 
     async def discover(self, discovery: str) -> None:
         """Record something found out. The same once more, as on a resume, adds nothing."""
         if text(discovery, "discovery") not in self._state.discoveries:
             self._check_running("discovery")
-            await self._record(kinds.DISCOVERED, {"discovery": discovery})
-
-    # -- ending ------------------------------------------------------------------------------------
-
-    async def finish(self, outcome: Any = None, *, keep: float | bool = True) -> Any:
-        """End the task with *outcome* and return it as stored. The first outcome stays.
-
-        *keep* says what becomes of the record: it stays (for the task's ttl, if it has one), stays
-        for so many seconds, or goes (False) when the block ends. Whoever `Store.on_finish` names is
-        handed the checkpoint before that.
-        """
-        if not self.done:
-            self._check_running("outcome")
-            await self._check_awake("it is not finished")
-            body = {"outcome": outcome} if keep is True else {"outcome": outcome, "keep": keep}
-            # While something is left to do it is listed as open, so that a worker does it.
-            last = keep is not False and not self._home.heirs
-            with called("finished['outcome']", "outcome"):
-                await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
-        await self._hand_on()
-        return self.outcome
-
-    async def _resume(self) -> None:
-        await super()._resume()
-        if self.done:  # a process may have died before it had handed it on
-            await self._hand_on()
-            await self._list_as_done()
-
-    async def _hand_on(self) -> None:
-        """Give the checkpoint to those who asked for it: once, as far as a crash allows."""
-        if self._home.heirs and not self._state.handed:
-            point = self._state.checkpoint()
-            for heir in self._home.heirs:
-                await self._port.ask(heir, point)
-            await self._record(kinds.HANDED, {}, **_done(self._state.keep))
-        self._leaving = self._state.keep is False
-
-    async def _list_as_done(self) -> None:
-        """If there is nobody here to hand it on to, leave that to others, but not to workers."""
-        if self._home.heirs or self._leaving:
-            return
-        head = await self._journal.head()
-        if head is not None and head.status == kinds.OPEN:
-            await self._change(**_done(self._state.keep))
-
-    async def fail(self, error: object) -> None:
-        """Mark the task as failed, with the reason. Opening it again resumes it."""
-        self._check_running("failure")
-        await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
+            body = {"discovery": discovery, **self._repeats(discovery)}
+            await self._record(kinds.DISCOVERED, body)
 
     # -- looking at it -----------------------------------------------------------------------------
 
@@ -183,25 +138,28 @@ class AsyncTask(Transactions):
         *,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
-        memories: Iterable[Recalled] = (),
+        memories: Memories | str | bool | Iterable[Any] = (),
     ) -> str:
         """The text that a fresh model context starts from: done, decided, found, and what is next.
 
         Stored text is fenced as data. What does not fit *max_tokens* is cut by importance, and the
         text says what was; *count* counts tokens exactly where an estimate will not do. *memories*
-        are what earlier tasks have left that bears on this one.
+        are what earlier tasks have left: a memory, a namespace of the store or True ("tasks"), of
+        which it takes what bears on the goal and the next step; or what you have recalled yourself.
         """
-        return resume_context(await self._look(), max_tokens, count, memories)
+        state = await self._look()
+        return resume_context(state, max_tokens, count, await self._recalled(state, memories))
 
     async def resume_messages(
         self,
         *,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
-        memories: Iterable[Recalled] = (),
+        memories: Memories | str | bool | Iterable[Any] = (),
     ) -> list[dict[str, Any]]:
         """The same as chat messages: the instructions from the system, the record as data."""
-        return resume_messages(await self._look(), max_tokens, count, memories)
+        state = await self._look()
+        return resume_messages(state, max_tokens, count, await self._recalled(state, memories))
 
     async def info(self) -> TaskInfo:
         """Status, holder, size and times."""
@@ -222,13 +180,6 @@ class AsyncTask(Transactions):
         """
         await self._change(ttl=check_ttl(ttl))
 
-    async def _change(self, **changes: Any) -> None:
-        """Change what is not in the journal; under the lease, if we have it."""
-        held = self._hold.held
-        lease = None if held is None else held.lease
-        if not await self._journal.append(lease=lease, **changes):
-            raise self._not_found()
-
     async def _look(self) -> TaskState:
         """What the task has come to, which stays as it is while others record."""
         if self._hold.held is None:
@@ -246,10 +197,12 @@ class AsyncTask(Transactions):
         plan: object,
         execute: Callable[..., Any],
         finish: Callable[..., Any] | None = None,
+        remember: Memories | str | bool = False,
     ) -> Any:
         """Plan, execute each step, finish: whatever of that is not done. Returns the outcome.
 
-        ``execute(step)`` runs each planned step; ``finish(results)`` makes the outcome.
+        ``execute(step)`` runs each planned step; ``finish(results)`` makes the outcome. *remember*
+        as in `finish`.
         """
 
         async def whole(_task: object) -> Any:
@@ -259,7 +212,7 @@ class AsyncTask(Transactions):
             results = await self.load()
             return results if finish is None else await self._port.ask(finish, results)
 
-        return await self._work(whole)
+        return await self._work(whole, remember=remember)
 
     async def work(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Open the task, call ``function(task, *args)``, and finish with what that returns.
@@ -269,12 +222,13 @@ class AsyncTask(Transactions):
         """
         return await self._work(lambda task: self._port.ask(function, self._shown(task), *args))
 
-    async def _work(self, function: Callable[..., Any]) -> Any:
+    async def _work(
+        self, function: Callable[..., Any], *, remember: Memories | str | bool = False
+    ) -> Any:
         async with self:
-            if not self.done:
-                outcome = await function(self)
-                if not self.done:
-                    await self.finish(outcome)
+            outcome = None if self.done else await function(self)
+            if remember is not False or not self.done:
+                await self.finish(outcome, remember=remember)
             return self.outcome
 
     async def child(
@@ -321,11 +275,6 @@ class AsyncTask(Transactions):
             return await self._port.ask(function, child._shown(opened), *args)  # noqa: SLF001
 
         return await child._work(begun)  # noqa: SLF001
-
-
-def _done(keep: float | bool) -> dict[str, Any]:  # noqa: FBT001 - as `finish` has it
-    """What a task's head says when all is done."""
-    return {"status": kinds.DONE, "ttl": UNSET if isinstance(keep, bool) else check_ttl(keep)}
 
 
 def current_task() -> Any:

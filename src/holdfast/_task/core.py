@@ -170,6 +170,8 @@ class Core(View):
         self._exhausted: deque[BaseException] = deque(maxlen=16)
         #: Ours, and the store's clock, at the same moment.
         self._clock = (0.0, datetime.now(UTC))
+        #: What it was told from memory in this process, in plain words.
+        self._told: set[str] = set()
         #: Whether the record goes when the task is closed.
         self._leaving = False
         #: What is stored nowhere: connections, clients, caches. Each process has its own.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Count = Callable[[str], int]
 
-__all__ = ["Line", "Section", "fenced"]
+__all__ = ["Line", "Section", "fenced", "omitted"]
 
 # How much of a line is shown: nothing, its name, so many characters of its value, or all of it.
 ABSENT, NAMED, BRIEF, SHORT, MEDIUM, LONG, WHOLE = -1, 0, 80, 300, 1_000, 4_000, 1 << 62
@@ -52,6 +52,12 @@ def _json(value: Any) -> str:
 def _numbers(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def omitted(sections: Iterable[Section]) -> str:
+    """What is not shown of *sections*, kind by kind, in a sentence of our own."""
+    found = [part for section in sections for part in section.left_out()]
+    return f"Left out for want of room: {'; '.join(found)}." if found else ""
 
 
 class Line:

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import checkpoint as kinds
-from holdfast._task.state import Large
+from holdfast._task.state import Large, reasoned
 from holdfast.backends.base import shown_size
 from holdfast.checkpoint import item_name, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.checkpoint import Checkpoint, Decision
+    from holdfast.checkpoint import Checkpoint
     from holdfast.journal import Entry
 
 __all__ = ["Version", "compare", "effects_after", "versions"]
@@ -204,6 +204,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.REWOUND: _rewound,
     kinds.FINISHED: lambda _body: "finished",
     kinds.HANDED: lambda _body: "outcome handed on",
+    kinds.REMEMBERED: lambda body: f"remembered in {_line(body['namespace'])}",
     kinds.FAILED: lambda body: "failed" + _why(body, "error"),
 }
 
@@ -254,7 +255,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> str:
         "status": _texts(a.status, b.status),
         "plan": _plans(a.plan, b.plan),
         "steps": _results(a.results, b.results),
-        "decisions": _lists(list(map(_made, a.decisions)), list(map(_made, b.decisions))),
+        "decisions": _lists(list(map(reasoned, a.decisions)), list(map(reasoned, b.decisions))),
         "discoveries": _lists(a.discoveries, b.discoveries),
         "in doubt": _lists(a.in_doubt, b.in_doubt),
         "waits for": _lists(a.waiting_for, b.waiting_for),
@@ -267,10 +268,6 @@ def compare(a: Checkpoint, b: Checkpoint) -> str:
         found = list(changes)
         lines += [title, *(f"  {line}" for line in found)] if found else []
     return "\n".join(lines if len(lines) > 2 else [*lines, "Nothing differs."])  # noqa: PLR2004 - the heading
-
-
-def _made(decision: Decision) -> str:
-    return decision.decision + (f" (because {decision.because})" if decision.because else "")
 
 
 def _texts(a: Any, b: Any, name: str = "") -> Iterator[str]:

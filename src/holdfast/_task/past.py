@@ -153,6 +153,7 @@ class Past(Waits):
             "discoveries": len(before.discoveries),
         }
         await self._record(kinds.REWOUND, body, status=kinds.OPEN)
+        self._leaving = False
         self._seen.clear()
         self._changing_seen.clear()
 

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from holdfast.journal import Entry
 
-__all__ = ["FRUITLESS", "Doubt", "Large", "Progress", "Replan", "TaskState", "Wait"]
+__all__ = [
+    "FRUITLESS",
+    "Debt",
+    "Doubt",
+    "Large",
+    "Progress",
+    "Replan",
+    "TaskState",
+    "Wait",
+    "plain",
+    "reasoned",
+]
 
 
 class Doubt(Struct, frozen=True):
@@ -63,6 +74,13 @@ class Large(Struct, frozen=True):
         return {"large": True, "bytes": self.size, "preview": self.preview}
 
 
+class Debt(Struct, frozen=True):
+    """Where a task is to be remembered. *here*: in its own store, where whoever opens it can."""
+
+    namespace: str
+    here: bool
+
+
 class TaskState:
     """The fold of a task's entries. The same entries give the same state, in any process."""
 
@@ -93,6 +111,11 @@ class TaskState:
         self.outcome: Any = None
         self.keep: float | bool = True
         self.handed = False
+        #: Where it is to be remembered, and where it is.
+        self.debt: Debt | None = None
+        self.remembered: set[Debt] = set()
+        #: What it has said after it was told so from memory.
+        self.recalled: set[str] = set()
         #: How often it went back: a step of the same name is then another one.
         self.rewinds = 0
         self.error: str | None = None
@@ -105,6 +128,18 @@ class TaskState:
     def exists(self) -> bool:
         """Whether there is such a task."""
         return self.created_at is not None
+
+    @property
+    def owes(self) -> bool:
+        """Whether it is yet to be remembered."""
+        return self.debt is not None and not self.remembered
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has come of it yet."""
+        done = (self.results, self.in_doubt, self.progress, self.tried, self.waits, self.replans)
+        said = (self.decisions, self.discoveries, self.error)
+        return self.status == kinds.OPEN and not any((*done, *said))
 
     def copy(self) -> TaskState:
         """The same, as it is now: for a reader whose other threads go on."""
@@ -163,7 +198,12 @@ class TaskState:
     def _finished(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
         self.keep = body.get("keep", True)
+        owed = body.get("remember")
+        self.debt = None if owed is None else Debt(owed["namespace"], owed["here"])
         self.waits.clear()
+
+    def _remembered(self, body: dict[str, Any], _at: datetime) -> None:
+        self.remembered.add(Debt(body["namespace"], body["here"]))
 
     def _handed(self, _body: dict[str, Any], _at: datetime) -> None:
         self.handed = True
@@ -248,6 +288,8 @@ class TaskState:
         del self.decisions[body["decisions"] :]
         del self.discoveries[body["discoveries"] :]
         self.status, self.outcome, self.handed = kinds.OPEN, None, False
+        self.debt = None
+        self.remembered.clear()
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -276,9 +318,13 @@ class TaskState:
 
     def _decided(self, body: dict[str, Any], _at: datetime) -> None:
         self.decisions.append(Decision(body["decision"], body.get("because")))
+        if "recalled" in body:
+            self.recalled.add(plain(reasoned(self.decisions[-1])))
 
     def _discovered(self, body: dict[str, Any], _at: datetime) -> None:
         self.discoveries.append(body["discovery"])
+        if "recalled" in body:
+            self.recalled.add(plain(body["discovery"]))
 
     # -- looking at it -------------------------------------------------------------------------
 
@@ -334,12 +380,23 @@ class TaskState:
         kinds.REWOUND: _rewound,
         kinds.FINISHED: _finished,
         kinds.HANDED: _handed,
+        kinds.REMEMBERED: _remembered,
         kinds.FAILED: _failed,
     }
 
 
 #: Entries that a task writes each time it is opened, whether or not anything comes of it.
 FRUITLESS = frozenset({kinds.RESUMED, kinds.BEGAN, kinds.STOPPED, kinds.PROGRESS})
+
+
+def plain(text: str) -> str:
+    """*text* without what does not make it another memory."""
+    return " ".join(text.split())
+
+
+def reasoned(decision: Decision) -> str:
+    """What was decided, and why, in one text."""
+    return decision.decision + (f" (because {decision.because})" if decision.because else "")
 
 
 def _shown(result: Any) -> Any:

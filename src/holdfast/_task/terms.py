@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import Port
@@ -34,14 +34,22 @@ class Home(Struct, frozen=True):
     keeper: Keeper
     #: Who is handed the checkpoint of a task that has finished.
     heirs: list[Callable[[Checkpoint], Any]]
+    #: Makes the memory of a journal: that noun is none of ours.
+    remembers: Callable[..., Any]
 
     def journal(self, kind: str, id_: str) -> AsyncJournal:
         """The journal *id_* of some *kind*."""
         return AsyncJournal(self.port, self.codec, make_key(self.tenant, kind, id_), self.ttl)
 
+    def memory(self, namespace: str, embed: Any = None) -> Any:
+        """What is remembered in a *namespace* of this tenant."""
+        # What somebody took care to encrypt is not written out beside it.
+        private = type(self.codec) is not Codec
+        return self.remembers(self.journal("memory", namespace), embed=embed, private=private)
+
     def through(self, port: Port) -> Home:
         """The same place by another way."""
-        return Home(self.tenant, port, self.codec, self.ttl, self.keeper, self.heirs)
+        return structs.replace(self, port=port)
 
 
 class Terms(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,9 @@ def mcp(
             if http:
                 await _listen(tools, host, port, names)
             else:
+                # The SDK waits for a line that may never come before it lets itself be interrupted;
+                # and what a call has not written yet, nobody was told that it is.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 await server.serve_stdio(tools)
 
     with contextlib.suppress(KeyboardInterrupt):  # how people end it
@@ -115,6 +119,8 @@ async def _listen(tools: Tools, host: str, port: int, names: tuple[str, ...]) ->
     token = os.environ.get(TOKEN)
     if token is not None and len(token) < SHORTEST:
         raise Failure(f"${TOKEN} has under {SHORTEST} characters, which can be guessed.")
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        raise Failure(f"${TOKEN} has a space, a line's end or the like, which no header can carry.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listening:
         at = f"[{host}]" if ":" in host else host

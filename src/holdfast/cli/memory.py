@@ -16,7 +16,9 @@ from holdfast.cli.listing import AGE
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, pass_where, store_options
+from holdfast.errors import HoldfastError
 from holdfast.memory import KIND
+from holdfast.memory.entries import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory, Receipt, Remembered, Stats
 
 __all__ = ["memory"]
+
+#: Lines that are written by one append, which has a limit.
+AT_ONCE = 500
 
 namespace_argument = click.argument("namespace", metavar="NAMESPACE")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -83,8 +88,17 @@ def add(
     texts = list(_lines()) if text == ("-",) else [" ".join(text)]
     if len(texts) > 1 and said["key"]:
         raise click.UsageError("--key is for one text, and there are several lines.")
+    try:
+        drafts = [Draft.of({"text": one, **said}) for one in texts]
+    except HoldfastError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     with where.open(create=True, readonly=False) as store:
-        made = store.memory(namespace).remember_all([{"text": one, **said} for one in texts])
+        kept = store.memory(namespace)
+        # What was cut short can be done again: the same words are the same memory.
+        portions = (drafts[at : at + AT_ONCE] for at in range(0, len(drafts), AT_ONCE))
+        made = [one for portion in portions for one in kept.remember_all(portion)]
     if as_json:
         click.echo(document(made))
     else:
@@ -273,11 +287,16 @@ def _say_gone(gone: Receipt, screen: Screen) -> None:
         screen.line("forgot ", (safe(id_), "bold"))
     for id_ in gone.contexts:
         screen.line("took what quoted it from the context of ", (safe(id_), "bold"))
-    went = f"{gone.entries:,} entries of the store; {gone.indexed:,} texts and {gone.vectors:,}"
-    screen.block(f"{went} vectors of the index", indent=0, style="dim")
+    went = f"{_count(gone.entries, 'entry', 'entries')} of the store"
+    indexed = f"{_count(gone.indexed, 'text')} and {_count(gone.vectors, 'vector')} of the index"
+    screen.block(f"{went}; {indexed}", indent=0, style="dim")
     if not gone.scrubbed:
         words = "This store cannot overwrite by itself where they stood: free room may hold them."
         screen.block(words, indent=0, style="yellow")
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 # -- stats and reindex -----------------------------------------------------------------------------
@@ -342,7 +361,7 @@ def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
             most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10]
             yield name, ", ".join(f"{word} {count:,}" for word, count in most)
     yield "embedded", f"{found.embedded:,}" + (f" by {found.model}" if found.model else "")
-    yield "journal", f"{shown_size(found.size)}, {found.position:,} entries"
+    yield "journal", f"{shown_size(found.size)}, at entry {found.position:,}"
     yield "index", shown_size(found.index_size)
     if found.newest is not None:
         yield "newest", screen.since(found.newest)
@@ -374,4 +393,5 @@ def reindex(where: Where, *, namespace: str, embeddings: bool) -> None:
         bar.update(shown, description="Embedding", completed=0, total=None)
         kept.embed(progress=progress)
         found = kept.stats()
-    click.echo(f"{found.memories:,} memories, {found.embedded:,} of them with a vector.")
+    count = _count(found.memories, "memory", "memories")
+    click.echo(f"{count}, {found.embedded:,} with a vector.")

@@ -43,6 +43,8 @@ __all__ = [
 HTTP_PATH = "/mcp"
 #: Of one request, in bytes: a text of the longest that may be remembered, and to spare.
 MOST = 256 * 1024
+#: Seconds that requests have to end in when the server is told to; some never would.
+PARTING = 3
 
 INSTRUCTIONS = (
     "Memory that outlives this conversation: what earlier tasks and conversations have left. Call "
@@ -105,7 +107,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._wanted = f"Bearer {token}".encode()
+        self._wanted = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -120,8 +122,11 @@ class Guard:
 
     def _knows(self, scope: Scope) -> bool:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1:
+            return False
+        scheme, _, token = given[0].partition(b" ")
         # In constant time: how long a refusal takes tells nothing of the token.
-        return len(given) == 1 and hmac.compare_digest(given[0], self._wanted)
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._wanted)
 
 
 def application(tools: Tools, token: str, hosts: Iterable[str]) -> ASGIApp:
@@ -152,7 +157,11 @@ async def serve_http(
     port = listening.getsockname()[1]
     hosts = [form for name in names for form in (f"{name}:{port}", name)]
     config = uvicorn.Config(
-        application(tools, token, hosts), log_level="warning", access_log=False, server_header=False
+        application(tools, token, hosts),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=PARTING,
     )
     await uvicorn.Server(config).serve(sockets=[listening])
 

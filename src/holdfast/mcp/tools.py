@@ -20,6 +20,7 @@ from holdfast.errors import (
     TooLarge,
     WindowTooSmall,
 )
+from holdfast.ids import check_id, check_prefix
 from holdfast.mcp import asking, telling
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Tasks that `status` names; kinds, and characters of a memory, in `snapshot`.
 TASKS, KINDS, GLIMPSE = 20, 50, 200
+#: Characters of what is wrong with arguments, which may quote them.
+MISTAKE = 300
 
 NO_WRITING = (
     "This server only reads: nothing was changed. It was started without --allow-write, and only "
@@ -141,8 +144,8 @@ class Tools:
     ) -> None:
         self._store = store
         self._memory = memory
-        self._prefix = tasks
-        self._by = by
+        self._prefix = check_prefix(tasks)
+        self._by = check_id(by, "writer")
         self._trust = trust
         self.writes = writes
         self.specs = [spec for spec in SPECS if writes or not spec.writes]
@@ -159,7 +162,8 @@ class Tools:
         try:
             return Answer(await run(asking.read(arguments, spec.arguments)))
         except msgspec.ValidationError as error:
-            return Answer(f"These arguments do not fit: {error}.", failed=True)
+            words = telling.shortened(str(error), MISTAKE)
+            return Answer(f"These arguments do not fit: {words}.", failed=True)
         except HoldfastError as error:
             if not isinstance(error, _MISTAKES):
                 log.warning("%s: %s: %s", name, type(error).__name__, error)
@@ -195,16 +199,14 @@ class Tools:
 
     async def _status(self, _asked: asking.Status) -> str:
         stats = await self._memory.stats()
-        tasks = [
-            {"task": info.id, "status": info.status}
-            async for info in self._store.tasks(prefix=self._prefix, status="open")
-        ]
+        tasks: list[dict[str, Any]] = []
+        async for info in self._store.tasks(prefix=self._prefix, status="open"):
+            tasks.append({"task": info.id, "status": info.status})
+            if len(tasks) > TASKS:
+                break  # there may be a million
         writing = "read and write" if self.writes else "read only"
-        listed = telling.lines(
-            f"{len(tasks)} open tasks; {min(len(tasks), TASKS)} of them:",
-            tasks[:TASKS],
-            none="No task is open.",
-        )
+        some = "Some of the open tasks:" if len(tasks) > TASKS else "The open tasks:"
+        listed = telling.lines(some, tasks[:TASKS], none="No task is open.")
         return f"Access: {writing}. {_count(stats.memories)}.\n{listed}"
 
     async def _snapshot(self, asked: asking.Snapshot) -> str:
@@ -229,11 +231,7 @@ class Tools:
 
     async def _resume_context(self, asked: asking.ResumeContext) -> str:
         task = self._store.task(self._allowed(asked.task))
-        goal = (await task.checkpoint()).goal
-        hits = await self._memory.recall(goal[: asking.LINE])
-        return await task.resume_context(
-            max_tokens=asked.max_tokens, memories=[hit.recalled() for hit in hits]
-        )
+        return await task.resume_context(max_tokens=asked.max_tokens, memories=self._memory)
 
     def _allowed(self, task: str) -> str:
         # What may not be seen is not there: the answer tells no difference.
@@ -257,7 +255,10 @@ class Tools:
         return f"Remembered as {made.id}."
 
     async def _update(self, asked: asking.Update) -> str:
-        made = await self._memory.update(asked.id, asked.text, because=asked.because or None)
+        # Whoever said the older version did not say this.
+        made = await self._memory.update(
+            asked.id, asked.text, asked.because or None, by=self._by, trust=self._trust
+        )
         return f"Updated: {made.id} now stands for it."
 
     async def _forget(self, asked: asking.Forget) -> str:

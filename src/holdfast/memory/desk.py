@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
 from holdfast._textindex import Known
+from holdfast.errors import Conflict
 from holdfast.memory.embeddings import chosen, model_of
 from holdfast.memory.entries import Told, identity
 from holdfast.memory.places import index_of
@@ -20,8 +24,10 @@ from holdfast.memory.vectors import (
     unembedded,
 )
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from holdfast.backends.base import Backend, Head, Record
     from holdfast.journal import AsyncJournal
@@ -29,10 +35,12 @@ if TYPE_CHECKING:
     from holdfast.memory.index import Index
 
     Progress = Callable[[int, int], object]
+    #: What was found, and what is to be written.
+    Decision = tuple[T, Sequence[tuple[str, Any]]]
 
-__all__ = ["Desk"]
+__all__ = ["Desk", "now"]
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 #: Texts that are embedded in one call, and those that a recall does before it answers.
 BATCH, AT_RECALL = 64, 64
@@ -55,6 +63,11 @@ class Desk:
     def backend(self) -> Backend:
         """What keeps the journal."""
         return self._port.backend
+
+    @property
+    def namespace(self) -> str:
+        """What the memories are kept under."""
+        return self.journal.key.id
 
     async def call(self, method: Callable[..., T], *values: Any) -> T:
         """What blocks, where it may."""
@@ -101,32 +114,65 @@ class Desk:
         return index_of(self._port.backend, key.tenant, key.id, private=self._private)
 
     async def ask(self, question: Callable[..., T], *values: Any) -> T:
-        """What *question* makes of the index, which is first brought to where the journal is.
+        """What *question* makes of the index, which is first brought to where the journal is."""
 
-        An index that turns out to be damaged is made anew.
-        """
-        try:
+        async def answer() -> T:
             index = await self.follow()
             return await self._port.call(question, index, *values)
-        except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError):
-            index = await self._port.call(self._index)
-            await self._port.call(index.start_anew)
-        index = await self.follow()
-        return await self._port.call(question, index, *values)
+
+        return await self._with_index(answer)
+
+    async def decide(self, question: Callable[..., Decision[T]], *values: Any) -> tuple[T, int]:
+        """Write what *question* makes of the index, unless others write first: then ask again.
+
+        What it found besides, and when that was written; 0 if there was nothing to write.
+        """
+        while True:
+            (found, entries), position = await self.ask(_placed, question, *values)
+            if not entries:
+                return found, 0
+            with contextlib.suppress(Conflict):
+                return found, await self.write(entries, expect=position)
+
+    async def _with_index(self, act: Callable[[], Awaitable[T]]) -> T:
+        """What *act* comes to. An index of no use is made anew; one that cannot be, in memory."""
+        anew = False
+        while True:
+            try:
+                return await act()
+            except apsw.Error as error:
+                if self._private:
+                    raise
+                if not anew and not isinstance(error, apsw.BusyError):
+                    anew = True
+                    await self._port.call(self._throw_away)
+                else:
+                    # A full disk, a file that may not be written, or that another does not give up.
+                    log.warning("The index of a memory cannot be kept in its file: %s", error)
+                    self._private = True
+
+    def _throw_away(self) -> None:
+        with contextlib.suppress(OSError):
+            self._index().start_anew()
 
     async def follow(self, progress: Progress | None = None) -> Index:
         """The index, with all that the journal says by now."""
-        index = await self._port.call(self._index)
+        index, known = await self._port.call(self._known)
         for _ in range(TRIES):
+            # After the index: what others take in meanwhile must not look like another journal.
             head = await self.journal.head()
-            known = await self._port.call(index.known)
             if head is None:
                 if known is not None:
                     await self._port.call(index.empty)
                 return index
             if known == Known.of(head) or await self._take(index, head, known, progress):
                 return index
+            index, known = await self._port.call(self._known)
         return index  # others bring it up to date at this very moment
+
+    def _known(self) -> tuple[Index, Known | None]:
+        index = self._index()
+        return index, index.known()
 
     async def _take(
         self, index: Index, head: Head, known: Known | None, progress: Progress | None
@@ -147,11 +193,10 @@ class Desk:
                 return True
             known, after = now, upto
 
-    async def renew(self, progress: Progress | None) -> Index:
+    async def renew(self, progress: Progress | None) -> None:
         """Throw the index away and make it anew."""
-        index = await self._port.call(self._index)
-        await self._port.call(index.start_anew)
-        return await self.follow(progress)
+        await self._port.call(self._throw_away)
+        await self._with_index(lambda: self.follow(progress))
 
     # -- meaning -------------------------------------------------------------------------------
 
@@ -159,16 +204,24 @@ class Desk:
         """What *text* means; None where nothing is embedded."""
         if self._embed is None:
             return None
-        await self.embed(AT_RECALL)
-        return (await self._embedded([text]))[0]
+        (found,) = await self._embedded([text])
+        await self._with_index(lambda: self._embed_some(AT_RECALL, None, packed([found])))
+        return found
 
     async def embed(self, most: int | None, progress: Progress | None = None) -> int:
         """Embed up to *most* memories that have no vector yet, newest first; how many."""
         if self._embed is None:
             return 0
+        return await self._with_index(lambda: self._embed_some(most, progress))
+
+    async def _embed_some(
+        self, most: int | None, progress: Progress | None, like: Sequence[bytes] = ()
+    ) -> int:
+        """`embed`; what is there is to be *like* some vectors, or is made anew."""
         model = model_of(self._embed)
         index = await self.follow()
         await self._port.call(settle_model, index, model)
+        await self._port.call(_settle_length, index, like)
         total = await self._port.call(missing, index) if progress or most is None else 0
         done = 0
         while most is None or done < most:
@@ -177,6 +230,7 @@ class Desk:
             if not rows:
                 break
             vectors = packed(await self._meant(rows))
+            await self._port.call(_settle_length, index, vectors)
             new = [(n, id_, value) for (n, id_, *_), value in zip(rows, vectors, strict=True)]
             await self._port.call(put_vectors, index, model, new)
             done += len(rows)
@@ -196,13 +250,32 @@ class Desk:
     async def _embedded(self, texts: list[str]) -> Any:
         """What the user's function makes of *texts*, on a thread unless it is async."""
         embed: Any = self._embed
-        found = await self._port.call(embed, texts)
-        if hasattr(found, "__await__"):
-            found = await self._port.ask(lambda: found)
-        if len(found) != len(texts):
-            msg = f"The embedding function returned {len(found)} vectors for {len(texts)} texts."
+        if any(map(inspect.iscoroutinefunction, (embed, type(embed).__call__))):
+            found = await self._port.ask(embed, texts)
+        else:
+            found = await self._port.call(embed, texts)
+            if hasattr(found, "__await__"):
+                found = await self._port.ask(lambda: found)
+        count = len(found) if hasattr(found, "__len__") else "no list of"
+        if count != len(texts):
+            msg = f"The embedding function returned {count} vectors for {len(texts)} texts."
             raise ValueError(msg)
         return found
+
+
+def _settle_length(index: Index, like: Sequence[bytes]) -> None:
+    """Vectors of another length are another model's, whatever it is called."""
+    length = index.value("SELECT length(value) FROM vector LIMIT 1")
+    if like and length not in (None, len(like[0])):
+        with index.writing() as database:
+            database.execute("DELETE FROM vector")
+
+
+def _placed(index: Index, question: Callable[..., T], *values: Any) -> tuple[T, int]:
+    """What *question* makes of the index, and how far in the journal that holds."""
+    with index.lock:
+        known = index.known()
+        return question(index, *values), 0 if known is None else known.seen
 
 
 def _continues(known: Known, head: Head) -> bool:

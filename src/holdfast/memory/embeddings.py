@@ -15,8 +15,9 @@ __all__ = ["Local", "chosen", "model_of"]
 
 #: The file of the model that was measured.
 SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-#: Numbers of a vector; pieces of words it reads; texts in one run.
-WIDTH, LONGEST, AT_ONCE = 384, 256, 16
+#: Numbers of a vector; pieces of words it reads; texts in one run: more take memory, and no less
+#: time.
+WIDTH, LONGEST, AT_ONCE = 384, 256, 4
 
 
 def chosen(embed: Any) -> Callable[[list[str]], Any] | None:
@@ -70,7 +71,7 @@ class Local:
 
     @classmethod
     def shared(cls) -> Local:
-        """The one of this process: it takes some 50 MB, and a moment to load."""
+        """The one of this process: it takes some 200 MB, and a moment to load."""
         with cls._guard:
             if cls._one is None:
                 cls._one = cls()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from holdfast.errors import TooLarge
 from holdfast.ids import check_id, check_seconds
 
 if TYPE_CHECKING:
@@ -15,7 +17,17 @@ if TYPE_CHECKING:
 
     from holdfast.memory.hits import Remembered
 
-__all__ = ["Draft", "Told", "identity", "is_id", "link", "living", "quotes", "successor"]
+__all__ = [
+    "Draft",
+    "Told",
+    "identity",
+    "instant",
+    "is_id",
+    "link",
+    "living",
+    "quotes",
+    "successor",
+]
 
 REMEMBERED = "remembered"
 SUPERSEDED = "superseded"  # a memory by another one: {id, other, because}
@@ -30,6 +42,8 @@ DIGITS = 24
 PREFIX = "m-"
 #: Characters from which on a context that lies within a text is taken to quote it.
 PIECE = 20
+#: Characters of a text and its context: what is stored can be written again by a rewriting.
+LONGEST = 1_000_000
 
 
 class Told(Struct, frozen=True, gc=False):
@@ -72,7 +86,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         if isinstance(item, Draft):
             return item
         fields: dict[str, Any] = {"text": item} if isinstance(item, str) else dict(item)
-        unknown = fields.keys() - set(cls.__struct_fields__)
+        unknown = fields.keys() - set(cls.__struct_fields__) | fields.keys() & {"supersedes"}
         if unknown or "text" not in fields:
             what = ", ".join(sorted(unknown)) or "no text"
             msg = f"remember_all() takes texts, or dicts with what remember() takes; not {what}."
@@ -89,13 +103,24 @@ class Draft(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None:
                 check_id(value, f"memory's {name}")
-        if self.trust is not None and not 0 <= self.trust <= 1:
-            raise ValueError(f"trust is from 0 to 1, not {self.trust!r}.")
+        self._check_context()
+        self._check_figures()
+
+    def _check_context(self) -> None:
         context: Any = self.context
         if context is not None and not isinstance(context, str):
             raise TypeError("A memory's context is text.")
-        if self.valid_from is not None and self.valid_from.tzinfo is None:
-            raise ValueError("valid_from needs a time zone: datetime.now(UTC), for example.")
+        size = len(self.text) + len(context or "")
+        if size > LONGEST:
+            msg = f"A memory has up to {LONGEST:,} characters, with its context; not {size:,}."
+            raise TooLarge(msg, "text")
+
+    def _check_figures(self) -> None:
+        trust: Any = self.trust
+        if trust is not None and not (isinstance(trust, (int, float)) and 0 <= trust <= 1):
+            raise ValueError(f"trust is a number from 0 to 1, not {trust!r:.80}.")
+        if self.valid_from is not None:
+            instant(self.valid_from, "valid_from")
         if self.ttl is not None:
             check_seconds(self.ttl, "ttl")
 
@@ -111,8 +136,18 @@ class Draft(Struct, frozen=True, kw_only=True):
         if self.supersedes:
             found["supersedes"] = list(self.supersedes)
         if self.valid_from is not None:
-            found["from"] = self.valid_from.astimezone(UTC).isoformat()
+            found["from"] = instant(self.valid_from, "valid_from").isoformat()
         return found
+
+
+def instant(at: Any, what: str) -> datetime:
+    """*at* in UTC; `ValueError` if nobody knows when that is."""
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise ValueError(f"{what} is a datetime with a time zone: datetime.now(UTC), for example.")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{what} is a time that no calendar here has: {at}.") from error
 
 
 def _tags(tags: Iterable[str] | str) -> tuple[str, ...]:
@@ -140,11 +175,22 @@ def is_id(text: str) -> bool:
 
 
 def quotes(context: str | None, texts: Collection[str]) -> bool:
-    """Whether a *context* holds one of *texts*, or is a piece of one."""
+    """Whether a *context* holds one of *texts*, or is a piece of one; spaces do not count.
+
+    >>> quotes("before: no, never", ["no"]), quotes("we know", ["no"])
+    (True, False)
+    """
     if not context:
         return False
-    piece = len(context) >= PIECE
-    return any(text in context or (piece and context in text) for text in texts)
+    within = " ".join(context.split())
+    return any(_quotes(within, " ".join(text.split())) for text in texts)
+
+
+def _quotes(context: str, text: str) -> bool:
+    if len(context) >= PIECE and context in text:
+        return True
+    # As words of its own: a short text is a part of many a word.
+    return text in context and bool(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context))
 
 
 def living(told: Iterable[Told]) -> list[Told]:
@@ -194,19 +240,20 @@ def link(id_: str, other: str, because: str | None) -> dict[str, Any]:
 
 def successor(old: list[Remembered], text: str) -> Draft:
     """A draft that says *text* in the place of *old* memories, and is found by what they were."""
-    first, many = old[0], len(old) > 1
+    first = old[0]
     same = {
         name: value
         for name in ("source", "by", "trust", "context")
         if len({getattr(one, name) for one in old}) == 1
         and (value := getattr(first, name)) is not None
     }
-    ends = None if many or first.expires_at is None else first.expires_at - first.at
+    # What was to be gone by then is not to outlive it in other words.
+    lives = [one.expires_at - one.at for one in old if one.expires_at is not None]
     return Draft(
         text=text,
         kind=first.kind,
         tags=_tags(tag for one in old for tag in one.tags),
-        ttl=None if ends is None else ends.total_seconds(),
+        ttl=min(lives).total_seconds() if lives else None,
         supersedes=tuple(one.id for one in old),
         **same,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast._task.fence import ABSENT, SHORT, WHOLE, Line, Section, fenced
+from holdfast._recovery import Recalled, origin
+from holdfast._task.fence import ABSENT, SHORT, WHOLE, Line, Section, omitted
 from holdfast.tokens import PER_MESSAGE, Counter, estimate_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from holdfast.memory.hits import Hit
 
@@ -20,6 +21,9 @@ PREAMBLE = (
     "may be out of date: check it before you rely on it."
 )
 
+#: What may have to be said, at its longest.
+_LEFT_OUT = "\n\nLeft out for want of room: {0:,} of {0:,} memories."
+
 
 def messages(
     hits: list[Hit], most: int | None, count: Callable[[str], int] | Counter | None = None
@@ -27,12 +31,14 @@ def messages(
     """*hits* as a system's message of ours and a user's with the data, in up to *most* tokens."""
     counted = count.text if isinstance(count, Counter) else count or estimate_text
     section = Section("Remembered", "memories", [_line(hit) for hit in hits])
-    room = None if most is None else most - counted(PREAMBLE) - 2 * PER_MESSAGE
-    if room is not None:
-        _fit(section, room - counted(section.frame), counted)
-    text = section.render()
-    if not text:
+    if most is not None:
+        room = most - counted(PREAMBLE) - 2 * PER_MESSAGE - counted(section.frame)
+        _fit(section, room, counted)
+        if not section.empty and omitted([section]):
+            _fit(section, room - counted(_LEFT_OUT.format(len(hits))), counted)
+    if section.empty:
         return []
+    text = "\n\n".join(filter(None, [section.render(), omitted([section])]))
     return [{"role": "system", "content": PREAMBLE}, {"role": "user", "content": text}]
 
 
@@ -45,16 +51,4 @@ def _fit(section: Section, room: int, count: Callable[[str], int]) -> None:
 
 
 def _line(hit: Hit) -> Line:
-    return Line(hit.text, note=f" ({', '.join(_origin(hit))})")
-
-
-def _origin(hit: Hit) -> Iterator[str]:
-    """In our words; what is not ours is fenced."""
-    yield f"from {fenced(hit.source[:SHORT])}" if hit.source else "source unknown"
-    if hit.by:
-        yield f"said by {fenced(hit.by[:SHORT])}"
-    yield f"{hit.at:%Y-%m-%d}, {hit.age.days} days old"
-    if hit.trust is not None:
-        yield f"trust {hit.trust:.2g}"
-    if hit.contradicted_by:
-        yield "disputed by another memory"
+    return Line(hit.text, note=f" ({', '.join(origin(Recalled.of(hit), hit.at + hit.age))})")

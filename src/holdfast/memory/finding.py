@@ -25,9 +25,9 @@ __all__ = ["Query", "find"]
 
 #: How many candidates each way of looking gives at least, and for each hit that is wanted.
 LEAST, EACH = 50, 5
-#: Texts from which on common words of a query are left out; what is common: that with which more
-#: texts would match than these; and how many words are looked for in any case.
-FEW, ENOUGH, SURE = 2_000, 4_000, 3
+#: Texts that are scored for a query: where more have a word of it, those that have a rare one; and
+#: how many of its words count as rare in any case.
+ENOUGH, SURE = 4_000, 3
 #: Texts under which BM25 has too few to count.
 SMALL = 100
 
@@ -51,7 +51,7 @@ class Query(Struct, frozen=True, kw_only=True):
         return max(LEAST, EACH * self.k)
 
 
-class _Scored(Struct, frozen=True):
+class _Scored(Struct, frozen=True, gc=False):
     """A memory by its row, with its score and what that is made of."""
 
     score: float
@@ -93,15 +93,25 @@ def _by_words(index: Index, query: Query) -> dict[int, float]:
         return {}
     if total < SMALL:
         return _covered(index, query, total, known)
-    match = matching(_telling(found) if total >= FEW else found)
-    rows = matches(index, match, query.filters, query.now, query.most)
+    rows = _matching(index, query, found)
     # A text may have a word more than once, and so more than all of the query.
     most = max([ideal(total, known.values()), *(score for _, score in rows)])
     return {n: score / most for n, score in rows}
 
 
+def _matching(index: Index, query: Query, counts: dict[str, int]) -> list[tuple[int, float]]:
+    """Rows with any of the words; where those are many, at best only rows with a rare one."""
+    asked = (index, matching(counts), query.filters, query.now, query.most)
+    if sum(counts.values()) > ENOUGH:
+        rows = matches(*asked, among=matching(_telling(counts)))
+        # Fewer, if filters let others pass.
+        if len(rows) == query.most:
+            return rows
+    return matches(*asked)
+
+
 def _telling(counts: dict[str, int]) -> Iterator[str]:
-    """The rarest words, until they are in so many texts that one more would say little."""
+    """The rarest words, until they are in so many texts that the best have one of them."""
     rows = 0
     for number, (word, count) in enumerate(sorted(counts.items(), key=lambda pair: pair[1])):
         rows += count
@@ -151,7 +161,7 @@ def _rows(
     """What is good enough, with its memory, read a few at a time."""
     least = query.min_score
     good = [one for one in scored if least is None or one.score >= least]
-    step = query.k + LEAST // 5
+    step = query.k + 2
     for start in range(0, len(good), step):
         some = good[start : start + step]
         memories = index.rows([one.n for one in some])

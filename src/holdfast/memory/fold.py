@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,14 @@ INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, key, 
                    supersedes)
 VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_AGAIN = """
+UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
+                  at = ?, valid = ?, expires = ?
+WHERE n = ?
+"""
 _WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
 _NO_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Fold:
@@ -58,11 +64,46 @@ class Fold:
         new = self._new(told)
         first = (self._run("SELECT max(n) FROM memory").fetchone() or (0,))[0] or 0
         rows = list(enumerate(new, first + 1))
+        self._database.executemany(_MEMORY, [_row(n, one) for n, one in rows])
+        self._index(rows)
+        if len(new) < len(told):
+            fresh = set(map(id, new))
+            for one in told:
+                if id(one) not in fresh:
+                    self._remember_again(one)
+
+    def _index(self, rows: list[tuple[int, Told]]) -> None:
+        """What else is kept of new rows: their words and tags."""
         many = self._database.executemany
-        many(_MEMORY, [_row(n, one) for n, one in rows])
         many(_WORDS, [(n, *_words(one.body)) for n, one in rows])
         tagged = [(tag, n) for n, one in rows for tag in one.body.get("tags", ())]
         many("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
+
+    def _remember_again(self, one: Told) -> None:
+        """It holds for as long as any who told it said; the first key that it was given stays."""
+        which = "SELECT n, text, context, superseded, valid, expires FROM memory WHERE id = ?"
+        found: Any = self._run(which, (one.body["id"],)).fetchone()
+        if found is None:
+            return  # its key was another's
+        n, text, context, superseded, valid, expires = found
+        key, at, begins, ends, _ = _row(n, one)[-5:]
+        if expires is not None and expires <= at and superseded is None:
+            self._run(_NO_WORDS, (n, *_words({"text": text, "context": context})))
+            self._revive(n, one)
+        elif valid is not None or expires is not None:
+            since = None if None in (valid, begins) else min(valid, begins)
+            until = None if None in (expires, ends) else max(expires, ends)
+            self._run("UPDATE memory SET valid = ?, expires = ? WHERE n = ?", (since, until, n))
+        if key is not None:
+            self._run("UPDATE OR IGNORE memory SET key = ? WHERE n = ? AND key IS NULL", (key, n))
+
+    def _revive(self, n: int, one: Told) -> None:
+        """Told again after it had expired, it is as this time; what it was of use for stays."""
+        for table in ("tag", "vector"):
+            self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - all from here
+        _, _, *said, _key, at, begins, ends, _ = _row(n, one)
+        self._run(_AGAIN, (*said, at, begins, ends, n))
+        self._index([(n, one)])
 
     def _new(self, told: list[Told]) -> list[Told]:
         known = {*self._among("id", told), *self._among("key", told)}
@@ -202,4 +243,5 @@ def _words(body: dict[str, Any]) -> tuple[str, str | None]:
 
 
 def _micros(at: str) -> int:
-    return round(datetime.fromisoformat(at).timestamp() * 1_000_000)
+    # Not by a float, which rounds the last of the year 9999 up.
+    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(microseconds=1)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
+from holdfast._textindex import spaced
 from holdfast.backends.base import from_micros
+from holdfast.errors import MemoryNotFound
+from holdfast.ids import check_id
+from holdfast.memory.changing import present
 from holdfast.memory.desk import now
 from holdfast.memory.entries import FORGOTTEN, quotes
 from holdfast.memory.hits import Receipt
@@ -20,23 +26,30 @@ if TYPE_CHECKING:
 
 __all__ = ["forget"]
 
+_WORD = re.compile(r"[^\W_]+")
+
 
 async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Receipt:
     """Forget *ids* and what is *chosen*: first it is said, then done.
 
-    From that word on nobody recalls them; whoever forgets next finishes what a crash left undone.
+    From that word on nobody recalls them; whoever forgets next, be it something that is not there,
+    finishes what a crash left undone.
     """
-    going, contexts, vectors = await desk.ask(_going, ids, chosen, now())
+    try:
+        going, contexts, vectors = await desk.ask(_going, ids, chosen, now(), desk.namespace)
+    except MemoryNotFound:
+        await _finish(desk)
+        raise
     if not going:
+        await _finish(desk)
         return Receipt()
     at = await desk.write([(FORGOTTEN, {"ids": going})])
     done = await rewrite(desk)
     scrubbed = await scrub(desk)
-    await desk.ask(_scrub)
     return Receipt(
         ids=tuple(going),
         contexts=tuple(contexts),
-        journals=(f"{desk.journal.key.kind}/{desk.journal.key.id}",),
+        journals=(f"{desk.journal.key.kind}/{desk.namespace}",),
         entries=done.entries,
         bytes=done.bytes,
         indexed=len(going),
@@ -46,14 +59,21 @@ async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Rece
     )
 
 
-def _scrub(index: Index) -> None:
-    index.scrub()
+async def _finish(desk: Desk) -> None:
+    """Do what somebody has said before, who then came to grief."""
+    head = await desk.journal.head()
+    if head is not None:
+        told = await desk.told(head.floor, head.seq)
+        if any(one.type == FORGOTTEN for one in told):
+            await rewrite(desk)
+        await scrub(desk)
 
 
 def _going(
-    index: Index, ids: Sequence[str], chosen: dict[str, Any], at: int
+    index: Index, ids: Sequence[str], chosen: dict[str, Any], at: int, namespace: str
 ) -> tuple[list[str], list[str], int]:
     """What goes; whose context quotes it; how many vectors that are."""
+    present(index, ids, namespace)
     named = list(dict.fromkeys([*ids, *_chosen(index, chosen, at)]))
     older, newer = index.family(named)
     # What was made from these goes with them; what else that was made from stays, and counts again.
@@ -68,15 +88,40 @@ def _going(
 
 def _chosen(index: Index, chosen: dict[str, Any], at: int) -> list[str]:
     found: list[list[str]] = []
+    for name in chosen.keys() - {"expired"}:
+        check_id(chosen[name], f"{name} to forget")
     if "source" in chosen:
         found.append(index.ids("m.source = ?", chosen["source"]))
     if "tag" in chosen:
         tagged = "m.n IN (SELECT t.n FROM tag t WHERE t.tag = ?)"
         found.append(index.ids(tagged, chosen["tag"]))
     if "subject" in chosen:
-        found.append(index.about(chosen["subject"]))
+        found.append(_about(index, chosen["subject"]))
     if "expired" in chosen:
-        found.append(index.ids("m.expires <= ?", at))
+        # An older version takes no newer one with it.
+        found.append(index.ids("m.expires <= ? AND m.superseded IS NULL", at))
     # Several conditions narrow it down.
     common = set(found[0]).intersection(*found[1:]) if found else set()
     return [id_ for id_ in found[0] if id_ in common] if found else []
+
+
+def _about(index: Index, subject: str) -> list[str]:
+    """Those with *subject* as a tag or in their words: as it is, while recall takes word stems."""
+    wanted = _plain(subject).rstrip()
+    return [
+        one.id
+        for one in index.get(index.about(subject)).values()
+        if subject in one.tags
+        or any(
+            f"{wanted}{end} " in _plain(text)
+            for text in (one.text, one.context or "")
+            for end in ("", "s")  # of many, or of somebody
+        )
+    ]
+
+
+def _plain(text: str) -> str:
+    """The words of a text, without accents, each between spaces."""
+    letters = unicodedata.normalize("NFKD", spaced(text).casefold())
+    bare = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return f" {' '.join(_WORD.findall(bare))} "

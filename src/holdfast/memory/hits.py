@@ -78,7 +78,7 @@ class Hit(Remembered, frozen=True, kw_only=True):
 
     def recalled(self) -> Recalled:
         """As `Task.resume_context` takes it."""
-        return Recalled(self.text, self.source, self.at, self.score)
+        return Recalled.of(self)
 
 
 class Receipt(Struct, frozen=True, kw_only=True):

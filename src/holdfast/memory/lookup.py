@@ -61,15 +61,25 @@ def _counted(index: Index) -> dict[str, int]:
 
 
 def matches(
-    index: Index, match: str, filters: dict[str, Any], now: int, limit: int
+    index: Index,
+    match: str,
+    filters: dict[str, Any],
+    now: int,
+    limit: int,
+    *,
+    among: str | None = None,
 ) -> list[tuple[int, float]]:
-    """Rows by words, with what BM25 gives them, the best first."""
+    """Rows by words, with what BM25 gives them, the best first; only rows that *among* matches."""
     where, values = filtered(filters)
+    if among is not None:
+        # A plus, so that it sieves what is found: to score a row costs most.
+        where += " AND +words.rowid IN (SELECT rowid FROM words WHERE words MATCH ?)"
+        values.append(among)
     if index.value("SELECT 1 FROM memory WHERE expires NOTNULL LIMIT 1"):
         where += " AND (m.expires IS NULL OR m.expires > ?)"
         values.append(now)
     # Only where it must be: a row of the table costs more than one of the words.
-    joined = "" if where == "1" else "JOIN memory m ON m.n = words.rowid"
+    joined = "JOIN memory m ON m.n = words.rowid" if "m." in where else ""
     # Not by FTS5's own "rank", which takes half as long again.
     sql = (
         f"SELECT words.rowid, bm25(words, 1.0, {CONTEXT}) AS score FROM words {joined}"  # noqa: S608

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._faces import Face, blocking
-from holdfast.backends.base import from_micros
-from holdfast.errors import IdReused, MemoryNotFound
+from holdfast.backends.base import UNSET, UnsetType, from_micros
 from holdfast.memory.hits import Hit, Receipt, Remembered, Stats
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.tokens import Counter
 
 __all__ = ["KIND", "AsyncMemory", "Memory"]
+
+T = TypeVar("T")
 
 KIND = "memory"
 
@@ -90,44 +92,34 @@ class AsyncMemory:
         if not drafts:
             return []
         named = [(self._desk.identify(draft), draft) for draft in drafts]
-        known = await self._known(named) if any(draft.key for draft in drafts) else {}
-        new = [(id_, draft) for id_, draft in named if id_ not in known]
-        at = 0
-        if new:
-            bodies = [(entries.REMEMBERED, draft.body(id_)) for id_, draft in new]
-            at = await self._desk.write(bodies)
+        if any(draft.key for draft in drafts):
+            return await self._remember_keyed(named)
+        at = await self._desk.write([(entries.REMEMBERED, one.body(id_)) for id_, one in named])
+        return [_made(id_, draft, at) for id_, draft in named]
+
+    async def _remember_keyed(self, named: list[tuple[str, Draft]]) -> list[Remembered]:
+        from holdfast.memory.changing import keyed  # noqa: PLC0415 - as above
+        from holdfast.memory.desk import now  # noqa: PLC0415
+
+        known, at = await self._desk.decide(keyed, named, self.namespace, from_micros(now()))
         return [known.get(id_) or _made(id_, draft, at) for id_, draft in named]
-
-    async def _known(self, named: list[tuple[str, Draft]]) -> dict[str, Remembered]:
-        """Which of them there are; `IdReused` if a key stands for something else."""
-        keys = {draft.key: id_ for id_, draft in named if draft.key}
-
-        def look(index: Index) -> tuple[dict[str, Remembered], dict[str, Remembered | None]]:
-            return index.get([id_ for id_, _ in named]), {key: index.keyed(key) for key in keys}
-
-        known, keyed = await self._desk.ask(look)
-        for key, found in keyed.items():
-            if found is not None and found.id != keys[key]:
-                msg = (
-                    f"The key {key!r} was used in memory {self.namespace!r} for other words, and "
-                    "nothing was written. Give new words a new key, or update() the memory."
-                )
-                raise IdReused(msg)
-        return known
 
     async def learn(self, checkpoint: Checkpoint) -> list[Remembered]:
         """Remember a task's outcome, decisions and discoveries, with where they come from.
 
-        Of the same task again nothing is doubled; what it had recalled is not new, and stays as it
-        was.
+        Of the same task again nothing is doubled, and another outcome takes the place of its first,
+        as with `update`. What it had recalled is not new, and stays as it was.
         """
-        from holdfast.memory.learning import learned  # noqa: PLC0415 - as above
+        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
+        from holdfast.memory.learning import lessons  # noqa: PLC0415
 
-        drafts = [(self._desk.identify(draft), draft) for draft in learned(checkpoint)]
-        known = await self._desk.ask(_get, [id_ for id_, _ in drafts])
-        fresh = [draft for id_, draft in drafts if id_ not in known]
-        made = {one.id: one for one in await self.remember_all(fresh)}
-        return list({id_: known.get(id_) or made[id_] for id_, _ in drafts}.values())
+        found: dict[str, Remembered] = {}
+        while True:
+            moment = from_micros(now())
+            left, at = await self._desk.decide(lessons, checkpoint, self._desk.identify, moment)
+            found |= left.known | {id_: _made(id_, left.drafts[id_], at) for id_ in left.new}
+            if not left.more:
+                return [found[id_] for id_ in left.drafts]
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -193,21 +185,23 @@ class AsyncMemory:
         from holdfast.memory.desk import now  # noqa: PLC0415 - as above
         from holdfast.memory.relating import related  # noqa: PLC0415
 
-        await self.get(id)
-        return await self._desk.ask(related, id, k, now())
+        return await self._about([id], related, k, now())
 
     # -- one by one ----------------------------------------------------------------------------
 
     async def get(self, id: str) -> Remembered:
         """The memory *id*, superseded or not; `MemoryNotFound` if it is not in this namespace."""
-        found = (await self._desk.ask(_get, [id])).get(id)
-        if found is None:
-            msg = (
-                f"There is no memory {id!r} in {self.namespace!r}. It was forgotten, or belongs to "
-                "another namespace; recall() and all() show which there are."
-            )
-            raise MemoryNotFound(msg)
-        return found
+        return await self._about([id], _itself)
+
+    async def _about(self, ids: list[str], question: Callable[..., T], *values: Any) -> T:
+        """What *question* makes of the index and these memories, which are there."""
+        from holdfast.memory.changing import present  # noqa: PLC0415 - as above
+
+        def ask(index: Index) -> T:
+            with index.lock:
+                return question(index, present(index, ids, self.namespace), *values)
+
+        return await self._desk.ask(ask)
 
     async def all(
         self,
@@ -227,30 +221,29 @@ class AsyncMemory:
 
     async def history(self, id: str) -> list[Remembered]:
         """The versions of a memory, oldest first: what it replaced, and what replaced it."""
-        await self.get(id)
-        return await self._desk.ask(_history, id)
+        return await self._about([id], _history)
 
-    async def update(self, id: str, text: str, because: str | None = None) -> Remembered:
-        """Replace what memory *id* says, or its newest version. `history` shows them all."""
-        from holdfast.memory import entries  # noqa: PLC0415 - as above
-
-        old = await self.get(id)
-        while old.superseded_by is not None:
-            old = await self.get(old.superseded_by)
-        if " ".join(old.text.split()) == " ".join(text.split()):
-            return old
-        draft = entries.successor([old], text)
-        return await self._supersede([old], draft, because)
-
-    async def _supersede(
-        self, old: list[Remembered], draft: Draft, because: str | None
+    async def update(
+        self,
+        id: str,
+        text: str,
+        because: str | None = None,
+        *,
+        by: str | UnsetType | None = UNSET,
+        trust: float | UnsetType | None = UNSET,
     ) -> Remembered:
-        from holdfast.memory import entries  # noqa: PLC0415 - as above
+        """Replace what memory *id* says, or its newest version. `history` shows them all.
 
-        id_ = self._desk.identify(draft)
-        new = [(entries.REMEMBERED, draft.body(id_))]
-        new += [(entries.SUPERSEDED, entries.link(one.id, id_, because)) for one in old]
-        return _made(id_, draft, await self._desk.write(new))
+        *by* and *trust* are those of the older version, unless others are given: who changes what
+        somebody else has said should say so.
+        """
+        from holdfast.memory.changing import update  # noqa: PLC0415 - as above
+
+        given = {"by": by, "trust": trust}
+        said = {name: value for name, value in given.items() if value is not UNSET}
+        question = partial(update, because=because, said=said)
+        made, at = await self._desk.decide(question, self._desk, id, text)
+        return made if isinstance(made, Remembered) else _made(*made, at)
 
     async def confirm(self, id: str, *, by: str | None = None) -> Remembered:
         """Note that it is so; that counts as a use."""
@@ -263,8 +256,7 @@ class AsyncMemory:
             await self._note("used", list(dict.fromkeys(ids)))
 
     async def _note(self, what: str, ids: list[str], by: str | None = None) -> None:
-        for id_ in ids:
-            await self.get(id_)
+        await self._about(ids, _itself)
         await self._desk.write([(what, {"ids": ids} | ({"by": by} if by else {}))])
 
     async def contradict(self, id: str, by: str, *, because: str | None = None) -> Remembered:
@@ -272,15 +264,10 @@ class AsyncMemory:
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
-        from holdfast.memory import entries  # noqa: PLC0415 - as above
+        from holdfast.memory.changing import contradiction  # noqa: PLC0415 - as above
 
-        old = await self.get(id)
-        if entries.is_id(by):
-            other = (await self.get(by)).id
-        else:
-            said = await self.remember(by, kind=old.kind, tags=old.tags, context=old.context)
-            other = said.id
-        await self._desk.write([(entries.CONTRADICTED, entries.link(id, other, because))])
+        question = partial(contradiction, because=because)
+        await self._desk.decide(question, self._desk, id, by)
         return await self.get(id)
 
     # -- less ----------------------------------------------------------------------------------
@@ -300,8 +287,6 @@ class AsyncMemory:
         """
         from holdfast.memory.forgetting import forget  # noqa: PLC0415 - as above
 
-        for id_ in ids:
-            await self.get(id_)
         wanted = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
         chosen = {name: value for name, value in wanted.items() if value is not None}
         if not ids and not chosen:
@@ -322,6 +307,7 @@ class AsyncMemory:
         from which on two are put together.
         """
         from holdfast.memory import entries  # noqa: PLC0415 - as above
+        from holdfast.memory.changing import merged  # noqa: PLC0415
         from holdfast.memory.desk import now  # noqa: PLC0415
         from holdfast.memory.relating import groups  # noqa: PLC0415
 
@@ -330,7 +316,10 @@ class AsyncMemory:
             text = await self._desk.user(merge, group)
             if text is not None:
                 draft = entries.successor(group, text)
-                made.append(await self._supersede(group, draft, "consolidated"))
+                id_ = self._desk.identify(draft)
+                # One that was forgotten while it was merged must not live on in other words.
+                written, at = await self._desk.decide(merged, group, id_, draft)
+                made += [_made(id_, draft, at)] if written else []
         return made
 
     # -- the whole -----------------------------------------------------------------------------
@@ -399,8 +388,8 @@ class Memory(Face[AsyncMemory]):
     reindex = blocking(AsyncMemory.reindex)
 
 
-def _get(index: Index, ids: list[str]) -> dict[str, Remembered]:
-    return index.get(ids)
+def _itself(_: Index, found: list[Remembered]) -> Remembered:
+    return found[0]
 
 
 def _all(
@@ -413,7 +402,8 @@ def _all(
     return index.all(filters, now, limit, live=live)
 
 
-def _history(index: Index, id_: str) -> list[Remembered]:
+def _history(index: Index, of: list[Remembered]) -> list[Remembered]:
+    id_ = of[0].id
     older, newer = index.family([id_])
     found = index.get([*older, id_, *newer])
     return sorted(found.values(), key=lambda one: (one.at, one.id in newer, one.id == id_))
@@ -439,12 +429,12 @@ _SAME = (
 def _filters(
     kinds: Iterable[str] | None, tags: Iterable[str] | None, since: datetime | None
 ) -> dict[str, Any]:
-    if since is not None and since.tzinfo is None:
-        raise ValueError("since needs a time zone: datetime.now(UTC) - timedelta(days=7), say.")
+    from holdfast.memory.entries import instant  # noqa: PLC0415 - as above
+
     return {
         "kinds": _several(kinds),
         "tags": _several(tags),
-        "since": None if since is None else round(since.timestamp() * 1_000_000),
+        "since": None if since is None else round(instant(since, "since").timestamp() * 1_000_000),
     }
 
 

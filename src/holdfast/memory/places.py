@@ -20,6 +20,8 @@ OPEN = 32
 
 _OPEN: weakref.WeakKeyDictionary[Backend, dict[tuple[str, str, str], Index]]
 _OPEN = weakref.WeakKeyDictionary()
+#: Those that are in use though no longer kept open, too.
+_EVERY: weakref.WeakSet[Index] = weakref.WeakSet()
 _GUARD = threading.Lock()
 
 
@@ -31,13 +33,10 @@ def index_of(backend: Backend, tenant: str, namespace: str, *, private: bool = F
         indexes = _OPEN.setdefault(backend, {})
         index = indexes.pop(name, None) or Index(path or MEMORY)
         indexes[name] = index  # the last to go
+        _EVERY.add(index)
         while len(indexes) > OPEN:
             del indexes[next(iter(indexes))]  # closed when the last who uses it is done
     return index
-
-
-def _all() -> list[Index]:
-    return [index for indexes in _OPEN.values() for index in indexes.values()]
 
 
 _resting: list[Index] = []
@@ -46,7 +45,7 @@ _resting: list[Index] = []
 def _before_fork() -> None:
     """No connection may be in two processes."""
     _GUARD.acquire()
-    _resting[:] = _all()
+    _resting[:] = _EVERY
     for index in _resting:
         index.lock.acquire()
         index.let_go()

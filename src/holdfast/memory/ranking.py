@@ -43,12 +43,13 @@ CONTEXT = 0.5
 SAME = 0.9
 
 _WORD = re.compile(r"\w+")
+_DIGIT = re.compile(r"\d")
 _DAY = 86_400.0
 #: Uses within a minute are as one that is a minute old.
 _YOUNGEST = 60.0
 
 
-class Parts(Struct, frozen=True):
+class Parts(Struct, frozen=True, gc=False):
     """The parts of a score, each from 0 to 1; *meaning* is None where there are no embeddings."""
 
     words: float
@@ -87,7 +88,7 @@ def activation(ages: Sequence[float]) -> float:
     >>> activation([86_400.0 * 100]) < activation([86_400.0 * 100, 86_400.0 * 10]) < 0.5
     True
     """
-    total = sum(1 / math.sqrt(max(age, _YOUNGEST) / _DAY) for age in ages)
+    total = sum([math.sqrt(_DAY / max(age, _YOUNGEST)) for age in ages])
     return total / (1 + total)  # the logistic function of the logarithm of the sum
 
 
@@ -114,8 +115,9 @@ class Gist(Struct, frozen=True):
     def of(cls, text: str) -> Gist:
         """What *text* amounts to."""
         words = _WORD.findall(text.casefold())
-        numbers = (word for word in words if any(map(str.isdigit, word)))
-        return cls(frozenset(zip(["", *words], [*words, ""], strict=True)), frozenset(numbers))
+        pairs = frozenset(zip(["", *words], [*words, ""], strict=True))
+        numbers = filter(_DIGIT.search, words) if _DIGIT.search(text) else ()
+        return cls(pairs, frozenset(numbers))
 
 
 def same(one: Gist, other: Gist) -> bool:
@@ -126,4 +128,7 @@ def same(one: Gist, other: Gist) -> bool:
     >>> same(Gist.of("Ada told Bob"), Gist.of("Bob told Ada"))
     False
     """
-    return one.numbers == other.numbers and alike(one.pairs, other.pairs) >= SAME
+    few, many = len(one.pairs), len(other.pairs)
+    if few < SAME * many or many < SAME * few or one.numbers != other.numbers:
+        return False
+    return alike(one.pairs, other.pairs) >= SAME

@@ -40,18 +40,19 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(found for found in _NAME.findall(text) if found[0].isupper()))
 
 
-def related(index: Index, id_: str, k: int, now: int) -> list[Hit]:
-    """The *k* that have most to do with memory *id_*."""
-    with index.lock:
-        one = index.get([id_])[id_]
-        # Names first, should the text be long: what it is about says more than how it says it.
-        text = " ".join([*names_in(one.text), *one.tags, one.text])
-        found = {hit.id: hit for hit in find(index, _query(text, WIDER * k + 1, now))}
-        for filters in _edges(one):
-            near = index.all(filters, now, WIDER * k)
-            missing = [other for other in near if other.id not in found]
-            found |= {hit.id: hit for hit in (_plain(other, now) for other in missing)}
-    family = {id_, *one.supersedes, one.superseded_by}
+def related(index: Index, of: list[Remembered], k: int, now: int) -> list[Hit]:
+    """The *k* that have most to do with a memory."""
+    if k < 1:
+        return []
+    (one,) = of
+    # Names first, should the text be long: what it is about says more than how it says it.
+    text = " ".join([*names_in(one.text), *one.tags, one.text])
+    found = {hit.id: hit for hit in find(index, _query(text, WIDER * k + 1, now))}
+    for filters in _edges(one):
+        near = index.all(filters, now, WIDER * k)
+        missing = [other for other in near if other.id not in found]
+        found |= {hit.id: hit for hit in (_plain(other, now) for other in missing)}
+    family = {one.id, *one.supersedes, one.superseded_by}
     hits = [_raised(one, hit) for key, hit in found.items() if key not in family]
     return sorted(hits, key=lambda hit: (-hit.score, hit.age, hit.id))[:k]
 

@@ -19,6 +19,7 @@ from holdfast.memory.entries import FORGOTTEN, living
 if TYPE_CHECKING:
     from holdfast.memory.desk import Desk
     from holdfast.memory.entries import Told
+    from holdfast.memory.index import Index
 
 __all__ = ["Rewritten", "rewrite", "scrub"]
 
@@ -77,5 +78,10 @@ def _size(one: Told) -> int:
 
 
 async def scrub(desk: Desk) -> bool:
-    """Let the store overwrite where the words were, if it is one that can."""
+    """Overwrite where the words were, in the index and in the store, if that is one that can."""
+    await desk.ask(_scrub)
     return await desk.call(desk.backend.scrub)
+
+
+def _scrub(index: Index) -> None:
+    index.scrub()

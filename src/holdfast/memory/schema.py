@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexFile"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 1
+VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE state(
@@ -45,6 +45,7 @@ CREATE VIRTUAL TABLE words USING fts5(
     tokenize="porter unicode61 remove_diacritics 2"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
 """
 
 

@@ -41,10 +41,10 @@ def packed(vectors: Sequence[Any]) -> list[bytes]:
     return [row.tobytes() for row in _unit(vectors).astype("<f2")]
 
 
-def mixed(text: Any, context: Any) -> Any:
-    """The vector of a memory: that of its text, and a part of that of its context."""
-    (whole,) = _unit([text])
-    return whole if context is None else whole + CONTEXT * _unit([context])[0]
+def mixed(text: Any, whole: Any) -> Any:
+    """The vector of a memory: that of its text, and a part of that of context and text as one."""
+    (alone,) = _unit([text])
+    return alone if whole is None else alone + CONTEXT * _unit([whole])[0]
 
 
 def _unit(vectors: Sequence[Any]) -> Any:
@@ -70,10 +70,14 @@ def settle_model(index: Index, model: str) -> None:
 
 
 def unembedded(index: Index, limit: int) -> list[tuple[int, str, str, str | None]]:
-    """Rows without a vector, newest first: number, id, text and context."""
+    """Rows without a vector, newest first: number, id, text, and the text behind its context."""
     without = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.n = m.n)"
-    sql = f"SELECT n, id, text, context FROM memory m WHERE {without} ORDER BY n DESC LIMIT ?"  # noqa: S608
-    return index.run(sql, [limit])
+    # As one, for what an answer means depends on the question: by itself it may mean nothing.
+    whole = "context || ' ' || text"
+    sql = f"SELECT n, id, text, {whole} FROM memory m WHERE {without} ORDER BY n DESC LIMIT ?"  # noqa: S608
+    # No more than there are: to look for one that is not there is to look at all.
+    most = min(limit, missing(index))
+    return index.run(sql, [most]) if most > 0 else []
 
 
 def missing(index: Index) -> int:
@@ -114,8 +118,9 @@ class Vectors:
         self._np = numpy()
         self._gone = -1
         self._last = 0
-        self._matrix: Any = None
-        self._rows: Any = None  # the row of the index that each line of the matrix is of
+        # A line each, and room for more; the row of the index that each is of; and back.
+        self._room: Any = None
+        self._rows: Any = self._np.zeros(0, dtype=self._np.int64)
         self._lines: dict[int, int] = {}
         self._scores: Any = None
 
@@ -129,22 +134,33 @@ class Vectors:
             return
         np = self._np
         new = np.frombuffer(b"".join(value for *_, value in rows), dtype="<f2")
-        new = new.reshape(len(rows), -1).astype(np.float32)
+        self._put(new.reshape(len(rows), -1))
         numbers = np.array([n for _, n, _ in rows])
-        start = 0 if self._matrix is None else len(self._matrix)
-        self._matrix = new if start == 0 else np.concatenate([self._matrix, new])
-        self._rows = numbers if start == 0 else np.concatenate([self._rows, numbers])
+        start = len(self._rows)
         self._lines.update((int(n), start + i) for i, n in enumerate(numbers))
+        self._rows = np.concatenate([self._rows, numbers])
         self._last = rows[-1][0]
+
+    def _put(self, new: Any) -> None:
+        """Add lines; where there is no room for them there is twice as much from now on."""
+        used, room = len(self._rows), self._room
+        if room is None or used + len(new) > len(room):
+            size = max(2 * used, used + len(new))
+            self._room = self._np.empty((size, new.shape[1]), dtype=self._np.float32)
+            if used:
+                self._room[:used] = room[:used]
+        self._room[used : used + len(new)] = new
 
     def near(self, index: Index, query: Query) -> dict[int, float]:
         """The rows that mean what *query* does, most of all, and how much: from 0 to 1."""
         self.refresh(index)
         self._scores = None
-        if self._matrix is None:
+        if self._room is None:
             return {}
         np = self._np
-        self._scores = np.clip(self._matrix @ _unit([query.vector])[0], 0, 1)
+        matrix = self._room[: len(self._rows)]
+        # Not by "@": to wake other threads for so little takes longer than it does.
+        self._scores = np.clip(np.einsum("ij,j->i", matrix, _unit([query.vector])[0]), 0, 1)
         scores, rows = self._scores, self._rows
         wanted = passing(index, query.filters)
         if wanted is not None:
