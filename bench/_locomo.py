@@ -1,13 +1,12 @@
 """LoCoMo as memories and questions. Its licence is for evaluation only: it is not ours to give.
 
-A turn of a conversation is a memory, and what was said just before is its context; a question's
+A turn of a conversation is a memory, and what was said around it is its context; a question's
 evidence are the turns that hold its answer.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
 
 #: Multi-hop, temporal, open-domain, single-hop; the fifth asks for what was never said.
 CATEGORIES = (1, 2, 3, 4)
-#: Characters of a turn before: enough to say what a short answer is about.
+#: Characters of a turn of the context: enough to say what a short answer is about.
 CONTEXT = 200
-#: Turns before. Chosen before anything was measured; the run prints what others would give.
-BEFORE = 1
+#: Turns before and after. Chosen by the first conversations; the run prints what others would give.
+WINDOW = (2, 1)
+#: Conversations by which that was done; the rest are a check.
+CHOSEN_ON = 5
 
 
 class Turn(Struct, frozen=True):
@@ -48,26 +49,30 @@ class Sample(Struct, frozen=True):
     questions: list[Question]
 
 
-def load(path: Path, before: int = BEFORE) -> list[Sample]:
-    """The conversations of ``locomo10.json``; a turn's context are so many turns *before* it."""
-    return [_sample(found, before) for found in msgspec.json.decode(path.read_bytes())]
+def load(path: Path, window: tuple[int, int] = WINDOW) -> list[Sample]:
+    """The conversations of ``locomo10.json``; a turn's context are turns before and after it."""
+    return [_sample(found, window) for found in msgspec.json.decode(path.read_bytes())]
 
 
-def _sample(found: dict[str, Any], before: int) -> Sample:
-    turns = list(_turns(found["conversation"], before))
+def _sample(found: dict[str, Any], window: tuple[int, int]) -> Sample:
+    turns = list(_turns(found["conversation"], *window))
     known = {turn.id for turn in turns}
     return Sample(turns, [asked for asked in map(_question(known), found["qa"]) if asked])
 
 
-def _turns(conversation: dict[str, Any], before: int) -> Iterator[Turn]:
+def _turns(conversation: dict[str, Any], before: int, after: int) -> Iterator[Turn]:
     sessions = [key for key in conversation if re.fullmatch(r"session_\d+", key)]
     for session in sorted(sessions, key=lambda key: int(key.partition("_")[2])):
-        earlier: deque[str] = deque(maxlen=before)
-        for said in conversation[session]:
-            caption = said.get("blip_caption")
-            text = f"{said['speaker']}: {said['text']}" + (f" [{caption}]" if caption else "")
-            yield Turn(said["dia_id"], text, " ".join(earlier))
-            earlier.append(text[-CONTEXT:])
+        texts = [_text(said) for said in conversation[session]]
+        for at, said in enumerate(conversation[session]):
+            earlier = [text[-CONTEXT:] for text in texts[max(at - before, 0) : at]]
+            later = [text[:CONTEXT] for text in texts[at + 1 : at + 1 + after]]
+            yield Turn(said["dia_id"], texts[at], " ".join(earlier + later))
+
+
+def _text(said: dict[str, Any]) -> str:
+    caption = said.get("blip_caption")
+    return f"{said['speaker']}: {said['text']}" + (f" [{caption}]" if caption else "")
 
 
 def _question(known: set[str]) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import apsw
+import msgspec
 import numpy as np
 
 import holdfast
@@ -43,10 +45,16 @@ class Embedder:
 
     model = "bench"
 
-    def __init__(self, embed: Callable[[list[str]], Any]) -> None:
+    def __init__(self, embed: Callable[[list[str]], Any], file: Path | None = None) -> None:
         self._embed = embed
         self._known: dict[str, np.ndarray[Any, Any]] = {}
+        #: What was embedded in this run, and how long that took.
+        self.count = 0
         self.seconds = 0.0
+        self._file = file
+        if file is not None and file.exists():
+            stored = msgspec.msgpack.decode(file.read_bytes(), type=dict[str, bytes])
+            self._known = {text: np.frombuffer(row, np.float32) for text, row in stored.items()}
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
         """Unit vectors."""
@@ -58,18 +66,20 @@ class Embedder:
             found /= np.linalg.norm(found, axis=1, keepdims=True)
             self._known.update(zip(part, found, strict=True))
         self.seconds += perf_counter() - began
+        self.count += len(new)
         return [self._known[text] for text in texts]
 
-    @property
-    def count(self) -> int:
-        """How many texts were embedded."""
-        return len(self._known)
+    def keep(self) -> None:
+        """Write the vectors to the file, for another run."""
+        if self._file is not None:
+            stored = {text: row.tobytes() for text, row in self._known.items()}
+            self._file.write_bytes(msgspec.msgpack.encode(stored))
 
 
 def local_model() -> Callable[[list[str]], Any] | None:
-    """The model of ``holdfast[embeddings]``, if it is installed."""
+    """The model of ``holdfast[embeddings]``, if it is installed, on all processors."""
     try:
-        return Local.shared()
+        return Local(threads=os.cpu_count() or 1)
     except MissingExtra:
         return None
 
@@ -81,6 +91,10 @@ _COMMON = frozenset(
     these they this those to was we were what when where which who whom whose why will with would
     you your""".split()  # noqa: SIM905 - as people read it
 )
+
+
+def _text(turn: Turn, with_context: bool) -> str:  # noqa: FBT001 - of this file
+    return f"{turn.context} {turn.text}" if with_context and turn.context else turn.text
 
 
 class PlainBM25:
@@ -99,12 +113,9 @@ class PlainBM25:
             "CREATE VIRTUAL TABLE turn USING fts5(text, tokenize='porter unicode61')"
         )
         with self._database:
-            self._database.executemany(
-                "INSERT INTO turn(rowid, text) VALUES(?, ?)", enumerate(map(self._text, turns))
-            )
-
-    def _text(self, turn: Turn) -> str:
-        return f"{turn.context} {turn.text}" if self._with_context else turn.text
+            texts = (_text(turn, self._with_context) for turn in turns)
+            put = "INSERT INTO turn(rowid, text) VALUES(?, ?)"
+            self._database.executemany(put, enumerate(texts))
 
     def ranked(self, question: str, k: int) -> list[int]:
         """The numbers of the *k* turns that fit best; fewer if no more have a word of it."""
@@ -127,15 +138,16 @@ class PlainBM25:
 class PlainVectors:
     """Cosine similarity with every turn."""
 
-    def __init__(self, embed: Embedder) -> None:
+    def __init__(self, embed: Embedder, *, context: bool = False) -> None:
         self._embed = embed
+        self._with_context = context
         self._ids: list[str] = []
         self._matrix = np.zeros((0, 0))
 
     def index(self, turns: Sequence[Turn]) -> None:
         """Embed every turn."""
         self._ids = [turn.id for turn in turns]
-        self._matrix = np.stack(self._embed([turn.text for turn in turns]))
+        self._matrix = np.stack(self._embed([_text(turn, self._with_context) for turn in turns]))
 
     def ranked(self, question: str, k: int) -> list[int]:
         """The numbers of the *k* nearest turns."""

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bench import _memory_scale, _memory_sweep
-from bench._locomo import load
+from bench._locomo import CHOSEN_ON, load
 from bench._measure import Bench, Row, milliseconds
 from bench._memory_peers import installed
 from bench._memory_plot import as_svg
@@ -47,8 +47,9 @@ class Score(Struct):
     """What one way has found, over all questions."""
 
     name: str
-    #: By depth, in percent; and by category at the depth of 10.
+    #: In percent: by depth; at 10, of the last conversations only; at 10, by category.
     recall: dict[int, float] = field(default_factory=dict)
+    rest: float | None = None
     categories: dict[int, float] = field(default_factory=dict)
     #: Of all turns, of the median question, in seconds, without embedding.
     index: float = 0
@@ -85,12 +86,14 @@ def score(
     clock = Stopwatch(embed)
     shares: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
     categories: dict[int, list[float]] = defaultdict(list)
+    each: list[list[float]] = []
     took: list[float] = []
     found = Score(name)
     for sample in samples:
         clock.start()
         way.index(sample.turns)
         found.index += clock.stop()
+        each.append([])
         for question in sample.questions:
             clock.start()
             ids = way.recall(question.text, max(DEPTHS))
@@ -99,9 +102,11 @@ def score(
                 hit = len(question.evidence.intersection(ids[:depth])) / len(question.evidence)
                 shares[depth].append(100 * hit)
             categories[question.category].append(shares[10][-1])
+            each[-1].append(shares[10][-1] / 100)
         tell(1)
     way.close()
     found.recall = {depth: fmean(values) for depth, values in shares.items()}
+    found.rest = _memory_sweep.halves(each).rest
     found.categories = {key: fmean(categories[key]) for key in sorted(categories)}
     found.query = median(took)
     return found
@@ -119,6 +124,7 @@ def ways(embed: Embedder | None, place: Path) -> dict[str, Callable[[], Recaller
             "Holdfast, with embeddings": lambda: Ours(place, embed),
             **found,
             "plain vectors": lambda: PlainVectors(embed),
+            "plain vectors, context added to the text": lambda: PlainVectors(embed, context=True),
             "reciprocal-rank fusion of both": lambda: RankFusion(embed),
             **installed(embed),
         }
@@ -130,6 +136,7 @@ def ways(embed: Embedder | None, place: Path) -> dict[str, Callable[[], Recaller
 @click.option("--quick", is_flag=True, help="Two conversations, small stores: to see it work.")
 @click.option("--json", "json_file", type=OUTPUT, help="Write the figures to this file, too.")
 @click.option("--plot", "plot_file", type=OUTPUT, help="Draw recall against depth as SVG.")
+@click.option("--vectors", "vectors_file", type=OUTPUT, help="Keep embeddings here for other runs.")
 @click.option("--only", type=click.Choice(["recall", "sweep", "scale"]), help="Only this part.")
 @click.option(
     "--dir",
@@ -144,6 +151,7 @@ def main(
     quick: bool,
     json_file: Path | None,
     plot_file: Path | None,
+    vectors_file: Path | None,
     only: str | None,
     directory: Path,
 ) -> None:
@@ -154,9 +162,10 @@ def main(
         tempfile.TemporaryDirectory(prefix=".bench-", dir=directory) as place,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
-        run = _Run(data, Path(place), bar, quick=quick)
+        run = _Run(data, Path(place), bar, vectors_file, quick=quick)
         for part in (only,) if only else ("recall", "sweep", "scale"):
             getattr(run, part)()
+            run.keep()
     run.show(console)
     if json_file is not None:
         json_file.write_bytes(run.as_json())
@@ -167,7 +176,9 @@ def main(
 class _Run:
     """All parts of a run, and what they have found."""
 
-    def __init__(self, data: Path, place: Path, bar: Progress, *, quick: bool) -> None:
+    def __init__(
+        self, data: Path, place: Path, bar: Progress, vectors: Path | None, *, quick: bool
+    ) -> None:
         self._data = data
         self._some = 2 if quick else None
         self._samples = load(data)[: self._some]
@@ -175,11 +186,16 @@ class _Run:
         self._bar = bar
         self._quick = quick
         model = local_model()
-        self._embed = Embedder(model) if model else None
+        self._embed = Embedder(model, vectors) if model else None
         self.scores: list[Score] = []
         self._points: list[_memory_sweep.Point] = []
-        self._contexts: dict[int, float] = {}
+        self._contexts: list[_memory_sweep.Window] = []
         self._rows: list[Row] = []
+
+    def keep(self) -> None:
+        """What was embedded, for other runs."""
+        if self._embed is not None:
+            self._embed.keep()
 
     def _step(self, name: str, total: int) -> Callable[[float], None]:
         task = self._bar.add_task(name, total=total)
@@ -195,8 +211,10 @@ class _Run:
         """Other weights, other contexts."""
         tell = self._step("weights", len(self._samples))
         self._points = _memory_sweep.measure(self._samples, self._place, self._embed, tell)
-        tell = self._step("context", len(_memory_sweep.CONTEXTS))
-        self._contexts = _memory_sweep.measure_context(self._data, self._some, self._place, tell)
+        tell = self._step("context", len(_memory_sweep.WINDOWS))
+        self._contexts = _memory_sweep.measure_context(
+            self._data, self._some, self._place, self._embed, tell
+        )
 
     def scale(self) -> None:
         """Time, at some sizes."""
@@ -235,7 +253,10 @@ def _recalls(
 ) -> Table:
     questions = sum(len(sample.questions) for sample in samples)
     turns = sum(len(sample.turns) for sample in samples)
-    caption = f"{questions:,} questions of categories 1 to 4, {turns:,} turns."
+    caption = (
+        f"{questions:,} questions of categories 1 to 4, {turns:,} turns; the rest: without the "
+        f"first {CHOSEN_ON} conversations, by which the context was chosen."
+    )
     if embed is not None and embed.count:
         each = embed.seconds / embed.count
         caption += f" Times are without embedding, the same for all: {milliseconds(each)} a text."
@@ -243,6 +264,7 @@ def _recalls(
     table.add_column("evidence recall, %")
     for depth in DEPTHS:
         table.add_column(f"@{depth}", justify="right")
+    table.add_column("rest @10", justify="right")
     table.add_column("by category @10", justify="right")
     table.add_column("index", justify="right")
     table.add_column("query", justify="right")
@@ -251,6 +273,7 @@ def _recalls(
         mark = "" if target is None else (" ✓" if one.recall[10] >= target else f" ✗ {target:.0f}")
         values = [f"{one.recall[depth]:.1f}" for depth in DEPTHS]
         values[1] += mark
+        values.append("" if one.rest is None else f"{one.rest:.1f}")
         kinds = " ".join(f"{value:.0f}" for value in one.categories.values())
         table.add_row(one.name, *values, kinds, f"{one.index:.2f} s", milliseconds(one.query))
     return table
