@@ -172,6 +172,17 @@ def test_only_a_context_that_quotes_it_goes_with_it(store: Store) -> None:
     assert memory.get(other.id).context == "they know nothing"
 
 
+def test_a_context_that_quotes_a_part_of_it_goes_with_it(store: Store) -> None:
+    """Whatever stands around that part, and however it was cut."""
+    memory = store.memory("one")
+    words = "the zebra belongs to nobody, " + "and more was said of it at some length, " * 8
+    long = memory.remember(words)
+    for number, start in enumerate(range(3, 200, 28)):
+        memory.remember(f"answer {number}", context=f"Before:  {words[start : start + 60]} …and on")
+    assert len(memory.forget(long.id).contexts) == 8
+    assert {one.context for one in memory.all()} == {None}
+
+
 def test_the_longest_memory_does_not_hinder_forgetting(store: Store) -> None:
     """What could be written can be written again."""
     memory = store.memory("one")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import shutil
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +25,6 @@ from holdfast.memory.wordpieces import WordPieces
 from holdfast.memory.words import matching, terms
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast import Memory, Store
 
 TOPICS = ("animal", "money", "place")
@@ -472,3 +472,28 @@ def test_reindexing_shows_its_progress(memory: Memory, monkeypatch: pytest.Monke
     seen: list[tuple[int, int]] = []
     assert memory.reindex(lambda done, total: seen.append((done, total))) == 10
     assert seen == [(4, 10), (8, 10), (10, 10)]
+
+
+def test_a_store_that_went_back_to_a_backup_takes_its_index_with_it(tmp_path: Path) -> None:
+    """What was written after the backup is in nobody's memory, nor found in a conversation."""
+    path, backup = tmp_path / "agents.db", tmp_path / "backup.db"
+
+    def say(*words: str) -> None:
+        with holdfast.open(path) as store:
+            store.memory("one").remember_all(words)
+            store.conversation("alice").append(*({"role": "user", "content": w} for w in words))
+            assert len(store.memory("one").all()) == len(list(store.search_conversations("word")))
+
+    say("the first word")
+    shutil.copy(path, backup)
+    say("a lost word", "another lost word")
+    for further in (("a new word",), ("word one", "word two"), ("word three", "word four")):
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        shutil.copy(backup, path)
+        say(*further)
+        with holdfast.open(path) as store:
+            found = {one.text for one in store.memory("one").all()}
+            assert found == {"the first word", *further}
+            hits = store.search_conversations("word")
+            assert {hit.excerpt for hit in hits} == found

@@ -134,7 +134,7 @@ def test_a_phrase_is_found_only_as_it_stands(store: holdfast.Store) -> None:
 def test_no_query_is_an_error(query: str) -> None:
     """What people type is words, never syntax."""
     index = TextIndex()
-    index.add(KEY, None, Known(1, 0, 1), [Document(1, 1, "user", "any text at all")])
+    index.add(KEY, None, Known(1, 0, 1, 1), [Document(1, 1, "user", "any text at all")])
     index.find(query, "default", "conversation", k=3)
     assert len(excerpt("any text " * 100, query)) < 170
 
@@ -335,7 +335,7 @@ def test_several_threads_may_search_at_once(store: holdfast.Store) -> None:
 def test_what_another_process_has_read_is_not_added_again() -> None:
     """Of two who read the same news, one adds them."""
     index = TextIndex()
-    first, second = Known(1, 0, 1), Known(1, 0, 2)
+    first, second = Known(1, 0, 1, 1), Known(1, 0, 2, 2)
     assert index.add(KEY, None, first, [Document(1, 1, "user", "zebra")])
     news = [Document(2, 2, "user", "zebra")]
     assert index.add(KEY, first, second, news)

@@ -94,10 +94,12 @@ async def _news(
 ) -> tuple[Known | None, list[Document]]:
     """What was said since *before*, and that; or all there is, and None."""
     same = before is not None and (before.created, before.floor) == (head.created, head.floor)
-    if before is not None and same and before.seen < head.seq:
-        entries = await journal.read(after=before.seen, upto=head.seq)
-        if not any(entry.type in _TURNS for entry in entries):
-            return before, [_document(entry) for entry in entries if entry.type == MESSAGE]
+    if before is not None and same and before.seen <= head.seq:
+        entries = await journal.read(after=before.seen - 1, upto=head.seq)
+        known, new = entries[:1], entries[1:]
+        goes_on = all(before.has(_micros(entry.at)) for entry in known)
+        if goes_on and not any(entry.type in _TURNS for entry in new):
+            return before, [_document(entry) for entry in new if entry.type == MESSAGE]
     return None, await _everything(journal, head)
 
 

@@ -40,7 +40,7 @@ __all__ = [
 #: The path of what is in no file.
 MEMORY = ":memory:"
 #: The form of the file; one of another version is thrown away.
-VERSION = 1
+VERSION = 2
 #: Milliseconds to wait for another process that writes.
 PATIENCE = 10_000
 #: Characters of an excerpt.
@@ -50,7 +50,7 @@ _SCHEMA = """
 CREATE TABLE source(
     id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL,
-    UNIQUE(tenant, kind, name)
+    updated INTEGER NOT NULL, UNIQUE(tenant, kind, name)
 ) STRICT;
 CREATE TABLE document(
     id INTEGER PRIMARY KEY, source INTEGER NOT NULL, position INTEGER NOT NULL,
@@ -83,11 +83,19 @@ class Known(Struct, frozen=True):
     created: int
     floor: int
     seen: int
+    updated: int
 
     @classmethod
-    def of(cls, head: Head) -> Known:
-        """What is known once all of *head* has been read."""
-        return cls(head.created, head.floor, head.seq)
+    def of(cls, head: Head, seen: int | None = None) -> Known:
+        """What is known once all of *head* has been read, or what is up to *seen*."""
+        return cls(head.created, head.floor, head.seq if seen is None else seen, head.updated)
+
+    def has(self, at: int) -> bool:
+        """Whether what is where we stopped, and was written *at* that time, can be what we read.
+
+        It is not if the store went back to a backup, and then another way.
+        """
+        return at <= self.updated
 
 
 class Document(Struct, frozen=True):
@@ -137,7 +145,8 @@ class TextIndex:
         """How far each journal of a *tenant* and *kind* has been read."""
         with self._lock:
             rows = self._database.execute(
-                "SELECT name, created, floor, seen FROM source WHERE tenant = ? AND kind = ?",
+                "SELECT name, created, floor, seen, updated FROM source"
+                " WHERE tenant = ? AND kind = ?",
                 (tenant, kind),
             )
             return {name: Known(*row) for name, *row in rows}
@@ -150,7 +159,8 @@ class TextIndex:
             try:
                 yield
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # of a full disk SQLite goes back by itself
+                    self._database.execute("ROLLBACK")
                 raise
             self._database.execute("COMMIT")
 
@@ -191,17 +201,19 @@ class TextIndex:
 
     def _known(self, key: Key) -> Known | None:
         rows = self._database.execute(
-            "SELECT created, floor, seen FROM source WHERE tenant = ? AND kind = ? AND name = ?",
+            "SELECT created, floor, seen, updated FROM source"
+            " WHERE tenant = ? AND kind = ? AND name = ?",
             tuple(key),
         )
         return next((Known(*row) for row in rows), None)
 
     def _source(self, key: Key, now: Known) -> int:
         rows = self._database.execute(
-            "INSERT INTO source(tenant, kind, name, created, floor, seen) VALUES(?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET created = excluded.created, floor = excluded.floor,"
-            " seen = excluded.seen RETURNING id",
-            (*key, now.created, now.floor, now.seen),
+            "INSERT INTO source(tenant, kind, name, created, floor, seen, updated)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created,"
+            " floor = excluded.floor, seen = excluded.seen, updated = excluded.updated"
+            " RETURNING id",
+            (*key, now.created, now.floor, now.seen, now.updated),
         )
         return int(next(rows)[0])
 

@@ -178,13 +178,13 @@ class Desk:
         self, index: Index, head: Head, known: Known | None, progress: Progress | None
     ) -> bool:
         """Bring *index* from *known* to *head*; False if another process came between."""
-        if known is not None and not _continues(known, head):
+        if known is not None and not await self._goes_on(known, head):
             known = None
         after = head.floor if known is None else known.seen
         while True:
             upto = min(after + PORTION, head.seq)
             told = await self.told(after, upto)
-            now = Known(head.created, head.floor, upto)
+            now = Known.of(head, upto)
             if not await self._port.call(index.add, known, now, told):
                 return False
             if progress is not None:
@@ -192,6 +192,16 @@ class Desk:
             if upto >= head.seq:
                 return True
             known, after = now, upto
+
+    async def _goes_on(self, known: Known, head: Head) -> bool:
+        """Whether what was read so far is still the beginning of what is there.
+
+        What was compacted away unread may have said that something is forgotten.
+        """
+        if known.created != head.created or not head.floor <= known.seen <= head.seq:
+            return False
+        last = await self.journal.page(after=known.seen - 1, upto=known.seen)
+        return all(known.has(record.at) for record in last)
 
     async def renew(self, progress: Progress | None) -> None:
         """Throw the index away and make it anew."""
@@ -276,14 +286,6 @@ def _placed(index: Index, question: Callable[..., T], *values: Any) -> tuple[T, 
     with index.lock:
         known = index.known()
         return question(index, *values), 0 if known is None else known.seen
-
-
-def _continues(known: Known, head: Head) -> bool:
-    """Whether what was read so far is still the beginning of what is there.
-
-    What was compacted away unread may have said that something is forgotten.
-    """
-    return known.created == head.created and head.floor <= known.seen <= head.seq
 
 
 def now() -> int:

@@ -13,19 +13,19 @@ from holdfast.errors import TooLarge
 from holdfast.ids import check_id, check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from holdfast.memory.hits import Remembered
 
 __all__ = [
     "Draft",
+    "Quotes",
     "Told",
     "identity",
     "instant",
     "is_id",
     "link",
     "living",
-    "quotes",
     "successor",
 ]
 
@@ -40,7 +40,7 @@ KEPT = "kept"  # an entry from before a rewriting: [seq, at, type, body]
 #: Hexadecimal digits of an id: nobody comes upon two texts with the same.
 DIGITS = 24
 PREFIX = "m-"
-#: Characters from which on a context that lies within a text is taken to quote it.
+#: Characters that a context and a text have in common by more than chance.
 PIECE = 20
 #: Characters of a text and its context: what is stored can be written again by a rewriting.
 LONGEST = 1_000_000
@@ -174,16 +174,31 @@ def is_id(text: str) -> bool:
     return text != digits and len(digits) == DIGITS and not digits.strip("0123456789abcdef")
 
 
-def quotes(context: str | None, texts: Collection[str]) -> bool:
-    """Whether a *context* holds one of *texts*, or is a piece of one; spaces do not count.
+class Quotes:
+    """Whether a context holds one of *texts*, or a piece of one; spaces do not count.
 
-    >>> quotes("before: no, never", ["no"]), quotes("we know", ["no"])
+    >>> quoted = Quotes(["no"])
+    >>> quoted("before: no, never"), quoted("we know")
     (True, False)
     """
-    if not context:
-        return False
-    within = " ".join(context.split())
-    return any(_quotes(within, " ".join(text.split())) for text in texts)
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = [" ".join(text.split()) for text in texts]
+        # What has twice as many signs in common with a text has one of these whole.
+        self._pieces = {
+            text[at : at + PIECE]
+            for text in self._texts
+            for at in range(0, len(text) - PIECE + 1, PIECE)
+        }
+
+    def __call__(self, context: str | None) -> bool:
+        """Whether *context* does."""
+        if not context:
+            return False
+        within = " ".join(context.split())
+        return any(
+            within[at : at + PIECE] in self._pieces for at in range(len(within) - PIECE + 1)
+        ) or any(_quotes(within, text) for text in self._texts)
 
 
 def _quotes(context: str, text: str) -> bool:
@@ -206,13 +221,13 @@ def living(told: Iterable[Told]) -> list[Told]:
 
 def _without(told: dict[int, Told], ids: frozenset[str]) -> dict[int, Told]:
     said = [one.body for one in told.values() if one.type == REMEMBERED]
-    texts = {body["text"] for body in said if body["id"] in ids}
-    left = ((seq, _stripped(one, ids, texts)) for seq, one in told.items())
+    quoted = Quotes({body["text"] for body in said if body["id"] in ids})
+    left = ((seq, _stripped(one, ids, quoted)) for seq, one in told.items())
     return {seq: one for seq, one in left if one is not None}
 
 
-def _stripped(one: Told, ids: frozenset[str], texts: set[str]) -> Told | None:
-    """*one* with nothing in it of *ids*, whose words are *texts*; None if it is about them."""
+def _stripped(one: Told, ids: frozenset[str], quoted: Quotes) -> Told | None:
+    """*one* with nothing in it of *ids*, whose words are *quoted*; None if it is about them."""
     body = one.body
     if "ids" in body:
         left = [id_ for id_ in body["ids"] if id_ not in ids]
@@ -222,7 +237,7 @@ def _stripped(one: Told, ids: frozenset[str], texts: set[str]) -> Told | None:
     if one.type != REMEMBERED or not (body.keys() & {"context", "supersedes"}):
         return one
     body = dict(body)
-    if quotes(body.get("context"), texts):
+    if quoted(body.get("context")):
         del body["context"]
     if "supersedes" in body:
         body["supersedes"] = [id_ for id_ in body["supersedes"] if id_ not in ids]

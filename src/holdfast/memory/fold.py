@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._textindex import spaced
 from holdfast.memory import entries as kinds
-from holdfast.memory.entries import quotes
+from holdfast.memory.entries import Quotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -206,8 +206,9 @@ class Fold:
         """No other memory's context quotes one that is forgotten."""
         sql = "SELECT n, text, context FROM memory WHERE context NOTNULL"
         rows: Any = self._run(sql).fetchall()
+        quoted = Quotes(texts)
         for n, text, context in rows:
-            if quotes(context, texts):
+            if quoted(context):
                 self._run(_NO_WORDS, (n, spaced(text), spaced(context)))
                 self._run(_WORDS, (n, spaced(text), None))
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))

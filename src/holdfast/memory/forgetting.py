@@ -13,7 +13,7 @@ from holdfast.errors import MemoryNotFound
 from holdfast.ids import check_id
 from holdfast.memory.changing import present
 from holdfast.memory.desk import now
-from holdfast.memory.entries import FORGOTTEN, quotes
+from holdfast.memory.entries import FORGOTTEN, Quotes
 from holdfast.memory.hits import Receipt
 from holdfast.memory.index import ONE_OF
 from holdfast.memory.rewriting import rewrite, scrub
@@ -78,10 +78,10 @@ def _going(
     older, newer = index.family(named)
     # What was made from these goes with them; what else that was made from stays, and counts again.
     going = list(dict.fromkeys([*named, *older, *newer]))
-    texts = {one.text for one in index.get(going).values()}
+    quoted = Quotes({one.text for one in index.get(going).values()})
     gone = set(going)
     rows = index.run("SELECT id, context FROM memory WHERE context NOTNULL")
-    contexts = [id_ for id_, context in rows if id_ not in gone and quotes(context, texts)]
+    contexts = [id_ for id_, context in rows if id_ not in gone and quoted(context)]
     vectors = f"SELECT count(*) FROM vector JOIN memory USING (n) WHERE id {ONE_OF}"  # noqa: S608
     return going, contexts, index.value(vectors, [json.dumps(going)])
 

@@ -71,7 +71,7 @@ class Index(IndexFile):
 
     def known(self) -> Known | None:
         """How far the journal has been read, and which one it was."""
-        rows = self.run("SELECT created, floor, seen FROM state")
+        rows = self.run("SELECT created, floor, seen, updated FROM state")
         return Known(*rows[0]) if rows else None
 
     def add(self, before: Known | None, now: Known, told: Iterable[Told]) -> bool:
@@ -87,8 +87,8 @@ class Index(IndexFile):
                 _clear(database)
             Fold(database).take(told)
             database.execute("DELETE FROM state")
-            position = (now.created, now.floor, now.seen)
-            database.execute("INSERT INTO state(created, floor, seen) VALUES(?, ?, ?)", position)
+            position = (now.created, now.floor, now.seen, now.updated)
+            database.execute("INSERT INTO state VALUES(?, ?, ?, ?)", position)
         return True
 
     def empty(self) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["IndexFile"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 2
+VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE state(
-    created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL
+    created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL,
+    updated INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE model(name TEXT, gone INTEGER NOT NULL) STRICT;
 INSERT INTO model VALUES(NULL, 0);
@@ -88,7 +89,8 @@ class IndexFile:
             try:
                 yield database
             except BaseException:
-                database.execute("ROLLBACK")
+                if database.in_transaction:  # of a full disk SQLite goes back by itself
+                    database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
 
