@@ -708,6 +708,7 @@ async def cut(store: AsyncStore, id: str = "it", **options: Any) -> None:
     one = agent("anna", calling("pay"), tools=[pay], reflect_on_tool_use=True)
     await autogen.keep(one, store, id, **options)
     await broken(one.run(task="Pay it."), began.wait())
+    assert [doubt.tool for doubt in autogen.kept(one).in_doubt] == ["pay"]
 
 
 async def broken(run: Any, when: Awaitable[Any]) -> None:
@@ -745,6 +746,31 @@ def test_a_tool_that_was_cut_short_is_not_run_again() -> None:
         assert [repair["tool"] for repair in kept.repairs] == ["pay"]
         later = await autogen.keep(payer(paid), store, "it")
         assert autogen.kept(later).repairs == kept.repairs
+
+    in_store(work)
+
+
+def test_a_tool_that_outlives_its_run_changes_nothing_of_the_next() -> None:
+    """AutoGen does not end it with the run; what comes of it then comes too late."""
+
+    async def work(store: AsyncStore) -> None:
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def pay(text: str) -> str:
+            """Pay."""
+            began.set()
+            await ended.wait()
+            return "paid"
+
+        one = agent("anna", calling("pay"), tools=[pay], reflect_on_tool_use=True)
+        await autogen.keep(one, store, "it")
+        await broken(one.run(task="Pay it."), began.wait())
+        run = asyncio.create_task(one.run())
+        await asyncio.sleep(0)
+        ended.set()
+        assert texts(await run)[-1] == f"anna: The tool says {INTERRUPTED}"
+        other = await autogen.keep(payer([]), store, "it")
+        assert await other.save_state() == await one.save_state()
 
     in_store(work)
 

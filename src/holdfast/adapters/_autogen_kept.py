@@ -122,6 +122,7 @@ class Keeping:
         """What is in memory is half of something: load it again before it is used again."""
         self._stale = True
         self.log.is_open = False
+        self.log.doubt()
 
     # -- loading -----------------------------------------------------------------------------------
 

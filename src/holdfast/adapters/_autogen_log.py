@@ -35,6 +35,7 @@ class Log:
         self.flush = flush
         self.note = note
         self.is_open = False
+        self.turn = 0  # another number for every turn that begins or is broken off
         self.refused: Exception | None = None  # why the store has not taken what a tool was to do
         self._actors: dict[str, Actor] = {}
 
@@ -49,6 +50,7 @@ class Log:
 
     def clear(self) -> None:
         """A turn begins, of which nothing is known."""
+        self.turn += 1
         self.refused = None
         for actor in self._actors.values():
             actor.forget()
@@ -67,6 +69,12 @@ class Log:
     def __iter__(self) -> Iterator[Actor]:
         """Who has said or done anything."""
         return (actor for actor in self._actors.values() if actor.dump())
+
+    def doubt(self) -> None:
+        """The turn was broken off."""
+        self.turn += 1
+        for actor in self._actors.values():
+            actor.doubt()
 
     def doubts(self) -> list[Doubt]:
         """The calls that are in doubt."""
@@ -93,6 +101,10 @@ class Actor:
         """What was stored. A call without a result is in doubt: who ran it is no more."""
         self.replies = list(saved.get("replies", ()))
         self.calls = {key: dict(call) for key, call in saved.get("calls", {}).items()}
+        self.doubt()
+
+    def doubt(self) -> None:
+        """Who ran what has no result does so no more."""
         self._doubtful = {key for key, call in self.calls.items() if "result" not in call}
 
     def dump(self) -> dict[str, Any]:

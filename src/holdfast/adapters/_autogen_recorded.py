@@ -156,7 +156,7 @@ class RecordedTools(_Calls, Workbench):
             async for piece in self._run(*call):
                 yield piece
             return
-        key = self.actor.key(call_id)
+        key, turn = self.actor.key(call_id), self.actor.log.turn
         known = self.actor.result(key)
         if known is not None:
             yield ToolResult.model_validate(known)
@@ -173,10 +173,11 @@ class RecordedTools(_Calls, Workbench):
         else:
             yield _unknown(name)  # nobody hears of it
             return
-        try:
-            await self._end(key, name, result.model_dump(mode="json"))
-        except Exception as error:  # noqa: BLE001 - `Log.check` raises it
-            self.actor.log.refused = error
+        if self.actor.log.turn == turn:  # else its run was cancelled meanwhile: it is in doubt
+            try:
+                await self._end(key, name, result.model_dump(mode="json"))
+            except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+                self.actor.log.refused = error
         yield result
 
     async def _is_begun(self, key: str, name: str) -> bool:
