@@ -11,7 +11,7 @@ ROUNDS ?= 10
 
 # Tests mostly wait: for a disk, a server, a clock. Three processes, each with servers of its own; a
 # class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
-TOGETHER ?= --numprocesses 3 --dist loadscope
+TOGETHER ?= --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile

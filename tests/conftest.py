@@ -62,17 +62,47 @@ SLOW = {
 }
 
 
+#: Files that take long, longest first: begun last, one process would be alone with them at the end.
+LONG = (
+    "tests/test_restart.py",
+    "tests/test_copy.py",
+    "tests/test_autogen_kills.py",
+    "tests/test_everywhere.py",
+    "tests/test_dynamodb",
+    "tests/test_crash.py",
+    "tests/test_openai_crash.py",
+    "tests/test_matrix.py",
+    "tests/test_transactions.py",
+    "tests/test_state.py",
+    "tests/test_servers.py",
+    "tests/test_network.py",
+    "tests/test_fencing.py",
+    "tests/test_file_",
+    "tests/test_task_remember.py",
+    "tests/test_work",
+    "tests/test_autogen",
+    "tests/test_openai_agents",
+    "tests/test_dispatch",
+    "tests/test_linear.py",
+)
+
+
 #: A test of a noun runs over two backends and both faces; two of the four are enough at first.
 THE_OTHER_WAY = ("[memory-async]", "[sqlite-sync]")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server or long, so that `make test-fast` can leave it out."""
+    """Begin with what takes longest, and mark what `make test-fast` is to leave out."""
+    items.sort(key=_place)
     for item in items:
         if not SHARED.keys().isdisjoint(_asks_for(item)):
             item.add_marker(pytest.mark.server)
         if item.nodeid.startswith(tuple(SLOW)) or item.nodeid.endswith(THE_OTHER_WAY):
             item.add_marker(pytest.mark.slow)
+
+
+def _place(item: pytest.Item) -> int:
+    return next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
 
 
 def _asks_for(item: pytest.Item) -> Iterator[object]:
