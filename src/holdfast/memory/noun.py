@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._faces import Face, blocking
 from holdfast.backends.base import UNSET, UnsetType, from_micros
+from holdfast.memory import entries
+from holdfast.memory.changing import contradiction, keyed, merged, present, update
+from holdfast.memory.desk import Desk, now
+from holdfast.memory.entries import instant
+from holdfast.memory.fencing import messages
+from holdfast.memory.finding import Query, find
+from holdfast.memory.forgetting import forget
 from holdfast.memory.hits import Hit, Receipt, Remembered, Stats
+from holdfast.memory.learning import lessons
+from holdfast.memory.relating import groups, related
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +39,6 @@ class AsyncMemory:
     """What is remembered in one namespace; see `Memory`."""
 
     def __init__(self, journal: AsyncJournal, *, embed: Any = None, private: bool = False) -> None:
-        from holdfast.memory.desk import Desk  # noqa: PLC0415 - most programs remember nothing
-
         self._journal = journal
         self._desk = Desk(journal, embed=embed, private=private)
 
@@ -86,8 +93,6 @@ class AsyncMemory:
         self, items: Iterable[str | Mapping[str, Any] | Draft]
     ) -> list[Remembered]:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
-        from holdfast.memory import entries  # noqa: PLC0415 - as above
-
         drafts = [entries.Draft.of(item) for item in items]
         if not drafts:
             return []
@@ -98,9 +103,6 @@ class AsyncMemory:
         return [_made(id_, draft, at) for id_, draft in named]
 
     async def _remember_keyed(self, named: list[tuple[str, Draft]]) -> list[Remembered]:
-        from holdfast.memory.changing import keyed  # noqa: PLC0415 - as above
-        from holdfast.memory.desk import now  # noqa: PLC0415
-
         known, at = await self._desk.decide(keyed, named, self.namespace, from_micros(now()))
         return [known.get(id_) or _made(id_, draft, at) for id_, draft in named]
 
@@ -110,9 +112,6 @@ class AsyncMemory:
         Of the same task again nothing is doubled, and another outcome takes the place of its first,
         as with `update`. What it had recalled is not new, and stays as it was.
         """
-        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
-        from holdfast.memory.learning import lessons  # noqa: PLC0415
-
         found: dict[str, Remembered] = {}
         while True:
             moment = from_micros(now())
@@ -140,9 +139,6 @@ class AsyncMemory:
         version of each, and nothing that has expired. With *confirm* they count as used at once;
         else say which of them helped, with `used`.
         """
-        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
-        from holdfast.memory.finding import Query, find  # noqa: PLC0415
-
         if k < 1:
             return []
         vector = await self._desk.vector(query)
@@ -175,16 +171,11 @@ class AsyncMemory:
 
         In at most *max_tokens*, the best first.
         """
-        from holdfast.memory.fencing import messages  # noqa: PLC0415 - as above
-
         hits = await self.recall(query, k, kinds=kinds, tags=tags, since=since, min_score=min_score)
         return messages(hits, max_tokens, count)
 
     async def related(self, id: str, k: int = 5) -> list[Hit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
-        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
-        from holdfast.memory.relating import related  # noqa: PLC0415
-
         return await self._about([id], related, k, now())
 
     # -- one by one ----------------------------------------------------------------------------
@@ -195,7 +186,6 @@ class AsyncMemory:
 
     async def _about(self, ids: list[str], question: Callable[..., T], *values: Any) -> T:
         """What *question* makes of the index and these memories, which are there."""
-        from holdfast.memory.changing import present  # noqa: PLC0415 - as above
 
         def ask(index: Index) -> T:
             with index.lock:
@@ -214,8 +204,6 @@ class AsyncMemory:
         limit: int | None = None,
     ) -> list[Remembered]:
         """The memories that count now, newest first; with *superseded* those that do not, too."""
-        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
-
         filters = _filters(kinds, tags, since) | {"source": source}
         return await self._desk.ask(_all, filters, now(), limit, not superseded)
 
@@ -237,8 +225,6 @@ class AsyncMemory:
         *by* and *trust* are those of the older version, unless others are given: who changes what
         somebody else has said should say so.
         """
-        from holdfast.memory.changing import update  # noqa: PLC0415 - as above
-
         given = {"by": by, "trust": trust}
         said = {name: value for name, value in given.items() if value is not UNSET}
         question = partial(update, because=because, said=said)
@@ -264,8 +250,6 @@ class AsyncMemory:
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
-        from holdfast.memory.changing import contradiction  # noqa: PLC0415 - as above
-
         question = partial(contradiction, because=because)
         await self._desk.decide(question, self._desk, id, by)
         return await self.get(id)
@@ -285,8 +269,6 @@ class AsyncMemory:
         A *subject* is a name: all that has it as a tag, or in its words. Other versions of them go
         too, and what was made from them. With *expired*, all that has expired.
         """
-        from holdfast.memory.forgetting import forget  # noqa: PLC0415 - as above
-
         wanted = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
         chosen = {name: value for name, value in wanted.items() if value is not None}
         if not ids and not chosen:
@@ -306,11 +288,6 @@ class AsyncMemory:
         new memory replaces them, as `update` does, and names them. *alike*: the share of words
         from which on two are put together.
         """
-        from holdfast.memory import entries  # noqa: PLC0415 - as above
-        from holdfast.memory.changing import merged  # noqa: PLC0415
-        from holdfast.memory.desk import now  # noqa: PLC0415
-        from holdfast.memory.relating import groups  # noqa: PLC0415
-
         made = []
         for group in await self._desk.ask(groups, _filters(kinds, None, None), alike, now()):
             text = await self._desk.user(merge, group)
@@ -326,8 +303,6 @@ class AsyncMemory:
 
     async def stats(self) -> Stats:
         """The namespace in figures."""
-        from holdfast.memory.desk import now  # noqa: PLC0415 - as above
-
         figures, size = await self._desk.ask(_figures, now())
         head = await self._journal.head()
         return Stats(
@@ -429,8 +404,6 @@ _SAME = (
 def _filters(
     kinds: Iterable[str] | None, tags: Iterable[str] | None, since: datetime | None
 ) -> dict[str, Any]:
-    from holdfast.memory.entries import instant  # noqa: PLC0415 - as above
-
     return {
         "kinds": _several(kinds),
         "tags": _several(tags),

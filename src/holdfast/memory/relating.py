@@ -8,16 +8,17 @@ found anyway, or push out better ones (docs/memory.md has the figures).
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from holdfast.memory.finding import Query, find
-from holdfast.memory.hits import Why
+from holdfast.memory.hits import Hit, Why
 from holdfast.memory.ranking import alike, words_of
 
 if TYPE_CHECKING:
-    from holdfast.memory.hits import Hit, Remembered
+    from holdfast.memory.hits import Remembered
     from holdfast.memory.index import Index
 
 __all__ = ["groups", "names_in", "related"]
@@ -67,10 +68,6 @@ def _edges(one: Remembered) -> list[dict[str, Any]]:
 
 def _plain(other: Remembered, now: int) -> Hit:
     """Found by no word: only by what it shares."""
-    from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - as rarely as this
-
-    from holdfast.memory.hits import Hit  # noqa: PLC0415
-
     age = max(datetime.fromtimestamp(now / 1e6, UTC) - other.at, timedelta(0))
     return Hit(**structs.asdict(other), score=0.0, why=Why(0.0, None, 0.0), age=age)
 
