@@ -339,7 +339,7 @@ class AsyncStore:
         await control.cancel(self._home, task, because)
 
     async def resume(self, task: str) -> None:
-        """Let a task go on that was paused or cancelled, or has failed."""
+        """Let a task go on that was paused or cancelled, has failed, or waits: it looks again."""
         await control.resume(self._home, task)
 
     def on_finish(self, heir: Callable[[Checkpoint], Any]) -> Callable[[Checkpoint], Any]:
