@@ -160,7 +160,7 @@ def test_a_missing_link_says_what_to_register(store: Store, known: Migrations) -
     assert "was saved as version 1, and this program reads version 5" in text
     assert "'support' 1 → 2 (listed), 'support' 2 → 3 (named), but none from 3 on" in text
     assert '@holdfast.migration("support", 3, 5)\ndef upgrade(document): ...' in text
-    with pytest.raises(NoMigration, match="There is none from it"):
+    with pytest.raises(NoMigration, match="No migration begins there"):
         store.state("support", version=2, migrations=Migrations()).load()
 
 

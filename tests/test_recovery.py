@@ -18,6 +18,7 @@ from holdfast._recovery import (
     BEGINNING,
     DOUBTFUL,
     NO_PLAN,
+    OVER,
     PREAMBLE,
     RECALLED,
     Recalled,
@@ -85,8 +86,8 @@ def sections(text: str) -> dict[str, list[str]]:
     """The lines of each section; fails if anything else stands anywhere in the text."""
     found: dict[str, list[str]] = {}
     for block in text.split("\n\n"):
-        if block.startswith((PREAMBLE, BEGINNING)):
-            rest = block.removeprefix(PREAMBLE).removeprefix(BEGINNING)
+        if block.startswith((PREAMBLE, BEGINNING, OVER)):
+            rest = block.removeprefix(PREAMBLE).removeprefix(BEGINNING).removeprefix(OVER)
             assert set(rest.replace(DOUBTFUL, "").replace(RECALLED, "")) <= {" "}
         elif "\n" in block:
             title, opens, *lines, closes = block.split("\n")
@@ -239,8 +240,9 @@ def test_a_new_task_is_begun_and_not_resumed() -> None:
     """Until something has come of it; a plan alone is nothing that was done."""
     assert resume_context(make(), None).startswith(BEGINNING)
     assert resume_context(make(plan=["a"]), None).startswith(BEGINNING)
-    for touched in ({"results": {"a": 1}}, {"error": "no"}, {"status": "done"}):
+    for touched in ({"results": {"a": 1}}, {"error": "no"}):
         assert resume_context(make(**touched), None).startswith(PREAMBLE)
+    assert resume_context(make(status="done"), None).startswith(OVER)
 
 
 def test_half_a_character_in_a_memory_does_no_harm() -> None:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import Decision, Recalled, Store
+from holdfast import Decision, Recalled, Store, TaskFinished
 from holdfast._recovery import BEGINNING, PREAMBLE, RECALLED
 from holdfast.testing.boundaries import Boundaries
 from tests import nouns
-from tests.dying import Calls
+from tests.dying import Calls, die, ended_by, killed
 from tests.nouns import Driven, Place
 from tests.processes import in_a_process
 from tests.test_recovery import ATTACKS, left_out, sections
@@ -641,3 +641,20 @@ def test_findings_are_never_lost_never_doubled_and_safe_before_the_task_goes(
 
 if __name__ == "__main__":
     sys.exit(main(*sys.argv[1:]))
+
+
+def test_an_error_in_a_task_that_is_done_leaves_its_record(store: Store) -> None:
+    """Or what has been done would be done again: the next to come must find that it was."""
+    ran = Calls()
+    with killed(), store.task("t", GOAL) as task:
+        task.step("pay", ran)
+        task.finish("paid", keep=False)
+        die(task)
+    for _ in range(2):
+        with ended_by(TaskFinished, store.task("t", GOAL), r"task\.outcome has") as again:
+            again.step("pay", ran)
+            again.discover("something else this time")
+    with store.task("t", GOAL) as last:
+        assert last.outcome == "paid"
+    assert len(ran.calls) == 1
+    assert list(store.tasks()) == []

@@ -49,6 +49,7 @@ PREAMBLE = (
     f"ends. {_FENCE}"
 )
 BEGINNING = f"You are beginning a task. Work towards its goal. {_FENCE}"
+OVER = f"This task is done: its outcome is below, and nothing is left to do. {_FENCE}"
 DOUBTFUL = (
     "A step in doubt was begun, and nobody knows how far it came: assume neither that it happened "
     "nor that it did not, and do not repeat it yourself. Its policy says what becomes of it: "
@@ -149,6 +150,8 @@ class _Record:
         self._remark = "" if left else _remark(state)
         self._status = f"The task is {state.status}." if state.status in _STATUSES else ""
         preamble = BEGINNING if state.untouched else PREAMBLE
+        if state.status == kinds.DONE:
+            preamble = OVER
         self._instructions = " ".join([preamble, *_instructions(self)])
 
     def _asked(self, state: TaskState) -> None:

@@ -157,7 +157,7 @@ def _missing(names: tuple[str, ...], since: int, to: int, furthest: list[Migrati
     """The error that says what to register."""
     end = furthest[-1].to if furthest else since
     known, name = ", ".join(map(str, furthest)), json.encode(names[0]).decode()
-    there = f"There is {known}, but none from {end} on." if known else "There is none from it."
+    there = f"There is {known}, but none from {end} on." if known else "No migration begins there."
     msg = (
         f"State {names[0]!r} was saved as version {since}, and this program reads version {to}. "
         f"{there} Register one, and import it before loading:\n"

@@ -214,13 +214,17 @@ class AsyncTask(Endings):
 
         return await self._work(whole, remember=remember)
 
-    async def work(self, function: Callable[..., Any], /, *args: Any) -> Any:
+    async def work(
+        self, function: Callable[..., Any], /, *args: Any, remember: Memories | str | bool = False
+    ) -> Any:
         """Open the task, call ``function(task, *args)``, and finish with what that returns.
 
         If the function finished the task itself, that outcome stays. A task that is done only
-        returns it.
+        returns it. *remember* as in `finish`.
         """
-        return await self._work(lambda task: self._port.ask(function, self._shown(task), *args))
+        return await self._work(
+            lambda task: self._port.ask(function, self._shown(task), *args), remember=remember
+        )
 
     async def _work(
         self, function: Callable[..., Any], *, remember: Memories | str | bool = False

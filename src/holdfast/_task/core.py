@@ -271,7 +271,8 @@ class Core(View):
                     await self._note(error)
             finally:  # or the lease would be renewed for ever
                 await self._hold.let_go()
-            if self._leaving:
+            # Not after an error: whoever comes to it next must find that it is done.
+            if self._leaving and error is None:
                 await self.delete()
 
     async def _note(self, error: BaseException) -> None:
@@ -387,7 +388,10 @@ class Core(View):
 
     def _check_closely(self, what: str) -> None:
         if self.status == kinds.DONE:
-            msg = f"Task {self.id!r} is done and takes no {what}. Start a task with a new id."
+            msg = (
+                f"Task {self.id!r} is done and takes no {what}; task.outcome has what came of it. "
+                "What is new belongs to a task with a new id."
+            )
             raise TaskFinished(msg)
         lost = self._own().lost
         if isinstance(lost, Fenced):

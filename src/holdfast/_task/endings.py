@@ -17,6 +17,7 @@ from holdfast._task.remembering import (
     news,
     others,
     question,
+    recalled,
 )
 from holdfast._task.state import Debt, plain
 from holdfast._task.steps import called
@@ -142,7 +143,7 @@ class Endings(Transactions):
             memory = self._home.memory(DEFAULT if memories is True else memories)
             return others(state, await memory.recall(question(state), LOOKED_AT))
         if not hasattr(memories, "recall"):
-            return list(memories)  # recalled by whoever called us
+            return recalled(memories)
         hits = await asked(self._port, memories.recall, question(state), LOOKED_AT)
         return others(state, hits)
 

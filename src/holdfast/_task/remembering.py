@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
@@ -11,14 +12,14 @@ from holdfast._task.state import Debt, plain, reasoned
 from holdfast.journal import AsyncJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from holdfast._faces import Port
     from holdfast._task.state import TaskState
     from holdfast._task.terms import Home
     from holdfast.checkpoint import Checkpoint
 
-__all__ = ["DEFAULT", "Memories", "asked", "debt", "news", "others", "question"]
+__all__ = ["DEFAULT", "Memories", "asked", "debt", "news", "others", "question", "recalled"]
 
 #: The namespace that True stands for: one for all tasks of a tenant, so that what one has learned
 #: the next one finds, whatever it is called.
@@ -54,7 +55,7 @@ def debt(home: Home, remember: object) -> Debt | None:
         return Debt(home.journal("memory", namespace).key.id, here=True)
     if not hasattr(remember, "learn"):
         msg = (
-            "remember= takes a memory, the name of a namespace of this store, or True; not a "
+            "remember= takes a memory, the name of a namespace of this store, or True; not "
             f"{type(remember).__name__}."
         )
         raise TypeError(msg)
@@ -87,6 +88,19 @@ def news(state: TaskState) -> Checkpoint:
         decisions=[made for made in state.decisions if plain(reasoned(made)) not in known],
         discoveries=[found for found in state.discoveries if plain(found) not in known],
     )
+
+
+def recalled(memories: Any) -> list[Any]:
+    """What whoever called us has recalled."""
+    found = list(memories) if isinstance(memories, Iterable) else [memories]
+    for one in found:
+        if not hasattr(one, "text"):
+            msg = (
+                "memories= takes a memory, the name of a namespace of this store, True, or a list "
+                f"of hits or Recalled; not {type(one).__name__}."
+            )
+            raise TypeError(msg)
+    return found
 
 
 def question(state: TaskState) -> str:

@@ -204,6 +204,15 @@ class Fact(Struct, frozen=True):
     ok: bool = True
     advice: str = ""
 
+    @classmethod
+    def of_kind(cls, kind: str, journals: int, entries: int | None = None, size: int = 0) -> Fact:
+        """How much there is of one *kind* of journal."""
+        name = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+        if entries is None:
+            return cls(name, f"{journals:,}")
+        word = "entry" if entries == 1 else "entries"
+        return cls(name, f"{journals:,} with {entries:,} {word}, {shown_size(size)}")
+
 
 class Transaction(Protocol):
     """A transaction that is open, for statements of the caller's own and one append."""

@@ -29,7 +29,6 @@ from holdfast.backends.base import (
     Lease,
     Page,
     Record,
-    shown_size,
 )
 from holdfast.backends.options import flag, safe_url, seconds, url_parameters
 from holdfast.errors import InvalidURL, StoreCorrupt, StoreReadOnly
@@ -240,10 +239,7 @@ class DynamoBackend(Backend):
                 count = counts.setdefault(kind, [0, 0, 0])
                 count[:] = count[0] + 1, count[1] + head.seq - head.floor, count[2] + head.size
                 broken += [f"{kind}/{key.id}"] * (not self._whole(key))
-        facts = [
-            Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
-            for kind, (journals, entries, size) in sorted(counts.items())
-        ]
+        facts = [Fact.of_kind(kind, *sums) for kind, sums in sorted(counts.items())]
         missing = f"records are missing of {', '.join(broken[:5])}"
         return [
             *facts,

@@ -445,7 +445,7 @@ class RedisBackend(Backend):
             parts = names.indexes(tenant, kind)
             sizes = self._calls.commands([(part.slot, (b"ZCARD", part.members)) for part in parts])
             totals[kind] = totals.get(kind, 0) + sum(sizes)
-        return facts + [Fact(f"{kind}s", f"{total:,}") for kind, total in sorted(totals.items())]
+        return facts + [Fact.of_kind(kind, total) for kind, total in sorted(totals.items())]
 
     def _all_heads(self) -> Iterator[Head]:
         for tenant, kind in self._known_kinds():

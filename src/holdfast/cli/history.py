@@ -61,9 +61,7 @@ def _save(one: Saved) -> str:
     """What was saved, in a sentence."""
     if one.damaged:
         return "cannot be read"
-    what = (
-        f"all of it, {shown_size(one.total)}" if one.full else f"changes, {shown_size(one.bytes)}"
-    )
+    what = f"{'all of it' if one.full else 'changes'}, {shown_size(one.bytes)}"
     return f"version {one.version}, {what}" + (f": {one.note}" if one.note else "")
 
 

@@ -244,7 +244,7 @@ class Report:
         screen.line("states: " + ", ".join(self._counts()) + ".")
         if self.of(MIGRATED) and not self.dry_run:
             screen.line(
-                "What was saved before is kept until `holdfast migrate --confirm`.", cut=True
+                "What was saved before is kept until you run this with --confirm.", cut=True
             )
         elif self.dry_run:
             screen.line("Nothing was written.")

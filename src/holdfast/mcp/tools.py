@@ -217,7 +217,7 @@ class Tools:
         ]
         left = f" {len(kinds) - KINDS} more kinds are not shown." if len(kinds) > KINDS else ""
         return telling.lines(
-            f"{len(kinds)} kinds, with the newest of each.{left}",
+            f"By kind ({len(kinds)}), with the newest of each.{left}",
             found,
             none="Nothing is remembered yet.",
         )

@@ -245,13 +245,13 @@ class AsyncMemory:
         await self._about(ids, _itself)
         await self._desk.write([(what, {"ids": ids} | ({"by": by} if by else {}))])
 
-    async def contradict(self, id: str, by: str, *, because: str | None = None) -> Remembered:
-        """Note that memory *id* is disputed, *by* another memory's id, or by a text to remember.
+    async def contradict(self, id: str, other: str, *, because: str | None = None) -> Remembered:
+        """Note that memory *id* is disputed by an *other*: its id, or a text, to be remembered.
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
         question = partial(contradiction, because=because)
-        await self._desk.decide(question, self._desk, id, by)
+        await self._desk.decide(question, self._desk, id, other)
         return await self.get(id)
 
     # -- less ----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _sizes(places: list[Place]) -> Iterator[Fact]:
         sums[2] += state.size - state.floor_size
     yield Fact("size", shown_size(total))
     for kind, (journals, count, size) in sorted(kinds.items()):
-        yield Fact(f"{kind}s", f"{journals:,} with {count:,} entries, {shown_size(size)}")
+        yield Fact.of_kind(kind, journals, count, size)
 
 
 def _set_aside(places: list[Place]) -> Iterator[Fact]:

@@ -91,7 +91,7 @@ def _sizes(connection: Connection, sql: Statements) -> Iterator[Fact]:
     except psycopg.Error:  # not every engine that speaks PostgreSQL knows
         pass
     for kind, journals, entries, size in connection.rows(sql.sizes):
-        yield Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
+        yield Fact.of_kind(kind, journals, entries, size)
     (expired,) = connection.rows(sql.expired)[0]
     if expired:
         yield Fact("expired", f"{expired:,} journals to be swept")

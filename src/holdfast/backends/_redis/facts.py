@@ -90,10 +90,7 @@ def examine(
             now = head_of(head.key)  # it may have been compacted or deleted meanwhile
             if now is not None and (now.created, now.floor) == (head.created, head.floor):
                 found.append(f"{head.key.kind} {head.key.id!r} {trouble}")
-    facts = [
-        Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
-        for kind, (journals, entries, size) in sorted(totals.items())
-    ]
+    facts = [Fact.of_kind(kind, *sums) for kind, sums in sorted(totals.items())]
     advice = "Keys were lost or changed from outside. Restore the server from a backup."
     return [
         *facts,

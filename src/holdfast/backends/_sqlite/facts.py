@@ -68,7 +68,7 @@ def _sizes(connection: apsw.Connection, path: str) -> Iterator[Fact]:
         "SELECT kind, count(*), sum(seq - floor), sum(size) FROM holdfast_journals"
         " WHERE seq > 0 GROUP BY kind ORDER BY kind"
     ):
-        yield Fact(f"{kind}s", f"{journals:,} with {entries:,} entries, {shown_size(size)}")
+        yield Fact.of_kind(kind, journals, entries, size)
 
 
 def _integrity(connection: apsw.Connection) -> Fact:
