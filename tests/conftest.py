@@ -10,6 +10,7 @@ from tests.servers import AWS_ENVIRONMENT, SHARED, close_shared, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.servers import Server
 
@@ -24,6 +25,7 @@ SLOW = {
     "tests/test_cli.py::test_following": "waits for what it follows",
     "tests/test_cli.py::test_output_fits": "starts terminals",
     "tests/test_demo.py": "watches the demo, which takes its time",
+    "tests/test_dispatch_": "runs engines",
     "tests/test_everywhere.py": "does on each backend what the tests of each noun do on one",
     "tests/test_faults.py": "fails the disk at one write after the other",
     "tests/test_fencing.py": "waits for leases to end, in many processes",
@@ -89,6 +91,13 @@ LONG = (
 
 #: A test of a noun runs over two backends and both faces; two of the four are enough at first.
 THE_OTHER_WAY = ("[memory-async]", "[sqlite-sync]")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where slow tests are left out, do not even import files that have no others."""
+    whole = tuple(name for name in SLOW if "::" not in name)
+    left_out = "not slow" in config.option.markexpr
+    return (left_out and f"tests/{collection_path.name}".startswith(whole)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
