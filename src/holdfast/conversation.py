@@ -33,11 +33,11 @@ from holdfast._conversation.transcript import (
 from holdfast._conversation.writing import Writer
 from holdfast._faces import Face, blocking
 from holdfast._window import Budget
-from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
+from holdfast.backends.base import UNSET, Head, UnsetType
 from holdfast.codec import convert, plain
 from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
 from holdfast.ids import check_ttl
-from holdfast.journal import PAGE, about
+from holdfast.journal import PAGE, Lasting, about
 from holdfast.messages.repair import repair as repaired
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ class ConversationInfo(Struct, frozen=True):
         """The view of a journal's *head*."""
         return cls(
             **about(head),
-            expires_at=None if head.expires is None else from_micros(head.expires),
+            expires_at=head.expires_at,
         )
 
 
-class AsyncConversation:
+class AsyncConversation(Lasting):
     """A conversation with one user, session or agent; see `Conversation`."""
 
     def __init__(
@@ -111,7 +111,7 @@ class AsyncConversation:
         self._journal = journal
         self._said = Transcript(journal)
         self._elsewhere = elsewhere
-        self._writer = Writer(journal, self._said, labels, check_ttl(ttl))
+        self._writer: Writer = Writer(journal, self._said, labels, check_ttl(ttl))
         ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
         self._compactor = Compactor(journal, self._said, ask)
 
@@ -318,7 +318,7 @@ class AsyncConversation:
         """
         head = await self._journal.head()
         if head is None:
-            raise _not_found(self.id)
+            raise self._not_found()
         marks = Marks.of(head)
         at = head.seq if at is None else min(at, head.seq)
         found: list[Item] = []
@@ -364,23 +364,11 @@ class AsyncConversation:
         """Labels, size, times and position."""
         head = await self._journal.head()
         if head is None:
-            raise _not_found(self.id)
+            raise self._not_found()
         return ConversationInfo.of(head)
 
-    async def label(self, /, **labels: str | None) -> None:
-        """Set labels; None removes one. They are what `store.conversations(labels=…)` finds by."""
-        await self._change(labels=labels)
-        if self._writer.labels is not UNSET:
-            self._writer.labels = {**self._writer.labels, **labels}
-
-    async def expire(self, ttl: float | None) -> None:
-        """Let it end *ttl* seconds after the last append, from now on; None: never."""
-        await self._change(ttl=check_ttl(ttl))
-        self._writer.ttl = ttl
-
-    async def _change(self, **changes: Any) -> None:
-        if not await self._journal.append(**changes):
-            raise _not_found(self.id)
+    def _not_found(self) -> ConversationNotFound:
+        return ConversationNotFound(f"There is no conversation {self.id!r} (or it has expired).")
 
 
 class Conversation(Face[AsyncConversation]):
@@ -459,7 +447,3 @@ def _checked(message: object, number: int) -> Message:
         "{'role': 'user', 'content': 'Hello'}."
     )
     raise InvalidMessage(msg)
-
-
-def _not_found(id_: str) -> ConversationNotFound:
-    return ConversationNotFound(f"There is no conversation {id_!r} (or it has expired).")

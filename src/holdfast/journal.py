@@ -7,22 +7,23 @@ that backends store, and back; it holds no meaning of its own.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from holdfast._faces import Face, Pulled, blocking, blocking_iter
 from holdfast.backends.base import UNSET, Append, Head, Key, Lease, Record, UnsetType, from_micros
 from holdfast.errors import IdReused, Unreadable
-from holdfast.ids import check_id, check_labels
+from holdfast.ids import check_id, check_labels, check_ttl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from holdfast._faces import Port
     from holdfast.codec import Codec, Run
+    from holdfast.errors import NotFound
 
-__all__ = ["AsyncJournal", "Entry", "Journal", "about"]
+__all__ = ["AsyncJournal", "Entry", "Journal", "Lasting", "about"]
 
 #: Records a call to the backend: enough to be quick, few enough to be held at once.
 PAGE = 1000
@@ -284,6 +285,39 @@ class AsyncJournal:
     async def compact(self, before: int) -> int:
         """Drop records that end before entry *before*; returns how many entries went."""
         return await self._port.call(self._port.backend.compact, self.key, before)
+
+
+class _Writer(Protocol):
+    """Gives labels and a time to live to all that it appends."""
+
+    labels: Mapping[str, str | None] | UnsetType
+    ttl: float | UnsetType | None
+
+
+class Lasting:
+    """A noun whose journal has labels and a time to live, to be changed at any time."""
+
+    _journal: AsyncJournal
+    _writer: _Writer
+
+    async def label(self, /, **labels: str | None) -> None:
+        """Set labels; None removes one. They are what the store's lists find by."""
+        await self._change(labels=labels)
+        if self._writer.labels is not UNSET:
+            self._writer.labels = {**self._writer.labels, **labels}
+
+    async def expire(self, ttl: float | None) -> None:
+        """Let it end *ttl* seconds after it was last added to, from now on; None: never."""
+        await self._change(ttl=check_ttl(ttl))
+        self._writer.ttl = ttl
+
+    async def _change(self, **changes: Any) -> None:
+        if not await self._journal.append(**changes):
+            raise self._not_found()
+
+    def _not_found(self) -> NotFound:
+        """The error for one that is not there."""
+        raise NotImplementedError
 
 
 class Journal(Face[AsyncJournal]):

@@ -18,17 +18,18 @@ from holdfast._state.reading import Reader
 from holdfast._state.upgrading import Upgrader, type_of
 from holdfast._state.words import told
 from holdfast._state.writing import Writer
-from holdfast.backends.base import UNSET, Head, UnsetType, from_micros
+from holdfast.backends.base import UNSET, Head, UnsetType
 from holdfast.codec import convert, fresh
 from holdfast.errors import ChangedWarning, Conflict, StateChanged
 from holdfast.ids import check_ttl
-from holdfast.journal import about
+from holdfast.journal import Lasting, about
 from holdfast.migrations import check_version
 from holdfast.migrations import migrations as all_migrations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.errors import StateNotFound
     from holdfast.journal import AsyncJournal
     from holdfast.migrations import Migrations
 
@@ -60,11 +61,11 @@ class StateInfo(Struct, frozen=True):
         return cls(
             **about(head),
             version=Marks.of(head).version,
-            expires_at=None if head.expires is None else from_micros(head.expires),
+            expires_at=head.expires_at,
         )
 
 
-class AsyncState:
+class AsyncState(Lasting):
     """The state of one agent, team or object; see `State`."""
 
     def __init__(
@@ -84,7 +85,7 @@ class AsyncState:
         self._elsewhere = elsewhere
         self._ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
         self._reader = Reader(journal)
-        self._writer = Writer(journal, self._reader, labels, check_ttl(ttl))
+        self._writer: Writer = Writer(journal, self._reader, labels, check_ttl(ttl))
         known = all_migrations if migrations is None else migrations
         self._upgrader = Upgrader(self.id, type, known, self._writer.codec, self._ask)
         self._turn = _Turn(journal._port.sleep)  # noqa: SLF001 - as above
@@ -322,20 +323,8 @@ class AsyncState:
             raise self._reader.not_found()
         return StateInfo.of(head)
 
-    async def label(self, /, **labels: str | None) -> None:
-        """Set labels; None removes one. They are what `store.states(labels=…)` finds by."""
-        await self._change(labels=labels)
-        if self._writer.labels is not UNSET:
-            self._writer.labels = {**self._writer.labels, **labels}
-
-    async def expire(self, ttl: float | None) -> None:
-        """Let it end *ttl* seconds after the last save, from now on; None: never."""
-        await self._change(ttl=check_ttl(ttl))
-        self._writer.ttl = ttl
-
-    async def _change(self, **changes: Any) -> None:
-        if not await self._journal.append(**changes):
-            raise self._reader.not_found()
+    def _not_found(self) -> StateNotFound:
+        return self._reader.not_found()
 
 
 class State(Face[AsyncState]):

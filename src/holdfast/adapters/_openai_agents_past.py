@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from holdfast.backends.base import Head, for_people, from_micros
+from holdfast.backends.base import Head, for_people
 from holdfast.errors import Conflict, HoldfastError, LeaseHeld, NotFound
 from holdfast.journal import about
 
@@ -96,7 +96,7 @@ class RunInfo(Struct, frozen=True):
             **about(head),
             status=head.status or WAITING,
             held_by=for_people(head.lease.holder) if head.lease else None,
-            expires_at=None if head.expires is None else from_micros(head.expires),
+            expires_at=head.expires_at,
         )
 
 

@@ -151,6 +151,11 @@ class Head(Struct, frozen=True):
     labels: dict[str, str]
     lease: Lease | None  # the newest one while it is valid
 
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it expires, as people have it."""
+        return None if self.expires is None else from_micros(self.expires)
+
 
 class Origin(Struct, frozen=True, gc=False):
     """What another store gave to a record that is copied from it, and to that record's journal."""

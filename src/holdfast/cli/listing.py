@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.backends.base import from_micros, shown_size
+from holdfast.backends.base import for_people, from_micros, shown_size
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import KINDS, Where, heads, pass_where, store_options
@@ -32,7 +32,7 @@ def status_style(status: str | None) -> str:
 
 def holder(head: Head) -> str:
     """Who works on it, for people: without the mark in brackets that is for the machine."""
-    return safe(head.lease.holder.partition(" [")[0]) if head.lease else ""
+    return safe(for_people(head.lease.holder)) if head.lease else ""
 
 
 def labels_of(head: Head) -> str:
@@ -58,7 +58,7 @@ def facts_of(head: Head) -> dict[str, Any]:
         "size": head.size,
         "created_at": from_micros(head.created),
         "updated_at": from_micros(head.updated),
-        "expires_at": None if head.expires is None else from_micros(head.expires),
+        "expires_at": head.expires_at,
         "held_by": head.lease.holder if head.lease else None,
         "held_until": from_micros(head.lease.until) if head.lease else None,
     }
