@@ -35,6 +35,7 @@ __all__ = [
     "Driven",
     "Place",
     "bot",
+    "cache",
     "call",
     "everywhere",
     "place",
@@ -201,3 +202,11 @@ def call(*ids: str) -> dict[str, Any]:
 def result(id_: str, content: str = "found") -> dict[str, Any]:
     """What the tool that was called as *id_* returned."""
     return {"role": "tool", "tool_call_id": id_, "content": content}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The index lies where the test can see it, and nowhere else."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("HOLDFAST_CACHE", str(directory))
+    return directory

@@ -17,13 +17,14 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from rich.cells import cell_len
 
 import holdfast
 from holdfast.cli import main
 from holdfast.cli.docs import reference
 from holdfast.cli.messages import parts, summary
+from tests.commands import run
 from tests.dying import ended_by
 
 ROOT = Path(__file__).parent.parent
@@ -79,15 +80,6 @@ def fill(store: holdfast.Store) -> None:
     with store.task("broken", goal="Fail", labels={"team": "red"}) as task:
         task.fail("the disk is on fire")
     store.journal("note", "todo").append(("added", {"text": "water the plants"}))
-
-
-def run(*args: str, code: int = 0) -> Result:
-    """Run the command in this process and check its exit code."""
-    result = CliRunner().invoke(main, args)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def data(*args: str) -> Any:

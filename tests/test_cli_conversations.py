@@ -9,7 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.cli.messages import parts
-from tests.test_cli import data, run
+from tests.commands import run
+from tests.test_cli import data
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli import main
+from tests.commands import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +37,6 @@ def path(tmp_path: Path) -> str:
             task.decide("use the replica", because="the API is rate limited")
             task.step("count", lambda: 3)
     return url
-
-
-def run(*args: str, code: int = 0) -> Result:
-    """Run the command in this process and check its exit code."""
-    result = CliRunner().invoke(main, args)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 # -- history ---------------------------------------------------------------------------------------

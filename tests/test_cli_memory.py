@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli import main
-from tests.test_cli import HOSTILE, OBEYED, data, in_terminal, run
+from tests.commands import run
+from tests.test_cli import HOSTILE, OBEYED, data, in_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast import migrations
-from holdfast.cli import main
+from tests.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,15 +67,6 @@ def store() -> Iterator[holdfast.Store]:
         opened.state("case/1").save(["one"])
         opened.state("other").save({"nothing": "to do"})
         yield opened
-
-
-def run(*args: str, code: int = 0) -> Result:
-    """Run the command in this process and check its exit code."""
-    result = CliRunner().invoke(main, args)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def outcomes(*args: str, code: int = 0) -> dict[str, Any]:

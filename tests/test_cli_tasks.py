@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli import main
+from tests.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,15 +41,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     for name in set(sys.modules) - known:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
-
-
-def run(*args: str, code: int = 0) -> Result:
-    """Run the command in this process and check its exit code."""
-    result = CliRunner().invoke(main, args)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def shown(task_id: str) -> Any:

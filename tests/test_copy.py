@@ -21,8 +21,8 @@ from holdfast.codec import Codec
 from holdfast.errors import InvalidURL, StoreCorrupt, StoreUnavailable
 from holdfast.testing.crash import Moment, Program, ack, crash, run, seeded, soak
 from tests import places
+from tests.commands import run as run_command
 from tests.test_cli import HOLDFAST, in_terminal, lines_of
-from tests.test_cli import run as run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

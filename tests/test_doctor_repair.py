@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli import main
+from tests.commands import run
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +30,6 @@ def root(tmp_path: Path) -> Path:
                 message = {"role": "user", "content": f"This is number {number}."}
                 store.conversation("alice").append(message)
     return tmp_path / "state"
-
-
-def run(*args: str, code: int = 0) -> Result:
-    """Run the command in this process and check its exit code."""
-    result = CliRunner().invoke(main, args)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def damage(root: Path, tenant: str = "default") -> Path:

@@ -19,9 +19,9 @@ from holdfast.errors import InvalidId, NotImportable, StoreUnavailable
 from holdfast.importing import Item, parse, understand
 from holdfast.testing.crash import Moment, Program, ack, crash, seeded, soak
 from tests import places
+from tests.commands import run as run_command
 from tests.nouns import bot, call, result, system, user
 from tests.test_cli import OBEYED, in_terminal, lines_of
-from tests.test_cli import run as run_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,6 +19,7 @@ from holdfast import InvalidId
 from holdfast.codec import Codec
 from holdfast.memory import rewriting
 from holdfast.memory.entries import LONGEST, Told, living
+from tests import nouns
 from tests.scopes import Scopes
 
 if TYPE_CHECKING:
@@ -26,15 +27,9 @@ if TYPE_CHECKING:
 
     from holdfast import Store
 
+cache = nouns.cache
+
 SAID = "xylophone-4711 belongs to nobody"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The index lies where the test can see it, and nowhere else."""
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("HOLDFAST_CACHE", str(directory))
-    return directory
 
 
 @pytest.fixture(params=["sqlite:{}/agents.db", "file:{}/agents"])

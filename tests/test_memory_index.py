@@ -23,9 +23,12 @@ from holdfast.memory.places import index_of
 from holdfast.memory.ranking import Parts, activation, alike, fused, words_of
 from holdfast.memory.wordpieces import WordPieces
 from holdfast.memory.words import matching, terms
+from tests import nouns
 
 if TYPE_CHECKING:
     from holdfast import Memory, Store
+
+cache = nouns.cache
 
 TOPICS = ("animal", "money", "place")
 MEANT = {"zebra": 0, "horse": 0, "invoice": 1, "payment": 1, "berlin": 2, "city": 2}
@@ -41,14 +44,6 @@ def embed(texts: list[str]) -> list[list[float]]:
                 vector[MEANT[word]] += 1
         found.append(vector)
     return found
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The index lies where the test can see it, and nowhere else."""
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("HOLDFAST_CACHE", str(directory))
-    return directory
 
 
 @pytest.fixture

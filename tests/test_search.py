@@ -18,7 +18,7 @@ from holdfast._textindex import Document, Known, TextIndex, excerpt, index_of
 from holdfast.backends.base import Key
 from holdfast.codec import Codec
 from holdfast.messages.text import text_of
-from tests import places
+from tests import nouns, places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
     from holdfast import Found
     from tests.places import Where
 
+cache = nouns.cache
+
 hurried = places.hurried
 
 KEY = Key("default", "conversation", "alice")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The index lies where the test can see it, and nowhere else."""
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("HOLDFAST_CACHE", str(directory))
-    return directory
 
 
 def user(content: Any) -> dict[str, Any]:
