@@ -114,7 +114,7 @@ class Job:
 
     def pay(self, connection: Any) -> str:
         """A row of the user's own."""
-        connection.execute("INSERT INTO payments VALUES ('paid')")
+        connection.execute("INSERT INTO paid VALUES ('paid')")
         return "PAID"
 
 
@@ -184,8 +184,8 @@ class Trial:
                 store.signal("t", "approval", "yes")
             if store.backend.transactional:
                 with store.backend.transaction() as made:
-                    made.connection.execute("CREATE TABLE IF NOT EXISTS payments (what TEXT)")
-                    made.connection.execute("DELETE FROM payments")
+                    made.connection.execute("CREATE TABLE IF NOT EXISTS paid (what TEXT)")
+                    made.connection.execute("DELETE FROM paid")
                     made.append(store.journal("note", "made")._core.request([("made", None)]))
         self.world.path.unlink(missing_ok=True)
         return []
@@ -226,7 +226,7 @@ class Trial:
             if not store.backend.transactional:
                 return [1]
             with store.backend.transaction() as looking:
-                rows = list(looking.connection.execute("SELECT count(*) FROM payments"))
+                rows = list(looking.connection.execute("SELECT count(*) FROM paid"))
                 looking.append(store.journal("note", "made")._core.request([("looked", None)]))
         return [int(rows[0][0])]
 

@@ -200,9 +200,9 @@ def test_what_has_expired_is_gone_at_once(place: Place, store: Store) -> None:
     with store.task(TASK, GOAL) as task:
         task.step("fetch", lambda: 1)
     store.conversation("stays").append(user("x"))
-    chat.expire(0.1)
-    store.journal("task", TASK).append(ttl=0.1)
-    time.sleep(0.15)
+    chat.expire(0.001)
+    store.journal("task", TASK).append(ttl=0.001)
+    time.sleep(0.01)
     for seen in (store, place.open()):
         again = seen.conversation("alice")
         assert (again.messages(), again.last(), again.window()) == ([], None, [])
@@ -347,16 +347,20 @@ def test_a_lease_renews_itself_while_a_step_runs(place: Place, store: Store) -> 
     """A step may take longer than the lease; a rival stays out all the time."""
     rival = place.open()
 
-    def slow() -> str:
-        end = time.monotonic() + 1.1
-        while time.monotonic() < end:
+    def end() -> int:
+        head = rival.backend.head(KEY)
+        assert head is not None
+        assert head.lease is not None
+        return head.lease.until
+
+    def slow(first: int) -> None:
+        while end() == first:
             with pytest.raises(LeaseHeld):
                 rival.backend.acquire(KEY, "rival", 60)
             time.sleep(0.05)
-        return "done"
 
-    with store.task(TASK, GOAL, lease=0.9) as task:
-        assert task.step("slow", slow) == "done"
+    with store.task(TASK, GOAL, lease=3) as task:
+        task.step("slow", slow, end())
         assert task.step("next", lambda: 1) == 1
 
 

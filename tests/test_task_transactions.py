@@ -41,7 +41,7 @@ def crash() -> None:
 
 def made(connection: Any) -> None:
     """The user's table."""
-    connection.execute("CREATE TABLE IF NOT EXISTS payments (what TEXT PRIMARY KEY)")
+    connection.execute("CREATE TABLE payments (what TEXT PRIMARY KEY)")
 
 
 def dropped(connection: Any) -> None:
