@@ -147,7 +147,7 @@ def test_a_copy_of_what_ended_years_ago_is_removed_as_well(
 
 def test_a_lease_keeps_all_items(store: DynamoBackend) -> None:
     """Also one that is longer than the moments of all items; renewed, or taken anew."""
-    fill(store, ttl=1)
+    fill(store, ttl=60)
     lease = store.acquire(KEY, "me", 10 * DAY)
     assert end(store) == pytest.approx(lease.until / 1e6)
     assert end(store) + HOUR / 2 < min(moments(store).values())

@@ -127,7 +127,7 @@ def test_a_child_that_has_slept_leaves_no_time_behind() -> None:
     """Or its parent, which waits for something else by now, would be woken for ever."""
 
     def nap(task: Task) -> None:
-        task.child("nap", lambda child: child.sleep(0.02, block=0))
+        task.child("nap", lambda child: child.sleep(0.5, block=0))
         task.wait_for("approval")
 
     with holdfast.open("memory:") as store:
@@ -135,7 +135,7 @@ def test_a_child_that_has_slept_leaves_no_time_behind() -> None:
         registry = job(nap)
         registry.run(store, "t")
         assert store.task("t").info().due is not None
-        time.sleep(0.03)
+        time.sleep(0.5)
         assert registry.run(store, "t").waits_for == "approval"
         assert store.task("t").info().due is None
         assert store.task("t").checkpoint().waiting_for == ["approval"]
