@@ -13,6 +13,9 @@ ROUNDS ?= 10
 # class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
 TOGETHER ?= --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
+# Tests start thousands of processes. Where nothing may be kept, each compiles Holdfast anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
