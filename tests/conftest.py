@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import AWS_ENVIRONMENT, SHARED, close_shared, shared
 
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
 
     from tests.servers import Server
 
+
+# Its suites are to say what was expected, and what came.
+pytest.register_assert_rewrite("holdfast.testing")
+
+# How long a machine takes says nothing about Holdfast.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+# A run in the background ignores Ctrl-C, and so would the commands that are tested with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: What takes seconds, by how its id begins, and why it does. Only `make test` runs it.
 SLOW = {

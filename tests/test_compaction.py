@@ -568,7 +568,7 @@ def check_accounted(chat: Conversation) -> None:
 PIECES = ["said", "said", "tools", "pop", "trim", "sum", "outputs"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 120)), max_size=25),
     st.integers(30, 400),

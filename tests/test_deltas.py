@@ -35,7 +35,7 @@ def size(patch: Any) -> int:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_patch_makes_the_new_document_of_the_old(data: st.DataObject) -> None:
     """To the byte: types, numbers, the order of keys."""
     old = data.draw(documents())
@@ -46,7 +46,7 @@ def test_a_patch_makes_the_new_document_of_the_old(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @given(documents(), documents())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_of_any_two_documents(old: Any, new: Any) -> None:
     """Those that have nothing to do with each other, too."""
     assert encode(patched(old, new)) == encode(new)
@@ -61,7 +61,7 @@ def test_a_document_is_no_change_of_itself(document: Any) -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_documents_are_left_as_they_are_by_comparing_them(data: st.DataObject) -> None:
     """They belong to somebody."""
     old = data.draw(documents())

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, InvalidId, Store
@@ -191,7 +191,6 @@ def test_an_enum_of_text_can_be_an_id(store: Store) -> None:
     assert store.conversation("alice").messages() == [user("hello")]
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_either_a_good_id_or_refused(text: str) -> None:
     """No other error, and a good one is text that any backend can hold."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis import given, settings, strategies
 
 import holdfast
 from holdfast import Conflict, NotStorable, TooLarge, importing
@@ -617,7 +617,7 @@ DOCUMENTS = strategies.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500)
 @given(document=DOCUMENTS, as_=strategies.sampled_from([None, "conversation", "task", "state"]))
 def test_whatever_is_in_a_file_is_imported_or_refused_in_words(
     document: Any, as_: str | None

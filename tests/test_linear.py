@@ -385,7 +385,7 @@ def silent(call: Call) -> Call:
     return replace(call, ended=None)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(0, 2))
 def test_the_checker_and_a_search_through_all_orders_agree(
     rng: Random, calls: int, spoilt: int

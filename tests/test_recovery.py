@@ -355,7 +355,7 @@ COUNTS: list[Callable[[str], int]] = [
 counts = st.sampled_from(COUNTS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(states, st.integers(-1, 4000), counts, memories)
 @example(make(ATTACKS[0]), 10, len, [])
 def test_it_never_takes_more_than_the_budget(
@@ -371,7 +371,7 @@ def test_it_never_takes_more_than_the_budget(
     assert sum(count(message["content"]) for message in messages) <= most + 200
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(states, st.none() | st.integers(100, 3000), memories)
 def test_nothing_is_left_out_in_silence(
     state: TaskState, most: int | None, memories: list[Recalled]
@@ -392,7 +392,7 @@ def test_nothing_is_left_out_in_silence(
     assert (note in text) == bool(bare)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(states, st.none() | st.integers(300, 3000), memories)
 def test_the_same_state_gives_the_same_text(
     state: TaskState, most: int | None, memories: list[Recalled]
@@ -407,7 +407,7 @@ def test_the_same_state_gives_the_same_text(
     assert texts[0] == texts[1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(states, st.none() | st.integers(150, 3000), memories)
 def test_every_line_is_what_was_stored_or_says_that_it_is_cut(
     state: TaskState, most: int | None, memories: list[Recalled]

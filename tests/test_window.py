@@ -262,7 +262,7 @@ def windowed(appends: list[list[Message]], budget: dict[str, Any]) -> list[Messa
         return found
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(cases, budgets, rules)
 def test_it_is_what_reading_everything_would_give(
     case: tuple[Chat, list[list[Message]]], budget: dict[str, int], rule: str
@@ -273,7 +273,7 @@ def test_it_is_what_reading_everything_would_give(
     assert windowed(appends, {**budget, "repair": rule}) == plainly(history, rule, **budget)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(cases, budgets, rules)
 def test_it_fits_and_its_provider_takes_it(
     case: tuple[Chat, list[list[Message]]], budget: dict[str, int], rule: str
@@ -291,7 +291,7 @@ def test_it_fits_and_its_provider_takes_it(
         assert sum(map(tokens.estimate, found)) + tokens.PRIMING <= budget["max_tokens"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(cases, budgets)
 def test_it_is_in_order_and_has_tool_calls_whole(
     case: tuple[Chat, list[list[Message]]], budget: dict[str, int]
@@ -319,7 +319,7 @@ def is_subsequence(some: list[Message], all_: list[Message]) -> bool:
     return all(any(message == other for other in left) for message in some)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(conversations(Chat()), budgets, st.integers(1, 5))
 def test_no_call_is_looked_for_beyond_reach(
     appends: list[list[Message]], budget: dict[str, int], reach: int

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,22 +31,24 @@ def nothing_left() -> Iterator[None]:
     threads, files = _threads(), _files()
     yield
     deadline = time.monotonic() + PATIENCE
-    while (_threads() - threads or _files() > files) and time.monotonic() < deadline:
+    while (_threads() - threads or len(_files()) > len(files)) and time.monotonic() < deadline:
         gc.collect()  # an error's traceback may hold what its connection had
         time.sleep(0.02)
     if left := _threads() - threads:
         raise AssertionError(f"threads still run: {', '.join(sorted(left.elements()))}")
-    if (now := _files()) > files:
-        raise AssertionError(f"{now - files} files are still open")
+    if len(now := _files()) > len(files):
+        raise AssertionError(f"files are still open: {', '.join(sorted(now - files))}")
 
 
 def _threads() -> Counter[str]:
     return Counter(thread.name for thread in threading.enumerate())
 
 
-def _files() -> int:
-    """How many files this process has open; 0 where that cannot be told."""
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return 0
+def _files() -> set[str]:
+    """What this process has open, each as its number and name; nothing where that is not told."""
+    found = set()
+    with suppress(FileNotFoundError):  # not Linux
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # such as the directory that was read
+                found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return found

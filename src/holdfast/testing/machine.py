@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -260,6 +260,9 @@ def contract_machine(
     made = type("Machine", (ContractMachine,), {"place": staticmethod(place), "reopens": reopen})
     case: type[TestCase] = made.TestCase  # type: ignore[attr-defined]
     case.settings = settings(  # type: ignore[attr-defined]
-        max_examples=examples, stateful_step_count=steps, deadline=None
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],  # which a slow machine is
     )
     return case

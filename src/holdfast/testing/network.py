@@ -47,7 +47,7 @@ CUTS: tuple[Fault, ...] = ("before", "during", "after")
 HALF_OPEN: tuple[Fault, ...] = ("silent", "unheard")
 
 #: Seconds that a call gets where it is to give up, and after which it counts as hanging.
-TIMEOUT, PATIENCE = 2.0, 20.0
+TIMEOUT, PATIENCE = 3.0, 30.0
 
 
 class Place(Protocol):
@@ -281,7 +281,7 @@ class NetworkContract:
                 _done_or_given_up(store, doing)
 
         ends = _at_once([partial(alone, number, deed) for number, deed in enumerate(SIX)])
-        assert ends == [None] * len(SIX)
+        assert ends == [None] * len(SIX), ends
 
     def test_a_slow_network_is_waited_for(
         self, server: Place, opened_through: OpenedThrough
