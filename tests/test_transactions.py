@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import apsw
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from holdfast.backends._group import Ticket
 from holdfast.backends.base import (
     Append,
     Appended,
@@ -310,6 +312,7 @@ def test_a_block_has_exactly_one_append(place: Place, backend: Backend) -> None:
 
 WRITES: dict[str, Callable[[Backend], object]] = {
     "append": lambda backend: backend.append(add()),
+    "append-all": lambda backend: backend.append_all([add()]),
     "append-async": lambda backend: asyncio.run(backend.append_async(add())),
     "delete": lambda backend: backend.delete(KEY),
     "compact": lambda backend: backend.compact(KEY, 1),
@@ -405,6 +408,44 @@ def test_a_store_that_is_closed_or_read_only_refuses(place: Place) -> None:
     with pytest.raises(StoreClosed):
         transact(backend, 1)
     assert place.rows() == []
+
+
+# -- several appends, without rows -----------------------------------------------------------------
+
+OTHER = Key("acme", "list", "other")
+
+
+def pair(body: bytes = b"1", **request: Any) -> list[Append]:
+    """The same to two journals; what *request* says is said of the first."""
+    return [add(body, **request), add(body, key=OTHER)]
+
+
+def test_acts_of_many_threads_are_there_as_a_whole(backend: Backend) -> None:
+    """Whichever journal each begins with, and whoever else is refused at the same moment."""
+
+    def act(number: int) -> None:
+        requests = pair(b"%d" % number)
+        if number % 3 == 0:
+            with pytest.raises(Conflict):
+                backend.append_all(pair(b"0", expect=1_000))
+        if number % 3 == 1:
+            backend.append(add(key=Key("acme", "note", f"n{number}")))
+        backend.append_all(requests[:: -1 if number % 2 else 1])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(act, range(1, 61)))
+    assert sorted(records(backend)) == list(range(1, 61))
+    assert records(backend) == records(backend, OTHER)
+
+
+def test_a_refused_act_spoils_nothing_for_those_who_commit_with_it(sqlite: SqliteBackend) -> None:
+    """It is undone alone, whatever goes before and behind it in the group."""
+    acts = [pair(b"2", expect=9)[::-1], pair(b"3")]
+    works = [add(b"1"), *(partial(sqlite._append_all, act) for act in acts), add(b"4", key=OTHER)]
+    tickets = [Ticket(work) for work in works]
+    sqlite._commit(tickets)
+    assert [type(ticket.error) for ticket in tickets] == [type(None), Conflict, *[type(None)] * 2]
+    assert (records(sqlite), records(sqlite, OTHER)) == ([1, 3], [3, 4])
 
 
 # -- at the same time ------------------------------------------------------------------------------
@@ -852,6 +893,45 @@ def test_a_network_that_fails_leaves_what_the_caller_is_told(
         expected = [1, 2] if told else [1]
         assert table.rows() == records(b) == expected
         assert transact(b, 3, id="pay").repeated is told
+
+
+@pytest.mark.server
+def test_an_act_whose_answer_is_lost_is_there_once(
+    table: Place, postgresql_server: PostgresServer
+) -> None:
+    """Wherever the connection breaks; with ids of the caller's or of ours, and with conditions."""
+    faults: tuple[Fault, ...] = ("before", "during", "after", "late")
+    names = ((), ("id",), ("expect",), ("id", "expect"))
+    cases = [(COMMITS, fault, given) for fault in faults for given in names]
+    cases += [(at, "after", ()) for at in range(1, COMMITS)]
+    with (
+        Proxy(postgresql_server.host, postgresql_server.port) as network,
+        closing(connect(postgresql_server.through(table.url, network.port))) as backend,
+    ):
+        for count, (at, fault, given) in enumerate(cases):
+            backend.append(add(key=Key("acme", "note", "warm")))  # the connection
+            said: dict[str, Any] = {"id": f"{count}", "expect": count}
+            network.arm(fault, at=at)
+            done = backend.append_all(pair(b"%d" % count, **{name: said[name] for name in given}))
+            network.heal()
+            assert network.struck == count + 1
+            assert [one.seq for one in done] == [count + 1] * 2
+        assert records(backend) == records(backend, OTHER) == list(range(len(cases)))
+
+
+@pytest.mark.server
+def test_an_id_that_comes_in_meanwhile_is_repeated_in_an_act(
+    table: Place, postgresql: PostgresBackend
+) -> None:
+    """The rest of the act is done."""
+    postgresql.append(add(b"0"))
+    with ThreadPoolExecutor(1) as threads:
+        with postgresql.transaction() as opened:
+            opened.append(add(b"1", id="pay"))
+            job = threads.submit(postgresql.append_all, pair(b"2", id="pay"))
+            assert until(lambda: bool(waiters(table)))  # it waits for the head's row
+        assert [one.repeated for one in job.result()] == [True, False]
+    assert (records(postgresql), records(postgresql, OTHER)) == ([0, 1], [2])
 
 
 @pytest.mark.server

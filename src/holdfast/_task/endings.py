@@ -14,6 +14,7 @@ from holdfast._task.remembering import (
     Memories,
     asked,
     debt,
+    lessons,
     news,
     others,
     question,
@@ -22,10 +23,13 @@ from holdfast._task.remembering import (
 from holdfast._task.state import Debt, plain
 from holdfast._task.steps import called
 from holdfast._task.transactions import Transactions
+from holdfast.backends.base import Record, micros
+from holdfast.errors import Conflict
 from holdfast.ids import check_ttl
 
 if TYPE_CHECKING:
     from holdfast._task.state import TaskState
+    from holdfast.backends.base import Append
 
 __all__ = ["Endings"]
 
@@ -46,7 +50,8 @@ class Endings(Transactions):
         for so many seconds, or goes (False) when the block ends. *remember*: outcome, decisions and
         discoveries go into this memory, or this namespace of the store (True: "tasks"); whoever
         `Store.on_finish` names is handed the checkpoint. Both come before the record goes, and
-        after a crash whoever opens the task next does what is left of them.
+        after a crash whoever opens the task next does what is left of them. On SQLite and
+        PostgreSQL, outcome and a memory of the same store are written in one act.
         """
         where = debt(self._home, remember)
         if not self.done:
@@ -57,12 +62,53 @@ class Endings(Transactions):
                 body["keep"] = keep
             if where is not None:  # for whoever opens the task after us
                 body["remember"] = structs.asdict(where)
-            # While something is left to do it is listed as open, so that a worker does it.
-            last = keep is not False and where is None and not self._home.heirs
-            with called("finished['outcome']", "outcome"):
-                await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
+            if where is None or not await self._finish_at_once(body, where):
+                # While something is left to do it is listed as open, so that a worker does it.
+                last = where is None and not self._home.heirs
+                with called("finished['outcome']", "outcome"):
+                    await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
         await self._settle_up(where, remember)
         return self.outcome
+
+    async def _finish_at_once(self, body: dict[str, Any], where: Debt) -> bool:
+        """Record the outcome and remember it in one act, if the store can; False if it cannot.
+
+        If others wrote first, to the task or to the memory, what there is to remember is told anew.
+        """
+        if not (where.here and self._port.backend.transactional):
+            return False
+        ends = ((kinds.FINISHED, body), (kinds.REMEMBERED, structs.asdict(where)))
+        changes = {} if self._home.heirs else _done(body.get("keep", True))
+        while not self.done:
+            lease, seq = self._own().lease, self._state.seq
+            with called("finished['outcome']", "outcome"):
+                request = self._journal.request(ends, lease=lease, expect=seq, **changes)
+            try:
+                learned = await lessons(self._home, where, news(self._after(request)))
+            except Exception:  # noqa: BLE001 - it comes up again, when the outcome is safe
+                return False
+            try:
+                done, *_ = await self._port.call(self._port.backend.append_all, [request, *learned])
+            except Conflict:
+                await self._find_out()
+            else:
+                await self._let_count(Record(done.seq, request.count, done.at, request.body))
+        return True
+
+    def _after(self, request: Append) -> TaskState:
+        """What the task comes to if *request* is written."""
+        with self._folding:
+            state = self._state.copy()
+        at, seq = micros(self._now().timestamp()), state.seq + request.count
+        for entry in self._journal.entries(Record(seq, request.count, at, request.body)):
+            state.apply(entry)
+        return state
+
+    async def _find_out(self) -> None:
+        """Read what was written before us: perhaps our own act, of which the answer was lost."""
+        await self._catch_up()
+        if self.done:
+            await self._change()  # nothing; but if it was another worker's, we are fenced off
 
     async def _resume(self) -> None:
         await super()._resume()

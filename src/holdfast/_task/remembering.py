@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from holdfast._faces import Port
     from holdfast._task.state import TaskState
     from holdfast._task.terms import Home
+    from holdfast.backends.base import Append
     from holdfast.checkpoint import Checkpoint
 
-__all__ = ["DEFAULT", "Memories", "asked", "debt", "news", "others", "question", "recalled"]
+__all__ = [
+    "DEFAULT",
+    "Memories",
+    "asked",
+    "debt",
+    "lessons",
+    "news",
+    "others",
+    "question",
+    "recalled",
+]
 
 #: The namespace that True stands for: one for all tasks of a tenant, so that what one has learned
 #: the next one finds, whatever it is called.
@@ -71,6 +82,13 @@ def _lives_in(home: Home, memory: object) -> bool:
         return False
     at_home = journal._port.backend is home.port.backend  # noqa: SLF001 - a noun's own
     return at_home and journal.key.tenant == home.tenant
+
+
+async def lessons(home: Home, where: Debt, point: Checkpoint) -> list[Append]:
+    """What a memory of this store has to write of a task, to be done in one act with the rest."""
+    desk = home.memory(where.namespace)._desk  # noqa: SLF001 - what the noun itself would use
+    found: list[Append] = await desk.to_learn(point)
+    return found
 
 
 async def asked(port: Port, method: Callable[..., Any], *values: Any) -> Any:

@@ -11,7 +11,7 @@ from holdfast.backends.base import Backend, settle
 from holdfast.errors import TransactionMisused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
@@ -73,6 +73,10 @@ class Transactional(Backend):
         super().__init__(url)
         self._inside: set[int] = set()  # threads that are within a transaction
         self._bodies: ThreadPoolExecutor | None = None
+
+    @abstractmethod
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        """`Backend.append_all`."""
 
     @abstractmethod
     def _lend(self) -> AbstractContextManager[Transaction]:

@@ -27,8 +27,9 @@ are refused with `Fenced` unless it is the newest; writes that name none are not
 ``origin.at`` (or that of the record before it, if that is later), expiry counts from that time, and
 a journal that it begins takes over ``created`` and ``floor``: its first number is ``floor`` + 1.
 
-*Transactions.* A place may also hold tables of the callers' own. Where it does (``transactional``),
-`transaction` commits rows of theirs and one append together.
+*Transactions.* Some places commit more than one journal at once, and may also hold tables of the
+callers' own. Where that is so (``transactional``), `append_all` commits several appends together,
+and `transaction` one append and rows of theirs.
 
 *Errors* are those of `holdfast.errors`, with the driver's error as cause. A call that raises has
 changed nothing, except for `StoreUnavailable`, after which an append may or may not be there:
@@ -67,7 +68,7 @@ from holdfast.errors import Conflict, Fenced, LeaseHeld, NotTransactional, Store
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
@@ -251,7 +252,7 @@ class Backend(ABC, metaclass=_Living):
     #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False
 
-    #: True where callers may have tables of their own, and `transaction` works.
+    #: True where callers may have tables of their own, and `transaction` and `append_all` work.
     transactional: ClassVar[bool] = False
 
     def __init__(self, url: str) -> None:
@@ -381,7 +382,19 @@ class Backend(ABC, metaclass=_Living):
     def release(self, key: Key, lease: Lease) -> None:
         """End the lease now. Does nothing if it is not the newest."""
 
-    # -- together with rows of the caller's own --------------------------------------------
+    # -- together --------------------------------------------------------------------------
+
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:  # noqa: ARG002 - for those that can
+        """`append` each of *requests*, to one journal or several: all of them or none.
+
+        In their order, each under its own conditions; if one is refused, so are all. One whose id
+        is known is ``repeated`` and adds nothing, as ever, and the others are added.
+        """
+        msg = (
+            f"{self.url} cannot append to several journals in one act: SQLite and PostgreSQL "
+            "stores can. Append to one after the other, in an order that loses nothing."
+        )
+        raise NotTransactional(msg)
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A transaction for statements of the caller's own and one append: all of it or nothing.

@@ -41,7 +41,7 @@ from holdfast.backends.base import (
 from holdfast.errors import DurabilityWarning, InvalidURL, NotDurable, StoreReadOnly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.backends._transactions import Opened
@@ -122,6 +122,10 @@ class PostgresBackend(Transactional):
         self._check_writable()
         write, done = await self._writer.gather(request)
         return await self.hop(self._writer.alone, write) if done is None else done
+
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        self._check_writable()
+        return self._writer.append_all(requests)
 
     def read(
         self,

@@ -39,7 +39,7 @@ from holdfast.backends.options import flag, seconds, url_parameters
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.backends._transactions import Opened
@@ -146,6 +146,16 @@ class SqliteBackend(Transactional):
         self._check_open()
         self._check_outside()
         done: Appended = await self._group.run_async(request)
+        return done
+
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        return self._write(partial(self._append_all, requests))
+
+    def _append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        connection = self._database.writer()
+        done: list[Appended] = []
+        with connection:  # a savepoint: the first that is refused takes the others with it
+            done += map(_done, append_all(connection, requests))
         return done
 
     def read(
@@ -333,7 +343,7 @@ class SqliteBackend(Transactional):
     def _write(self, work: Callable[[], T]) -> T:
         """Run *work* in a transaction, perhaps together with others' work.
 
-        A work raises only before it has written anything: what it refuses leaves no trace.
+        A work that raises has written nothing, or undone it: what it refuses leaves no trace.
         """
         self._check_open()
         self._check_outside()
@@ -433,6 +443,12 @@ def _append(connection: apsw.Connection, tickets: list[Ticket]) -> None:
     outcomes = append_all(connection, [ticket.work for ticket in tickets]) if tickets else []
     for ticket, outcome in zip(tickets, outcomes, strict=True):
         _tell(ticket, outcome)
+
+
+def _done(outcome: Appended | HoldfastError) -> Appended:
+    if isinstance(outcome, HoldfastError):
+        raise outcome
+    return outcome
 
 
 def _tell(ticket: Ticket, outcome: Appended | HoldfastError) -> None:

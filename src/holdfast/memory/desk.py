@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from holdfast._textindex import Known
+from holdfast.backends.base import from_micros
 from holdfast.errors import Conflict
+from holdfast.memory import learning
 from holdfast.memory.embeddings import chosen, model_of
 from holdfast.memory.entries import Told, identity
 from holdfast.memory.places import index_of
@@ -29,7 +31,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from holdfast.backends.base import Backend, Head, Record
+    from holdfast.backends.base import Append, Backend, Head, Record
+    from holdfast.checkpoint import Checkpoint
     from holdfast.journal import AsyncJournal
     from holdfast.memory.entries import Draft
     from holdfast.memory.index import Index
@@ -133,6 +136,19 @@ class Desk:
                 return found, 0
             with contextlib.suppress(Conflict):
                 return found, await self.write(entries, expect=position)
+
+    async def to_learn(self, checkpoint: Checkpoint) -> list[Append]:
+        """What `AsyncMemory.learn` would write, for a task that writes it together with its end.
+
+        They count together or not at all, and only if nobody writes first (`Conflict`).
+        """
+        values = (checkpoint, self.identify, from_micros(now()), None)
+        (_, entries), position = await self.ask(_placed, learning.lessons, *values)
+        size = learning.PORTION
+        return [
+            self.journal.request(entries[start : start + size], expect=position + start, ttl=None)
+            for start in range(0, len(entries), size)
+        ]
 
     async def _with_index(self, act: Callable[[], Awaitable[T]]) -> T:
         """What *act* comes to. An index of no use is made anew; one that cannot be, in memory."""

@@ -61,9 +61,13 @@ class Lessons(Struct, frozen=True):
 
 
 def lessons(
-    index: Index, checkpoint: Checkpoint, identify: Callable[[Draft], str], now: datetime
+    index: Index,
+    checkpoint: Checkpoint,
+    identify: Callable[[Draft], str],
+    now: datetime,
+    most: int | None = PORTION,
 ) -> tuple[Lessons, list[tuple[str, Any]]]:
-    """What a task leaves, and what of it is to be written now.
+    """What a task leaves, and what of it is to be written now: *most* of it, or all.
 
     An outcome that is not the one which this task had before takes that one's place.
     """
@@ -77,7 +81,7 @@ def lessons(
         if one.expires_at is None or one.expires_at > now
     }
     fresh = [id_ for id_ in drafts if id_ not in known]
-    some = fresh[:PORTION]
+    some = fresh[:most]
     left = Lessons(drafts, known, some, more=len(fresh) > len(some))
     return left, [entry for id_ in some for entry in _written(index, id_, drafts[id_])]
 

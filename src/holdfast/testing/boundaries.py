@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Boundaries"]
 
 #: What a backend changes something by. Renewals are left out: they come when they come.
-WRITES = ("append", "transact", "acquire", "release", "delete", "compact")
+WRITES = ("append", "append_all", "transact", "acquire", "release", "delete", "compact")
 
 
 class Boundaries:
@@ -78,9 +78,10 @@ class Boundaries:
     def _what(name: str, args: tuple[Any, ...]) -> str:
         """The write in words: what it is about, and of what type its entries are."""
         request = args[0] if args else None
+        if isinstance(request, list):
+            return " ".join([name, " + ".join(map(_said, request))])
         if isinstance(request, Append):
-            types = [kind for kind, _ in Codec().decode(request.body)] if request.count else []
-            return " ".join([name, request.key.kind, *dict.fromkeys(types)])
+            return f"{name} {_said(request)}"
         return f"{name} {request.kind}" if isinstance(request, Key) else name
 
     def _pass(self, moment: str) -> None:
@@ -88,3 +89,8 @@ class Boundaries:
             self.passed.append(moment)
             if len(self.passed) == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _said(request: Append) -> str:
+    types = [kind for kind, _ in Codec().decode(request.body)] if request.count else []
+    return " ".join([request.key.kind, *dict.fromkeys(types)])

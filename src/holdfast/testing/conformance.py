@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.backends.base import Append, Appended, Backend, Key, Lease, Origin
-from holdfast.errors import Conflict, Fenced, LeaseHeld, StoreClosed
+from holdfast.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed
 from holdfast.testing.leaks import nothing_left
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["BackendContract", "Caller"]
 
 KEY = Key("acme", "note", "one")
+OTHER = Key("acme", "list", "other")
 
 
 class Caller:
@@ -621,6 +622,43 @@ class BackendContract:
             assert list(pool.map(same, range(16))).count(False) == 1
         assert store.seqs() == [1]
 
+    # -- together ------------------------------------------------------------------------------
+
+    def test_appends_to_several_journals_are_one_act(self, store: Caller) -> None:
+        """With all that an append can do; a backend that cannot says so, and writes nothing."""
+        acts = [_add(OTHER, count=2, status="open", ttl=60), _add(id="a"), _add(expect=1)]
+        if not store.backend.transactional:
+            with pytest.raises(NotTransactional):
+                store.append_all(acts)
+            assert (store.head(KEY), store.head(OTHER)) == (None, None)
+            return
+        done = store.append_all(acts)
+        assert [(one.seq, one.repeated) for one in done] == [(2, False), (1, False), (2, False)]
+        head = store.head(OTHER)
+        assert (head.status, head.ttl, head.updated) == ("open", 60_000_000, done[0].at)
+        assert [record.at for record in store.read(KEY)] == [one.at for one in done[1:]]
+        again = store.append_all([_add(id="a"), _add(OTHER)])
+        assert [(one.seq, one.repeated) for one in again] == [(1, True), (3, False)]
+
+    def test_one_append_that_is_refused_refuses_all_of_them(self, store: Caller) -> None:
+        """Wherever it stands among them; a worker that was taken over writes nowhere."""
+        if not store.backend.transactional:
+            return  # as the test above has it, all are refused
+        late = store.acquire(KEY, "late", 60)
+        store.acquire(KEY, "new", 60, over=late.epoch)
+        store.append(status="open")
+        fine = _add(OTHER, id="a", status="done", labels={"a": "b"})
+        for error, refused in (
+            (Fenced, _add(epoch=late.epoch)),
+            (Conflict, _add(expect=0)),
+            (Conflict, _add(KEY._replace(id="zero"), expect=1)),
+        ):
+            for acts in ([fine, refused], [refused, fine]):
+                with pytest.raises(error):
+                    store.append_all(acts)
+                assert (store.seqs(), store.head(OTHER)) == ([1], None)
+        assert [one.repeated for one in store.append_all([fine])] == [False]
+
     # -- the place itself ----------------------------------------------------------------------
 
     def test_a_closed_backend_says_so(self, store: Caller) -> None:
@@ -654,6 +692,10 @@ _IDS = [
     "a.b",
     "con",
 ]
+
+
+def _add(key: Key = KEY, **request: Any) -> Append:
+    return Append(**{"key": key, "body": b"x", "count": 1, **request})
 
 
 def _scanned(store: Caller, limit: int = 100, **filters: str | Mapping[str, str]) -> list[str]:

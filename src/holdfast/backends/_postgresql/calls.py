@@ -135,6 +135,8 @@ class Calls:
             **self._parameters,
         )
         connection.patience = patience
+        # An append relies on it in a transaction, too, whatever the server's default.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         try:
             if self._prepare:
                 self._begin(connection)

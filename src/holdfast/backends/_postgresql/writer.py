@@ -18,7 +18,7 @@ from holdfast.backends.base import Append, Appended, Key, conflict, fenced
 from holdfast.errors import StoreBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.backends._postgresql.calls import Calls
     from holdfast.backends._postgresql.connections import Connection
@@ -71,6 +71,28 @@ class Writer:
     def alone(self, write: Write) -> Appended:
         """Do what could not be done together with others at the first try."""
         return self._calls.run(partial(self.add, write), write.deadline)
+
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        """`Backend.append_all`, as one transaction."""
+        deadline = self._calls.deadline()
+        writes = [Write(request, deadline) for request in requests]
+        done = self._calls.run(partial(self._transact, writes), deadline)
+        return [done[write] for write in writes]
+
+    def _transact(self, writes: list[Write], connection: Connection) -> dict[Write, Appended]:
+        # In the order of their keys, as everywhere, so that no two wait for each other.
+        ordered = sorted(writes, key=lambda write: write.request.key)
+        while True:
+            try:
+                with connection.transaction():
+                    return {write: self.add(write, connection) for write in ordered}
+            except psycopg.errors.InFailedSqlTransaction:
+                # An id came in just before one of them: of a rival, or all of ours at a first try.
+                known = [self.refused(connection, one.request, one.id) for one in ordered]
+                done = {one: was for one, was in zip(ordered, known, strict=True) if was}
+            if len(done) == len(writes):
+                return done
+            check_time(ordered[0].request.key, ordered[0].deadline)
 
     def _group(self) -> GroupCommit:
         """The first group, where all gather; or another one, if nobody leads it and few come."""
