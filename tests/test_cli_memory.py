@@ -76,6 +76,23 @@ def test_what_was_added_is_found_and_by_nobody_else() -> None:
     assert "Nothing" in run("memory", "search", "sales", "invoices", "--tenant", "acme").stderr
 
 
+def test_namespaces_are_listed_with_all_else() -> None:
+    """`ls` shows whatever there is, of one tenant."""
+    with holdfast.open(tenant="acme") as store:
+        store.conversation("support").append({"role": "user", "content": "hello"})
+    rows = data("ls", "--tenant", "acme")
+    found = [(row["kind"], row["id"], row["entries"]) for row in rows]
+    assert found == [
+        ("conversation", "support", 1),
+        ("memory", "sales", 2),
+        ("memory", "support", 2),
+    ]
+    for kind in ("memories", "memory"):
+        assert data("ls", kind, "--tenant", "acme") == rows[1:]
+    assert "memory/sales" in run("ls", "--tenant", "globex").stdout
+    assert "memory" not in run("ls", "--tenant", "nobody").stdout
+
+
 def test_the_same_added_again_is_kept_once() -> None:
     """A script may run twice."""
     ids = {acme("add", "support", "Tea is at five") for _ in range(3)}

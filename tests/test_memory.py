@@ -112,7 +112,7 @@ def test_of_those_who_use_a_key_at_once_one_gets_it(tmp_path: Path) -> None:
     scopes.check()
 
 
-WRONG: list[tuple[dict[str, Any], type[Exception]]] = [
+WRONG: list[tuple[Any, type[Exception]]] = [
     ({"text": " "}, ValueError),
     ({"text": 5}, ValueError),
     ({"text": "x" * 1_000_001}, TooLarge),
@@ -126,6 +126,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"text": "x", "colour": "red"}, TypeError),
     ({"text": "x", "supersedes": ["m-0"]}, TypeError),
     ({"kind": "fact"}, TypeError),
+    ({"text": "x", "tags": 5}, TypeError),
+    ([["text", "x"]], TypeError),
 ]
 
 
@@ -134,7 +136,34 @@ def test_what_cannot_be_remembered_is_refused_before_anything_is(scopes: Scopes)
     for wrong, error in WRONG:
         with pytest.raises(error):
             scopes.memory.remember_all(["fine", wrong])
+    for one in ("a text", {"text": "x"}):
+        with pytest.raises(TypeError, match=r"there is remember\(\)"):
+            scopes.memory.remember_all(one)
     assert scopes.memory.all() == []
+
+
+def test_what_cannot_be_asked_is_refused_and_harms_no_index(scopes: Scopes) -> None:
+    """A mistake of the caller's must not look like a damaged file, which is thrown away."""
+    memory: Any = scopes.store.memory("support", embed=measured)
+    one = memory.remember("zebra")
+    memory.recall("zebra")
+    mistakes: list[Callable[[], object]] = [
+        lambda: memory.recall(None),
+        lambda: memory.recall("zebra", k="5"),
+        lambda: memory.related(one.id, k=1.5),
+        lambda: memory.all(limit="x"),
+    ]
+    for mistake in mistakes:
+        with pytest.raises(TypeError, match=r"is (text|a whole number), not"):
+            mistake()
+    with pytest.raises(ValueError, match="not empty"):
+        memory.contradict(one.id, None)
+    for many in (10**9, 2**70):
+        assert len(memory.all(limit=many)) == len(memory.recall("zebra", k=many)) == 1
+    assert memory.all(limit=-1) == []
+    east = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+    assert len(memory.all(since=east)) == 1
+    assert memory.stats().embedded == 1
 
 
 def test_what_can_be_remembered_can_be_read(scopes: Scopes) -> None:
@@ -573,6 +602,13 @@ def test_an_async_model_needs_an_async_store(tmp_path: Path) -> None:
     memory.remember("zebra")
     with pytest.raises(TypeError, match=r"embed is async"):
         memory.recall("zebra")
+
+    class Client:
+        async def __call__(self, texts: list[str]) -> list[list[float]]:
+            return measured(texts)
+
+    with pytest.raises(TypeError, match=r"Client is async"):
+        scopes.store.memory("support", embed=Client()).recall("zebra")
     with pytest.raises(ValueError, match="no list of vectors for 1 texts"):
         scopes.store.memory("support", embed=lambda _: None).recall("zebra")
     scopes.check()

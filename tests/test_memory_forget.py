@@ -19,6 +19,7 @@ from holdfast import InvalidId
 from holdfast.codec import Codec
 from holdfast.memory import rewriting
 from holdfast.memory.entries import LONGEST, Told, living
+from holdfast.memory.vectors import packed
 from tests import nouns
 from tests.scopes import Scopes
 
@@ -138,9 +139,32 @@ def test_a_subject_is_a_name_and_not_a_stem(store: Store) -> None:
         made = memory.remember_all(said)
         assert set(memory.forget(subject=subject).ids) == {one.id for one in made}
     assert {one.id for one in memory.all()} == {one.id for one in kept}
+    assert not memory.forget(subject=".")  # only signs, and no name
     for wrong in ("", " ", "\ud800"):
         with pytest.raises(InvalidId):
             memory.forget(subject=wrong)
+
+
+def test_a_name_is_told_from_others_by_its_signs(store: Store) -> None:
+    """C++ is not C; but a full stop, a hyphen or a hash tag makes nobody another."""
+    memory = store.memory("one")
+    cases = {
+        "C++": ["C++11 it is", "C/C++."],
+        "C#": ["they know C#"],
+        "C": ["plan C.", "C-style"],
+        ".NET": [".NET runs it"],
+        "net": ["a safety net"],
+        "node.js": ["Node.js, no less"],
+        "node": ["a node of the graph"],
+        "AT&T": ["AT&T called"],
+        "\N{UNICORN FACE} Ltd": ["the \N{UNICORN FACE} Ltd"],
+        "Ada": ["ada@example.org", "#Ada#", "Bob+Ada", "we met ada.she left", "ADA's"],
+    }
+    made = {name: [one.id for one in memory.remember_all(said)] for name, said in cases.items()}
+    memory.remember_all(["an example.net site", "at T", "Acme Ltd"])
+    for name, ids in made.items():
+        assert (name, set(memory.forget(subject=name).ids)) == (name, set(ids))
+    assert len(memory.all()) == 3
 
 
 def test_an_older_version_that_expires_leaves_the_newer(store: Store) -> None:
@@ -176,6 +200,24 @@ def test_a_context_that_quotes_a_part_of_it_goes_with_it(store: Store) -> None:
         memory.remember(f"answer {number}", context=f"Before:  {words[start : start + 60]} …and on")
     assert len(memory.forget(long.id).contexts) == 8
     assert {one.context for one in memory.all()} == {None}
+
+
+def test_a_vector_that_is_made_while_words_are_forgotten_is_not_kept(store: Store) -> None:
+    """To embed takes a while; what it read of a context may be gone by then."""
+    words = store.memory("one")
+    gone = words.remember(SAID)
+    kept = words.remember("it is so", context=f"they said: {SAID}")
+
+    def slow(texts: list[str]) -> list[list[float]]:
+        if any(SAID in text for text in texts):
+            words.forget(gone.id)
+        return counted(texts)
+
+    memory = store.memory("one", embed=slow)
+    assert memory.embed() == 3
+    assert (memory.stats().embedded, memory.get(kept.id).context) == (1, None)
+    (value,) = memory._core._desk._index().run("SELECT value FROM vector")
+    assert value == (packed(counted([kept.text]))[0],)
 
 
 def test_the_longest_memory_does_not_hinder_forgetting(store: Store) -> None:
@@ -262,7 +304,7 @@ WORDS = ["a", "b", "c", "d"]
         max_size=12,
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_index_that_followed_is_as_one_that_was_made_anew(acts: list[tuple[str, str]]) -> None:
     """It is derived: how often it was brought up to date does not matter, nor do rewritings."""
     with holdfast.open("memory:", tenant="x") as store, holdfast.open("memory:") as rival:

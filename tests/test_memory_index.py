@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import MissingExtra
+from holdfast import EmbeddingFailed, MissingExtra
 from holdfast.codec import Codec
-from holdfast.memory import desk, finding
+from holdfast.memory import desk, finding, meaning, refusals
 from holdfast.memory.embeddings import Local, chosen, model_of
 from holdfast.memory.places import index_of
 from holdfast.memory.ranking import Parts, activation, alike, fused, words_of
@@ -90,8 +90,8 @@ def test_a_memory_is_found_by_its_words_before_it_is_embedded(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embedding comes after the write, some at each recall, or all in the background."""
-    monkeypatch.setattr(desk, "AT_RECALL", 2)
-    monkeypatch.setattr(desk, "BATCH", 2)
+    monkeypatch.setattr(meaning, "AT_RECALL", 2)
+    monkeypatch.setattr(refusals, "BATCH", 2)
     memory = store.memory("one", embed=embed)
     memory.remember_all([f"the zebra {number}" for number in range(7)])
     assert len(memory.recall("zebra", k=9)) == 7
@@ -168,6 +168,46 @@ def test_an_index_made_anew_knows_no_old_vectors(store: Store) -> None:
     assert texts(memory.recall("berlin", k=1)) == ["a city by the sea"]
 
 
+def test_what_is_still_there_is_not_embedded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forgetting elsewhere has an index made anew, in portions; vectors may have cost money."""
+    asked: list[str] = []
+
+    def paid(texts: list[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return [
+            [*vector, *(0.01 * text.count(a) for a in "adehlnoprx")]
+            for vector, text in zip(embed(texts), texts, strict=True)
+        ]
+
+    monkeypatch.setattr(desk, "PORTION", 2)
+    there = tmp_path / "there"
+    with holdfast.open(tmp_path / "x.db") as store:
+        memory = store.memory("one", embed=paid)
+        gone = memory.remember("a horse named xylophone-4711 is brown")
+        memory.remember("the payment is late", context=f"so: {gone.text}")
+        memory.remember_all(["a city by the sea", "my zebra"])
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("HOLDFAST_CACHE", str(there))
+            memory.recall("horse")
+            vectors = index_of(store.backend, "default", "one").run("SELECT value FROM vector")
+        memory.recall("horse")
+        asked.clear()
+        memory.forget(gone.id)
+        assert asked == []
+        assert memory.stats().embedded == 2  # a context quoted what is gone
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("HOLDFAST_CACHE", str(there))
+            hits = memory.recall("horse", k=9)
+            left = b"".join(path.read_bytes() for path in there.iterdir())
+    assert sorted(asked) == ["horse", "the payment is late"]
+    assert {hit.text: round(hit.why.meaning or 0) for hit in hits}["my zebra"] == 1
+    assert len(vectors) == 4
+    assert [value in left for (value,) in vectors] == [True, True, False, False]
+    assert not any(word in left for word in (b"xyloph", b"4711", gone.id.encode()))
+
+
 def test_an_async_function_embeds_for_an_async_store(tmp_path: Path) -> None:
     """An API's client, say. A sync store says that it cannot."""
 
@@ -199,6 +239,80 @@ def test_a_function_that_returns_nonsense_is_told(store: Store, wrong: Any) -> N
     with pytest.raises(ValueError, match="embedding function"):
         memory.recall("zebra")
     assert texts(store.memory("one").recall("zebra")) == ["zebra"]
+
+
+class Down(Exception):
+    """An embedding service is away."""
+
+
+def test_a_query_that_cannot_be_embedded_says_so_and_how_to_go_on(tmp_path: Path) -> None:
+    """What was written is kept; words find it; when the service is back, meaning does."""
+    down = True
+
+    def service(texts: list[str]) -> list[list[float]]:
+        if down:
+            raise Down("no answer for: " + texts[0])
+        return embed(texts)
+
+    async def later(texts: list[str]) -> list[list[float]]:
+        return service(texts)
+
+    async def scenario() -> None:
+        nonlocal down
+        async with holdfast.open_async(tmp_path / "a.db") as store:
+            for memory in (store.memory(name, embed=by) for name, by in functions.items()):
+                down = True
+                await memory.remember("my horse is brown")
+                with pytest.raises(
+                    EmbeddingFailed, match=r"query .*: Down\..*without embed"
+                ) as told:
+                    await memory.recall("horse")
+                assert isinstance(told.value.__cause__, Down)
+                assert "no answer" not in str(told.value)
+                with pytest.raises(EmbeddingFailed, match=r"1 memory, .*: Down\..* tries again"):
+                    await memory.embed()
+                words = store.memory(memory.namespace)
+                assert texts(await words.recall("horse")) == ["my horse is brown"]
+                stats = await words.stats()
+                assert (stats.unembedded, stats.embedding_failed) == (1, "Down")
+                down = False
+                assert texts(await memory.recall("zebra")) == ["my horse is brown"]
+                stats = await memory.stats()
+                assert (stats.unembedded, stats.embedding_failed) == (0, None)
+
+    functions: dict[str, Any] = {"one": service, "two": later}
+    asyncio.run(scenario())
+
+
+def test_a_text_that_is_refused_does_not_keep_others_from_their_vectors(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too long for a service, say: it is found by its words, and recall goes on."""
+    tried: list[int] = []
+
+    def service(texts: list[str]) -> list[list[float]]:
+        tried.append(len(texts))
+        if any("poison" in text for text in texts):
+            raise Down
+        return embed(texts)
+
+    memory = store.memory("one", embed=service)
+    memory.remember_all([f"horse {number}" for number in range(20)])
+    memory.remember("poison in a secret city")
+    for _ in range(9):
+        assert memory.recall("a secret city", k=1)[0].text.startswith("poison")
+    assert "Down" in caplog.text
+    assert "secret" not in caplog.text
+    assert tried.count(1) > 9
+    stats = memory.stats()
+    assert (stats.embedded, stats.unembedded) == (20, 1)
+    tried.clear()
+    memory.recall("city")
+    assert tried == [1]  # the query alone: what was refused is left for a while
+    memory.remember_all([f"zebra {number}" for number in range(30)])
+    with pytest.raises(EmbeddingFailed, match=r"1 memory, .*: Down\."):
+        memory.embed()
+    assert memory.stats().embedded == 50
 
 
 def test_without_numpy_words_still_work(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +388,7 @@ def test_likeness_is_mutual(one: str, other: str) -> None:
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=20), st.integers(1, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_is_the_same_every_time(words: list[str], k: int) -> None:
     """Best first, the newer of equals first; fewer hits are the beginning of more."""
     with holdfast.open("memory:") as store:
@@ -288,7 +402,6 @@ def test_the_order_is_the_same_every_time(words: list[str], k: int) -> None:
 
 
 @given(query=st.text(max_size=60))
-@settings(deadline=None)
 def test_no_query_is_an_error(query: str) -> None:
     """What people and models ask is words, never syntax."""
     with holdfast.open("memory:") as store:

@@ -371,15 +371,22 @@ class _Journal:
             self._add(record, self._way.recoded(record.body), expect)
             expect = last = record.seq
         if head.floor == head.seq and not expect:
-            # Nothing but its numbers is left. A record brings them over, and is compacted away.
+            # Nothing but its numbers is left. A record brings them over, and is compacted away: it
+            # is none of the source's, and does not count.
             filler = Codec().encode([("compacted", None)])
-            self._add(Record(head.seq, 1, head.updated, filler), filler, 0, floor=head.seq - 1)
+            self._send(Record(head.seq, 1, head.updated, filler), filler, 0, floor=head.seq - 1)
         if last != head.seq:
             raise _Unlike(f"Entries are missing in the source, behind {last}.")
 
-    def _add(self, record: Record, body: bytes, expect: int, *, floor: int | None = None) -> None:
+    def _add(self, record: Record, body: bytes, expect: int) -> None:
+        self._send(record, body, expect, floor=self._head.floor)
+        self._records += 1
+        self._entries += record.count
+        self._size += len(body)
+        self._tell(len(record.body) / 2)
+
+    def _send(self, record: Record, body: bytes, expect: int, *, floor: int) -> None:
         head = self._head
-        floor = head.floor if floor is None else floor
         done = self._target.append(
             Append(
                 key=head.key,
@@ -394,10 +401,6 @@ class _Journal:
             raise _Unlike(f"The copy knows the id of record {record.seq} from record {done.seq}.")
         if not expect or self._began:
             self._began = record.seq
-        self._records += 1
-        self._entries += record.count
-        self._size += len(body)
-        self._tell(len(record.body) / 2)
 
     def _set(
         self, attributes: _Attributes, expect: int, *, labels: dict[str, str] | None = None

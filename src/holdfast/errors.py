@@ -54,6 +54,7 @@
     ├── DeadlinePassed              (TimeoutError) the task had until then
     ├── StepTimedOut                (TimeoutError) an attempt took longer than it may
     ├── WaitTimedOut                (TimeoutError) the signal did not come in time
+    ├── EmbeddingFailed             (RuntimeError) the user's embedding function raised
     ├── NotLoaded                   (LookupError) a large result, which is to be asked for
     └── MissingExtra                (ImportError) an optional dependency is not installed
 
@@ -83,6 +84,7 @@ __all__ = [
     "DeadlinePassed",
     "DurabilityWarning",
     "EffectsWarning",
+    "EmbeddingFailed",
     "Fenced",
     "GoalMismatch",
     "HoldfastError",
@@ -436,6 +438,10 @@ class StepTimedOut(HoldfastError, TimeoutError):
 
 class WaitTimedOut(HoldfastError, TimeoutError):
     """What a task waited for did not come in time."""
+
+
+class EmbeddingFailed(HoldfastError, RuntimeError):
+    """The user's embedding function raised; what it did is the ``__cause__``."""
 
 
 class NotLoaded(HoldfastError, LookupError):

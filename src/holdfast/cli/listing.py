@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.table import Table
@@ -14,14 +14,28 @@ from holdfast.backends.base import for_people, from_micros, shown_size
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import KINDS, Where, heads, pass_where, store_options
+from holdfast.memory import KIND as MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.backends.base import Head
 
-__all__ = ["entries", "facts_of", "holder", "label_option", "labels_of", "ls", "status_style"]
+__all__ = [
+    "best_option",
+    "entries",
+    "facts_of",
+    "holder",
+    "label_option",
+    "labels_of",
+    "ls",
+    "status_style",
+]
 
+C = TypeVar("C", bound="Callable[..., Any]")
+
+#: What is listed unless a kind is named, and how people may call it.
+_NOUNS = {f"{kind}s": kind for kind in KINDS} | {"memories": MEMORY}
 _STYLES = {"open": "yellow", "done": "green", "failed": "red"}
 
 
@@ -118,9 +132,7 @@ def _fitting(
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, kind: str | None) -> list[str]:
     """The kinds that are asked for; "tasks" is "task"."""
-    if kind is None:
-        return list(KINDS)
-    return [kind[:-1] if kind[:-1] in KINDS and kind.endswith("s") else kind]
+    return list(_NOUNS.values()) if kind is None else [_NOUNS.get(kind, kind)]
 
 
 def _labels(
@@ -142,7 +154,19 @@ label_option = click.option(
 )
 
 
-@click.command(short_help="List conversations, tasks and states.")
+def best_option(count: int) -> Callable[[C], C]:
+    """The option ``-k``: how many that fit best, *count* unless it is given."""
+    return click.option(
+        "-k",
+        "most",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=count,
+        help=f"The N that fit best. [default: {count}]",
+    )
+
+
+@click.command(short_help="List conversations, tasks, states and memories.")
 @click.argument("kinds", metavar="[KIND]", required=False, callback=_kinds)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @click.option(
@@ -178,7 +202,10 @@ def ls(
     sort: str,
     as_json: bool,
 ) -> None:
-    """List what is in the store, or only KIND: conversations, tasks, states, or one of your own."""
+    """List what is in the store, or only KIND.
+
+    That is conversations, tasks, states, memories (by namespace), or a kind of your own.
+    """
     fits = _fitting(older_than, newer_than, larger_than)
     with where.open() as store:
         found = [

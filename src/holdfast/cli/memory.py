@@ -12,7 +12,7 @@ from rich.table import Table
 
 from holdfast.backends.base import from_micros, shown_size
 from holdfast.cli.errors import Missing
-from holdfast.cli.listing import AGE
+from holdfast.cli.listing import AGE, best_option
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, pass_where, store_options
@@ -116,14 +116,7 @@ def _lines() -> Iterator[str]:
 @memory.command(short_help="Recall what fits a question.")
 @namespace_argument
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
-@click.option(
-    "-k",
-    "most",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=5,
-    help="The N that fit best. [default: 5]",
-)
+@best_option(5)
 @click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Only this; again for more.")
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="Only with this tag.")
 @click.option("--newer-than", type=AGE, help="Only what was remembered since then: 30d, 12h.")
@@ -361,6 +354,9 @@ def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
             most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10]
             yield name, ", ".join(f"{word} {count:,}" for word, count in most)
     yield "embedded", f"{found.embedded:,}" + (f" by {found.model}" if found.model else "")
+    if found.unembedded:
+        failed = f": {found.embedding_failed}, when last tried" if found.embedding_failed else ""
+        yield "to embed", f"{found.unembedded:,}{failed}"
     yield "journal", f"{shown_size(found.size)}, at entry {found.position:,}"
     yield "index", shown_size(found.index_size)
     if found.newest is not None:

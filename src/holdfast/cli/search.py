@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.listing import label_option
+from holdfast.cli.listing import best_option, label_option
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, pass_where, store_options
@@ -20,14 +20,7 @@ __all__ = ["search"]
 
 @click.command(short_help="Find what was said.")
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
-@click.option(
-    "-k",
-    "most",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=10,
-    help="The N that fit best. [default: 10]",
-)
+@best_option(10)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @label_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")

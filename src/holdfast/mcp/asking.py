@@ -12,9 +12,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct, field
 
+from holdfast.mcp.misfits import EXAMPLE, misfit
+
 __all__ = [
     "Checkpoint",
     "Forget",
+    "Misfit",
     "Recall",
     "Related",
     "Remember",
@@ -45,6 +48,10 @@ Text = Annotated[
 ]
 TaskId = Annotated[Id, Meta(description="The task's id; `status` lists some.")]
 MemoryId = Annotated[Id, Meta(description="The id of a memory, as `recall` gives it.")]
+
+
+class Misfit(ValueError):
+    """Arguments that a tool does not take; says which, and what it does."""
 
 
 class Arguments(Struct, forbid_unknown_fields=True, frozen=True):
@@ -86,9 +93,7 @@ class Recall(Arguments, frozen=True):
     )
     since: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(
-            description="Only what was remembered since then; with an offset, as 2026-01-31T00:00Z."
-        ),
+        Meta(description=f"Only what was remembered since then; with an offset, as {EXAMPLE}."),
     ] = None
     min_score: Annotated[
         float, Meta(ge=0, le=1, description="Only what fits at least so well.")
@@ -148,8 +153,11 @@ def schema(of: type[Arguments]) -> dict[str, Any]:
 
 
 def read(arguments: dict[str, Any], as_: type[A]) -> A:
-    """*arguments* if they are what the tool takes; `msgspec.ValidationError` says where not.
+    """*arguments* if they are what the tool takes; `Misfit` says where not.
 
     A number may come as text: models do that.
     """
-    return msgspec.convert(arguments, as_, strict=False)
+    try:
+        return msgspec.convert(arguments, as_, strict=False)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        raise Misfit(misfit(arguments, as_)) from None  # whose words may quote what was given

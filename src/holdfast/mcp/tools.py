@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from holdfast.errors import (
+    EmbeddingFailed,
     HoldfastError,
     IdReused,
     InvalidId,
@@ -35,8 +34,6 @@ log = logging.getLogger(__name__)
 
 #: Tasks that `status` names; kinds, and characters of a memory, in `snapshot`.
 TASKS, KINDS, GLIMPSE = 20, 50, 200
-#: Characters of what is wrong with arguments, which may quote them.
-MISTAKE = 300
 
 NO_WRITING = (
     "This server only reads: nothing was changed. It was started without --allow-write, and only "
@@ -54,6 +51,7 @@ _WORDS: tuple[tuple[type[HoldfastError], str], ...] = (
     (StoreReadOnly, NO_WRITING),
     (StoreBusy, "The store is busy; nothing was changed. Try again in a moment."),
     (StoreError, "The store cannot be used now. Whoever runs this server can see why."),
+    (EmbeddingFailed, "Nothing can be looked up by its meaning now. Try again in a moment."),
     (WindowTooSmall, "The record does not fit into so few tokens. Allow more with max_tokens."),
 )
 
@@ -161,9 +159,8 @@ class Tools:
         run: Callable[[Any], Awaitable[str]] = getattr(self, f"_{name}")
         try:
             return Answer(await run(asking.read(arguments, spec.arguments)))
-        except msgspec.ValidationError as error:
-            words = telling.shortened(str(error), MISTAKE)
-            return Answer(f"These arguments do not fit: {words}.", failed=True)
+        except asking.Misfit as error:
+            return Answer(str(error), failed=True)
         except HoldfastError as error:
             if not isinstance(error, _MISTAKES):
                 log.warning("%s: %s: %s", name, type(error).__name__, error)

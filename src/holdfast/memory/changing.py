@@ -28,7 +28,7 @@ def present(index: Index, ids: Sequence[str], namespace: str) -> list[Remembered
     for id_ in ids:
         if id_ not in found:
             msg = (
-                f"There is no memory {id_!r} in {namespace!r}. It was forgotten, or belongs to "
+                f"There is no memory {id_!r:.80} in {namespace!r}. It was forgotten, or belongs to "
                 "another namespace; recall() and all() show which there are."
             )
             raise MemoryNotFound(msg)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,17 +13,8 @@ from holdfast._textindex import Known
 from holdfast.backends.base import from_micros
 from holdfast.errors import Conflict
 from holdfast.memory import learning
-from holdfast.memory.embeddings import chosen, model_of
 from holdfast.memory.entries import Told, identity
 from holdfast.memory.places import index_of
-from holdfast.memory.vectors import (
-    missing,
-    mixed,
-    packed,
-    put_vectors,
-    settle_model,
-    unembedded,
-)
 
 T = TypeVar("T")
 
@@ -45,8 +35,6 @@ __all__ = ["Desk", "now"]
 
 log = logging.getLogger(__name__)
 
-#: Texts that are embedded in one call, and those that a recall does before it answers.
-BATCH, AT_RECALL = 64, 64
 #: Entries that the index takes in at once.
 PORTION = 10_000
 #: How often what another process does at the same time may come between.
@@ -56,10 +44,9 @@ TRIES = 20
 class Desk:
     """Reads, writes and follows one namespace's journal."""
 
-    def __init__(self, journal: AsyncJournal, *, embed: Any, private: bool) -> None:
+    def __init__(self, journal: AsyncJournal, *, private: bool) -> None:
         self.journal = journal
         self._port = journal._port  # noqa: SLF001 - how a noun reaches its backend
-        self._embed = chosen(embed)
         self._private = private
 
     @property
@@ -223,78 +210,6 @@ class Desk:
         """Throw the index away and make it anew."""
         await self._port.call(self._throw_away)
         await self._with_index(lambda: self.follow(progress))
-
-    # -- meaning -------------------------------------------------------------------------------
-
-    async def vector(self, text: str) -> Any:
-        """What *text* means; None where nothing is embedded."""
-        if self._embed is None:
-            return None
-        (found,) = await self._embedded([text])
-        await self._with_index(lambda: self._embed_some(AT_RECALL, None, packed([found])))
-        return found
-
-    async def embed(self, most: int | None, progress: Progress | None = None) -> int:
-        """Embed up to *most* memories that have no vector yet, newest first; how many."""
-        if self._embed is None:
-            return 0
-        return await self._with_index(lambda: self._embed_some(most, progress))
-
-    async def _embed_some(
-        self, most: int | None, progress: Progress | None, like: Sequence[bytes] = ()
-    ) -> int:
-        """`embed`; what is there is to be *like* some vectors, or is made anew."""
-        model = model_of(self._embed)
-        index = await self.follow()
-        await self._port.call(settle_model, index, model)
-        await self._port.call(_settle_length, index, like)
-        total = await self._port.call(missing, index) if progress or most is None else 0
-        done = 0
-        while most is None or done < most:
-            size = BATCH if most is None else min(BATCH, most - done)
-            rows = await self._port.call(unembedded, index, size)
-            if not rows:
-                break
-            vectors = packed(await self._meant(rows))
-            await self._port.call(_settle_length, index, vectors)
-            new = [(n, id_, value) for (n, id_, *_), value in zip(rows, vectors, strict=True)]
-            await self._port.call(put_vectors, index, model, new)
-            done += len(rows)
-            if progress is not None:
-                progress(done, max(total, done))
-        return done
-
-    async def _meant(self, rows: list[tuple[int, str, str, str | None]]) -> list[Any]:
-        """What the texts of *rows* mean, and what their contexts add to that."""
-        words = [part for *_, text, context in rows for part in (text, context) if part]
-        each = list(dict.fromkeys(words))  # many memories of a task have one context
-        found = dict(zip(each, await self._embedded(each), strict=True))
-        return [
-            mixed(found[text], found[context] if context else None) for *_, text, context in rows
-        ]
-
-    async def _embedded(self, texts: list[str]) -> Any:
-        """What the user's function makes of *texts*, on a thread unless it is async."""
-        embed: Any = self._embed
-        if any(map(inspect.iscoroutinefunction, (embed, type(embed).__call__))):
-            found = await self._port.ask(embed, texts)
-        else:
-            found = await self._port.call(embed, texts)
-            if hasattr(found, "__await__"):
-                found = await self._port.ask(lambda: found)
-        count = len(found) if hasattr(found, "__len__") else "no list of"
-        if count != len(texts):
-            msg = f"The embedding function returned {count} vectors for {len(texts)} texts."
-            raise ValueError(msg)
-        return found
-
-
-def _settle_length(index: Index, like: Sequence[bytes]) -> None:
-    """Vectors of another length are another model's, whatever it is called."""
-    length = index.value("SELECT length(value) FROM vector LIMIT 1")
-    if like and length not in (None, len(like[0])):
-        with index.writing() as database:
-            database.execute("DELETE FROM vector")
 
 
 def _placed(index: Index, question: Callable[..., T], *values: Any) -> tuple[T, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -13,8 +14,6 @@ from holdfast.errors import TooLarge
 from holdfast.ids import check_id, check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from holdfast.memory.hits import Remembered
 
 __all__ = [
@@ -26,6 +25,7 @@ __all__ = [
     "is_id",
     "link",
     "living",
+    "micros",
     "successor",
 ]
 
@@ -44,6 +44,8 @@ PREFIX = "m-"
 PIECE = 20
 #: Characters of a text and its context: what is stored can be written again by a rewriting.
 LONGEST = 1_000_000
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Told(Struct, frozen=True, gc=False):
@@ -85,12 +87,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         """*item* is a text, or what `Memory.remember` takes, as a dict."""
         if isinstance(item, Draft):
             return item
-        fields: dict[str, Any] = {"text": item} if isinstance(item, str) else dict(item)
-        unknown = fields.keys() - set(cls.__struct_fields__) | fields.keys() & {"supersedes"}
-        if unknown or "text" not in fields:
-            what = ", ".join(sorted(unknown)) or "no text"
-            msg = f"remember_all() takes texts, or dicts with what remember() takes; not {what}."
-            raise TypeError(msg)
+        fields: dict[str, Any] = {"text": item} if isinstance(item, str) else _fields(item)
         fields["tags"] = _tags(fields.get("tags", ()))
         return cls(**fields)
 
@@ -140,18 +137,38 @@ class Draft(Struct, frozen=True, kw_only=True):
         return found
 
 
-def instant(at: Any, what: str) -> datetime:
-    """*at* in UTC; `ValueError` if nobody knows when that is."""
+def micros(at: Any, what: str) -> int:
+    """*at* in microseconds since 1970; `ValueError` if nobody knows when that is."""
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise ValueError(f"{what} is a datetime with a time zone: datetime.now(UTC), for example.")
+    # Not by a float, which rounds the last of the year 9999 up; nor in UTC, where it may be later.
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def instant(at: Any, what: str) -> datetime:
+    """*at* in UTC; `ValueError` if nobody knows when that is."""
+    micros(at, what)
     try:
-        return at.astimezone(UTC)
+        return at.astimezone(UTC)  # type: ignore[no-any-return]
     except OverflowError as error:
         raise ValueError(f"{what} is a time that no calendar here has: {at}.") from error
 
 
+def _fields(item: Any) -> dict[str, Any]:
+    """What is said of a memory; `TypeError` for what cannot be."""
+    fields = dict(item) if isinstance(item, Mapping) else {}
+    unknown = fields.keys() - set(Draft.__struct_fields__) | fields.keys() & {"supersedes"}
+    if unknown or "text" not in fields:
+        what = ", ".join(sorted(unknown)) or ("no text" if fields else type(item).__name__)
+        msg = f"remember_all() takes texts, or dicts with what remember() takes; not {what}."
+        raise TypeError(msg)
+    return fields
+
+
 def _tags(tags: Iterable[str] | str) -> tuple[str, ...]:
     several = (tags,) if isinstance(tags, str) else tags
+    if not isinstance(several, Iterable):
+        raise TypeError(f"tags are a list of words, not {type(tags).__name__}.")
     return tuple(dict.fromkeys(check_id(tag, "tag") for tag in several))
 
 
@@ -168,8 +185,10 @@ def identity(scope: tuple[str, str], draft: Draft) -> str:
     return PREFIX + digest.hexdigest()
 
 
-def is_id(text: str) -> bool:
+def is_id(text: Any) -> bool:
     """Whether *text* looks like the id of a memory."""
+    if not isinstance(text, str):
+        return False
     digits = text.removeprefix(PREFIX)
     return text != digits and len(digits) == DIGITS and not digits.strip("0123456789abcdef")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from holdfast._textindex import spaced
 from holdfast.memory import entries as kinds
-from holdfast.memory.entries import Quotes
+from holdfast.memory.entries import Quotes, micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,6 @@ WHERE n = ?
 """
 _WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
 _NO_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Fold:
@@ -232,7 +231,7 @@ def _row(n: int, one: Told) -> tuple[Any, ...]:
         body.get("trust"),
         body.get("key"),
         one.at,
-        None if begins is None else _micros(begins),
+        None if begins is None else micros(datetime.fromisoformat(begins), "from"),
         None if ttl is None else one.at + round(ttl * 1_000_000),
         json.dumps(older) if older else None,
     )
@@ -241,8 +240,3 @@ def _row(n: int, one: Told) -> tuple[Any, ...]:
 def _words(body: dict[str, Any]) -> tuple[str, str | None]:
     context = body.get("context")
     return spaced(body["text"]), spaced(context) if context else None
-
-
-def _micros(at: str) -> int:
-    # Not by a float, which rounds the last of the year 9999 up.
-    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(microseconds=1)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from typing import TYPE_CHECKING, Any
 
-from holdfast._textindex import spaced
 from holdfast.backends.base import from_micros
 from holdfast.errors import MemoryNotFound
 from holdfast.ids import check_id
@@ -17,6 +14,7 @@ from holdfast.memory.entries import FORGOTTEN, Quotes
 from holdfast.memory.hits import Receipt
 from holdfast.memory.index import ONE_OF
 from holdfast.memory.rewriting import rewrite, scrub
+from holdfast.memory.subjects import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from holdfast.memory.index import Index
 
 __all__ = ["forget"]
-
-_WORD = re.compile(r"[^\W_]+")
 
 
 async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Receipt:
@@ -107,21 +103,9 @@ def _chosen(index: Index, chosen: dict[str, Any], at: int) -> list[str]:
 
 def _about(index: Index, subject: str) -> list[str]:
     """Those with *subject* as a tag or in their words: as it is, while recall takes word stems."""
-    wanted = _plain(subject).rstrip()
+    names = Subject(subject)
     return [
         one.id
         for one in index.get(index.about(subject)).values()
-        if subject in one.tags
-        or any(
-            f"{wanted}{end} " in _plain(text)
-            for text in (one.text, one.context or "")
-            for end in ("", "s")  # of many, or of somebody
-        )
+        if subject in one.tags or names(one.text) or names(one.context or "")
     ]
-
-
-def _plain(text: str) -> str:
-    """The words of a text, without accents, each between spaces."""
-    letters = unicodedata.normalize("NFKD", spaced(text).casefold())
-    bare = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return f" {' '.join(_WORD.findall(bare))} "

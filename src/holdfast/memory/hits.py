@@ -114,8 +114,12 @@ class Stats(Struct, frozen=True, kw_only=True):
     kinds: dict[str, int]
     tags: dict[str, int]
     sources: int
+    #: How many have a vector, and how many are still to get one: older versions count, too.
     embedded: int
+    unembedded: int = 0
     model: str | None
+    #: What the last attempt to embed some ended with: the name of an error; None if it went well.
+    embedding_failed: str | None = None
     #: Entries and bytes of the journal, which is the truth.
     position: int
     size: int

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._textindex import MEMORY, Known, spaced
 from holdfast.backends.base import from_micros
+from holdfast.memory.entries import FORGOTTEN
 from holdfast.memory.fold import Fold
 from holdfast.memory.hits import Remembered
+from holdfast.memory.refusals import Refusals
 from holdfast.memory.schema import IndexFile
+from holdfast.memory.spare import Spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,13 +62,16 @@ class Index(IndexFile):
         self.word_counts: dict[str, int] = {}
         #: The vectors in memory, once somebody has asked for them.
         self.vectors: Vectors | None = None
+        #: Those that may be put back while the index is made anew.
+        self.spare: Spare | None = None
+        self.refusals = Refusals()
 
     def start_anew(self) -> None:
         """Throw all of it away, with what was known of it."""
         with self.lock:
             super().start_anew()
             self.word_counts.clear()
-            self.vectors = None
+            self.vectors = self.spare = None
 
     # -- following the journal -----------------------------------------------------------------
 
@@ -80,16 +86,28 @@ class Index(IndexFile):
         With a *before* of None it is all that there is. False if another process was here
         meanwhile, and nothing was done.
         """
+        said = list(told)
         with self.writing() as database:
-            if before is not None and self.known() != before:
+            known = self.known()
+            if before is not None and known != before:
                 return False
             if before is None:
+                self.spare = Spare(database, now)
                 _clear(database)
-            Fold(database).take(told)
+            Fold(database).take(said)
+            self._put_back(database, now)
             database.execute("DELETE FROM state")
             position = (now.created, now.floor, now.seen, now.updated)
             database.execute("INSERT INTO state VALUES(?, ?, ?, ?)", position)
+        if known != before or any(one.type == FORGOTTEN for one in said):
+            self.scrub()
         return True
+
+    def _put_back(self, database: apsw.Connection, now: Known) -> None:
+        if self.spare is not None and self.spare.serves(now):
+            self.spare.put_back(database)
+        else:
+            self.spare = None
 
     def empty(self) -> None:
         """There is no such journal."""
@@ -134,13 +152,13 @@ class Index(IndexFile):
         return [id_ for (id_,) in self.run(sql, [value])]
 
     def about(self, subject: str) -> list[str]:
-        """The ids of memories that have *subject* as a tag, or in their words."""
-        found = self.ids("m.n IN (SELECT t.n FROM tag t WHERE t.tag = ?)", subject)
+        """The ids of memories that have *subject* as a tag, or may have it in their words."""
         words = spaced(subject.replace('"', " ")).strip()
-        if any(sign.isalnum() for sign in words):
-            match = "m.n IN (SELECT rowid FROM words WHERE words MATCH ?)"
-            found += self.ids(match, f'"{words}"')
-        return list(dict.fromkeys(found))
+        if not any(sign.isalnum() for sign in words):
+            return [id_ for (id_,) in self.run("SELECT id FROM memory")]  # signs are not indexed
+        found = self.ids("m.n IN (SELECT t.n FROM tag t WHERE t.tag = ?)", subject)
+        match = "m.n IN (SELECT rowid FROM words WHERE words MATCH ?)"
+        return list(dict.fromkeys([*found, *self.ids(match, f'"{words}"')]))
 
     def family(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:
         """What *ids* replaced, and that again; and what replaced them, or was made from them."""
@@ -180,8 +198,16 @@ class Index(IndexFile):
             "kinds": by_kind,
             "tags": dict(self.run(tags, [now, now])),
             "memories": sum(by_kind.values()),
-            "embedded": self.value("SELECT count(*) FROM vector"),
-            "model": self.value("SELECT name FROM model"),
+        } | self._embedding()
+
+    def _embedding(self) -> dict[str, Any]:
+        ((model, failed),) = self.run("SELECT name, failed FROM model")
+        every, embedded = (self.value(f"SELECT count(*) FROM {t}") for t in ("memory", "vector"))  # noqa: S608
+        return {
+            "embedded": embedded,
+            "unembedded": every - embedded if model else 0,
+            "model": model,
+            "embedding_failed": failed,
         }
 
 

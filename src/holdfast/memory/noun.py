@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,16 +11,17 @@ from holdfast.backends.base import UNSET, UnsetType, from_micros
 from holdfast.memory import entries
 from holdfast.memory.changing import contradiction, keyed, merged, present, update
 from holdfast.memory.desk import Desk, now
-from holdfast.memory.entries import instant
+from holdfast.memory.entries import micros
 from holdfast.memory.fencing import messages
 from holdfast.memory.finding import Query, find
 from holdfast.memory.forgetting import forget
 from holdfast.memory.hits import Hit, Receipt, Remembered, Stats
 from holdfast.memory.learning import lessons
+from holdfast.memory.meaning import Meaning
 from holdfast.memory.relating import groups, related
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from holdfast.checkpoint import Checkpoint
@@ -34,13 +36,17 @@ T = TypeVar("T")
 
 KIND = "memory"
 
+#: Memories that can be asked for at once.
+MOST = 2**31
+
 
 class AsyncMemory:
     """What is remembered in one namespace; see `Memory`."""
 
     def __init__(self, journal: AsyncJournal, *, embed: Any = None, private: bool = False) -> None:
         self._journal = journal
-        self._desk = Desk(journal, embed=embed, private=private)
+        self._desk = Desk(journal, private=private)
+        self._meaning = Meaning(self._desk, embed)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.namespace!r})"
@@ -93,6 +99,8 @@ class AsyncMemory:
         self, items: Iterable[str | Mapping[str, Any] | Draft]
     ) -> list[Remembered]:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
+        if isinstance(items, (str, Mapping)):
+            raise TypeError("remember_all() takes a list of memories; for one there is remember().")
         drafts = [entries.Draft.of(item) for item in items]
         if not drafts:
             return []
@@ -139,9 +147,12 @@ class AsyncMemory:
         version of each, and nothing that has expired. With *confirm* they count as used at once;
         else say which of them helped, with `used`.
         """
+        k = _whole(k, "k")
         if k < 1:
             return []
-        vector = await self._desk.vector(query)
+        if not isinstance(query, str):
+            raise TypeError(f"A query is text, not {type(query).__name__}.")
+        vector = await self._meaning.of(query)
         asked = Query(
             text=query,
             k=k,
@@ -176,7 +187,7 @@ class AsyncMemory:
 
     async def related(self, id: str, k: int = 5) -> list[Hit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
-        return await self._about([id], related, k, now())
+        return await self._about([id], related, _whole(k, "k"), now())
 
     # -- one by one ----------------------------------------------------------------------------
 
@@ -205,6 +216,7 @@ class AsyncMemory:
     ) -> list[Remembered]:
         """The memories that count now, newest first; with *superseded* those that do not, too."""
         filters = _filters(kinds, tags, since) | {"source": source}
+        limit = limit if limit is None else max(_whole(limit, "limit"), 0)
         return await self._desk.ask(_all, filters, now(), limit, not superseded)
 
     async def history(self, id: str) -> list[Remembered]:
@@ -319,7 +331,7 @@ class AsyncMemory:
         A recall does some of it by itself; after a change of model, or of many memories, this does
         all of it.
         """
-        return await self._desk.embed(None, progress)
+        return await self._meaning.all(progress)
 
     async def reindex(self, progress: Callable[[int, int], object] | None = None) -> int:
         """Make the index on this machine anew, with *progress* of entries; how many memories."""
@@ -407,9 +419,16 @@ def _filters(
     return {
         "kinds": _several(kinds),
         "tags": _several(tags),
-        "since": None if since is None else round(instant(since, "since").timestamp() * 1_000_000),
+        "since": None if since is None else micros(since, "since"),
     }
 
 
 def _several(names: Iterable[str] | None) -> list[str] | None:
     return None if names is None else [names] if isinstance(names, str) else list(names)
+
+
+def _whole(number: Any, name: str) -> int:
+    """*number*, as one that SQLite takes."""
+    if not isinstance(number, int):
+        raise TypeError(f"{name} is a whole number, not {type(number).__name__}.")
+    return min(number, MOST)

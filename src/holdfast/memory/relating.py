@@ -29,7 +29,8 @@ TAG, SOURCE = 0.2, 0.1
 WIDER = 4
 
 # A name: words with a capital that do not begin a sentence, one after the other.
-_NAME = re.compile(r"(?<![.!?:\u2026] )(?<!^)\b[^\W\d_a-z]\w*(?: [^\W\d_a-z]\w*)*")
+_WORD = r"[^\W\d_a-z]\w*(?:\+\+|(?<=\b\w)#)?"
+_NAME = re.compile(rf"(?<![.!?:\u2026] )(?<!^)\b{_WORD}(?: {_WORD})*")
 
 
 def names_in(text: str) -> list[str]:
@@ -37,6 +38,8 @@ def names_in(text: str) -> list[str]:
 
     >>> names_in("We met Ada Lovelace in London.")
     ['Ada Lovelace', 'London']
+    >>> names_in("We know C, C++ and C#.")
+    ['C', 'C++', 'C#']
     """
     return list(dict.fromkeys(found for found in _NAME.findall(text) if found[0].isupper()))
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["IndexFile"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 3
+VERSION = 4
 
 _SCHEMA = """
 CREATE TABLE state(
     created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL,
     updated INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE model(name TEXT, gone INTEGER NOT NULL) STRICT;
-INSERT INTO model VALUES(NULL, 0);
+CREATE TABLE model(name TEXT, gone INTEGER NOT NULL, failed TEXT) STRICT;
+INSERT INTO model VALUES(NULL, 0, NULL);
 CREATE TABLE memory(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
     kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, key TEXT UNIQUE,

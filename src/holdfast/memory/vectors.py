@@ -9,20 +9,16 @@ from holdfast.memory.lookup import passing
 from holdfast.memory.ranking import CONTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.memory.finding import Query
     from holdfast.memory.index import Index
 
 __all__ = [
     "Vectors",
-    "missing",
     "mixed",
     "numpy",
     "packed",
-    "put_vectors",
-    "settle_model",
-    "unembedded",
     "vectors_of",
 ]
 
@@ -49,7 +45,10 @@ def mixed(text: Any, whole: Any) -> Any:
 
 def _unit(vectors: Sequence[Any]) -> Any:
     np = numpy()
-    matrix = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    try:
+        matrix = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    except (TypeError, ValueError):
+        matrix = np.empty(0)  # no numbers, or not as many in each
     if matrix.ndim != 2 or not np.isfinite(matrix).all():  # noqa: PLR2004 - rows of numbers
         msg = "An embedding function returns a list of numbers for each text, all of one length."
         raise ValueError(msg)
@@ -58,40 +57,6 @@ def _unit(vectors: Sequence[Any]) -> Any:
 
 
 # -- in the index ----------------------------------------------------------------------------------
-
-
-def settle_model(index: Index, model: str) -> None:
-    """Vectors are those of *model*; what another has made goes."""
-    if index.value("SELECT name FROM model") == model:
-        return
-    with index.writing() as database:
-        database.execute("DELETE FROM vector")
-        database.execute("UPDATE model SET name = ?", (model,))
-
-
-def unembedded(index: Index, limit: int) -> list[tuple[int, str, str, str | None]]:
-    """Rows without a vector, newest first: number, id, text, and the text behind its context."""
-    without = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.n = m.n)"
-    # As one, for what an answer means depends on the question: by itself it may mean nothing.
-    whole = "context || ' ' || text"
-    sql = f"SELECT n, id, text, {whole} FROM memory m WHERE {without} ORDER BY n DESC LIMIT ?"  # noqa: S608
-    # No more than there are: to look for one that is not there is to look at all.
-    most = min(limit, missing(index))
-    return index.run(sql, [most]) if most > 0 else []
-
-
-def missing(index: Index) -> int:
-    """How many rows have no vector."""
-    return int(index.value("SELECT (SELECT count(*) FROM memory) - (SELECT count(*) FROM vector)"))
-
-
-def put_vectors(index: Index, model: str, vectors: Iterable[tuple[int, str, bytes]]) -> None:
-    """Store what *model* made of rows, if they still are what they were."""
-    put = "INSERT OR REPLACE INTO vector(n, value) SELECT n, ? FROM memory WHERE n = ? AND id = ?"
-    with index.writing() as database:
-        if index.value("SELECT name FROM model") == model:
-            for n, id_, value in vectors:
-                database.execute(put, (value, n, id_))
 
 
 def _stored(index: Index, after: int) -> tuple[int, list[tuple[int, int, bytes]]]:
