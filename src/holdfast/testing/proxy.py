@@ -158,8 +158,10 @@ class _Door:
     def open(self) -> None:
         if self._thread is None:
             self._listener.listen(128)
+            # Made here: whoever counts open files after this has counted it.
+            selector = DefaultSelector()
             self._thread = threading.Thread(
-                target=self._run, name="holdfast-proxy-door", daemon=True
+                target=self._run, args=[selector], name="holdfast-proxy-door", daemon=True
             )
             self._thread.start()
 
@@ -175,8 +177,8 @@ class _Door:
         for end in (self._listener, self._bell, self._heard):
             end.close()
 
-    def _run(self) -> None:
-        with DefaultSelector() as selector:
+    def _run(self, selector: DefaultSelector) -> None:
+        with selector:
             selector.register(self._listener, EVENT_READ)
             selector.register(self._heard, EVENT_READ)
             while all(key.fileobj is not self._heard for key, _ in selector.select()):
