@@ -7,6 +7,7 @@ import base64
 import gc
 import io
 import json
+import random
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ from holdfast.errors import (
     LeaseHeld,
     MissingExtra,
     NoMigration,
+    NotStorable,
     WrongState,
 )
 from holdfast.messages._stubs import INTERRUPTED
@@ -387,6 +389,24 @@ def test_a_team_on_a_runtime_of_ones_own_is_saved_after_each_run() -> None:
         assert [saved.position for saved in await autogen.kept(team).state.history()] == [1, 2]
         other = await autogen.keep(trio(), store, "it")
         assert await other.save_state() == await team.save_state()
+
+    in_store(work)
+
+
+@pytest.mark.parametrize("made", [lambda: agent("anna"), trio], ids=["agent", "team"])
+def test_a_task_that_cannot_be_stored_is_not_in_the_way_of_the_next(made: Any) -> None:
+    """It is refused, before anybody is asked, and nothing of it stays."""
+
+    async def work(store: AsyncStore) -> None:
+        it = await autogen.keep(made(), store, "it")
+        await it.run(task="One.")
+        with pytest.raises(NotStorable, match=r"\['content'\] is text that is not valid Unicode"):
+            await it.run(task="\ud800")
+        assert not autogen.kept(it).unfinished
+        result = await it.run(task="Two.")
+        assert texts(result)[0] == "user: Two."
+        other = await autogen.keep(made(), store, "it")
+        assert await other.save_state() == await it.save_state()
 
     in_store(work)
 
@@ -1001,6 +1021,112 @@ def test_the_state_of_something_else_is_refused() -> None:
         other = SelectorGroupChat(members, model_client=played())
         with pytest.raises(WrongState, match="SelectorGroupChatManager"):
             await autogen.keep(other, store, "team", on_change="ignore")
+        one = await autogen.keep(agent("anna"), store, "one")
+        with pytest.raises(WrongState, match="given to AssistantAgent, whose own are of type"):
+            await one.load_state(await other.save_state())
+
+    in_store(work)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every part of a document."""
+    parts: Any = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for key, part in parts:
+        found.append((*path, key))
+        if isinstance(part, (dict, list)):
+            found += places(part, (*path, key))
+    return found
+
+
+def altered(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of *document* with another *value* at *path*; ``...``: with none."""
+    made = json.loads(json.dumps(document))
+    part = made
+    for key in path[:-1]:
+        part = part[key]
+    if value is ...:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = value
+    return made
+
+
+def lengths(state: Any) -> list[int]:
+    """How many messages there are in each list of them, in their order."""
+    names = ("messages", "message_thread", "message_buffer")
+    found = []
+    for path in places(state):
+        if path[-1] in names and path[0] != "holdfast":
+            part = state
+            for key in path:
+                part = part[key]
+            found.append(len(part))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_altered_in_the_store_is_an_error_that_says_so(kind: str) -> None:
+    """Or it is taken, and nothing is forgotten: never a KeyError, never an agent that knows less.
+
+    Parts are dropped, or of another kind, wherever they are.
+    """
+    chosen = random.Random(kind)
+
+    async def work(store: AsyncStore) -> None:
+        one = await autogen.keep(KINDS[kind](), store, "it", component=False)
+        await one.run(task=TextMessage(content="Go.", source="user", id="mine"))
+        state = store.state("it")
+        document = await state.at((await state.info()).position // 2 + 1)
+        ways = places(document)
+        ours = [path for path in ways if path[0] == "holdfast"]
+        refused = 0
+        for number in range(24):
+            path = chosen.choice(ours if number % 2 else ways)
+            value = chosen.choice([..., None, 7, "x", [7], {"x": 1}, True])
+            await store.state(f"{number}").save(altered(document, path, value))
+            made = KINDS[kind]()
+            try:
+                await autogen.keep(made, store, f"{number}", on_change="ignore")
+            except WrongState:
+                refused += 1
+            else:
+                before, after = lengths(document), lengths(await made.save_state())
+                assert all(now >= was - 1 for was, now in zip(before, after, strict=True)), path
+        assert 0 < refused < 24
+
+    in_store(work)
+
+
+def test_what_is_altered_while_it_is_kept_is_refused_until_it_is_mended() -> None:
+    """An earlier save is restored, and it goes on; what was asked before it is not forgotten."""
+
+    async def work(store: AsyncStore) -> None:
+        kept = await autogen.keep(agent("anna"), store, "it")
+        await kept.run(task="One.")
+        state = store.state("it")
+        good = (await state.info()).position
+        document = await state.load()
+        await state.save(document | {"llm_context": {}})
+        for _ in range(2):
+            with pytest.raises(WrongState, match=r"llm_context has no 'messages'.*restore\(positi"):
+                await kept.run(task="Two.")
+        await state.restore(good)
+        await kept.run(task="Three.")
+        said = [message["content"] for message in await context(kept)]
+        assert said[::2] == ["One.", "Three."]
+
+    in_store(work)
+
+
+def test_a_team_that_shrank_is_told_when_the_next_speaker_is_gone() -> None:
+    """AutoGen would find out when it is their turn, by an IndexError."""
+
+    async def work(store: AsyncStore) -> None:
+        await broken_off(store, "team", turns=2)
+        two = RoundRobinGroupChat([agent("anna"), agent("ben")])
+        with pytest.raises(WrongState, match="number 3 is to speak next, and there are 2"):
+            await autogen.keep(two, store, "team", on_change="ignore")
 
     in_store(work)
 
@@ -1330,7 +1456,7 @@ def test_without_autogen_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "autogen_agentchat", None)
 
     async def work(store: AsyncStore) -> None:
-        with pytest.raises(MissingExtra, match=r"holdfast\[autogen\]"):
+        with pytest.raises(MissingExtra, match=r"\[autogen\]"):
             await autogen.keep(None, store, "it")  # type: ignore[type-var]
 
     in_store(work)

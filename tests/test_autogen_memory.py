@@ -265,7 +265,7 @@ def test_an_agent_with_a_memory_is_killed_and_goes_on(tmp_path: Path) -> None:
 def test_without_autogen_there_is_no_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
     monkeypatch.setitem(sys.modules, "autogen_core", None)
-    with pytest.raises(MissingExtra, match=r"holdfast\[autogen\]"):
+    with pytest.raises(MissingExtra, match=r"\[autogen\]"):
         _ = autogen.Recall
     with pytest.raises(AttributeError, match="has no attribute 'Nobody'"):
         _ = autogen.Nobody

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, Json, computed_field
 
@@ -120,7 +120,6 @@ HOME = Address("Bergen", date(2020, 2, 29), {"old"})
 ANNA = Person(name="Anna", born=date(1999, 12, 31), homes=[HOME])
 
 
-@settings(deadline=None)
 @given(entries)
 def test_every_json_value_comes_back_as_it_went_in(stored: list[tuple[str, Any]]) -> None:
     """Numbers of any size, any text, nested in any way, of several types in one record."""
@@ -128,7 +127,6 @@ def test_every_json_value_comes_back_as_it_went_in(stored: list[tuple[str, Any]]
     assert codec.decode(codec.encode(stored)) == stored
 
 
-@settings(deadline=None)
 @given(st.lists(entries, max_size=3))
 def test_many_records_read_as_runs_hold_the_same_values(
     records: list[list[tuple[str, Any]]],
@@ -241,10 +239,10 @@ def refused(value: object) -> str:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_has_no_word_for_are_refused_with_their_path(number: float) -> None:
     """They would come back as null, and nobody would know why."""
-    assert refused({"scores": [1.0, number]}).startswith(f"value['scores'][1]: {number} ")
-    assert refused(Fetched(rows=[number])).startswith("value.rows[0]: ")
-    assert refused(Loose.model_validate({"extra": [number]})).startswith("value.extra[0]: ")
-    assert refused(types.MappingProxyType({"a": number})).startswith("value['a']: ")
+    assert refused({"scores": [1.0, number]}).startswith(f"value['scores'][1] is {number}, ")
+    assert refused(Fetched(rows=[number])).startswith("value.rows[0] is ")
+    assert refused(Loose.model_validate({"extra": [number]})).startswith("value.extra[0] is ")
+    assert refused(types.MappingProxyType({"a": number})).startswith("value['a'] is ")
 
 
 def test_null_is_a_value_like_any_other() -> None:
@@ -272,37 +270,42 @@ def test_the_path_leads_to_what_cannot_be_stored(
     """In a result of a thousand fields, a type's name alone helps nobody."""
     with socket.socket() as thing:
         message = refused(hide(thing))
-    assert message == f"{path}: a socket" if path else message.endswith(": a socket")
+    assert message.startswith(path or "value[")
+    assert (
+        f"{path or ']'} is a socket, which cannot be stored. Make a dict or text of it" in message
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (object(), "value: an object"),
-        (1j, "value: a complex"),
-        ([range(3)], "value[0]: a range"),
-        (ValueError("x"), "value: a ValueError"),
-        ({"f": len}, "value['f']: a builtin_function_or_method"),
-        ({"M": Person}, "value['M']: a ModelMetaclass"),
-        ((n for n in "ab"), "value: a generator"),
-        (10**5000, "value: an int with too many digits"),
-        ("a\ud800", "value: text that is not valid Unicode (surrogates not allowed at 1)"),
-        (["ok", {"k": "\udfff"}], "value[1]['k']: text that is not valid Unicode"),
-        ({"a": {"\ud800": 1}}, "value['a']['\\ud800']: text that is not valid Unicode"),
-        ({None: 1}, "value[None]: the key None is a NoneType, but keys must be text"),
-        ({True: 1}, "value[True]: the key True is a bool, but keys must be text"),
-        ([{(1, 2): 1}], "value[0][(1, 2)]: the key (1, 2) is a tuple, but keys must be text"),
+        (object(), "value is an object, which cannot be stored. "),
+        (1j, "value is a complex, "),
+        ([range(3)], "value[0] is a range, "),
+        (ValueError("x"), "value is a ValueError, "),
+        ({"f": len}, "value['f'] is a builtin_function_or_method"),
+        ({"M": Person}, "value['M'] is a ModelMetaclass"),
+        ((n for n in "ab"), "value is a generator, "),
+        (10**5000, "value is an int with too many digits. Store it as text."),
+        ("a\ud800", "value is text that is not valid Unicode (surrogates not allowed at 1)"),
+        (["ok", {"k": "\udfff"}], "value[1]['k'] is text that is not valid Unicode"),
+        ({"a": {"\ud800": 1}}, "value['a']['\\ud800'] is under a key that is text that"),
+        ({None: 1}, "value[None] is under a key that is a NoneType, and keys must be text"),
+        ({True: 1}, "value[True] is under a key that is a bool, and keys must be text"),
+        ([{(1, 2): 1}], "value[0][(1, 2)] is under a key that is a tuple, and keys"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_stored_is_called_by_its_kind(value: object, message: str) -> None:
-    """Where, and what."""
-    assert refused(value).startswith(message)
+    """Where, what, and what to do."""
+    said = refused(value)
+    assert said.startswith(message)
+    assert said.endswith(".")
 
 
 def test_of_several_entries_the_error_says_which() -> None:
     """Three messages in one append: the second is the bad one."""
-    with pytest.raises(NotStorable, match=r"^message 2\['x'\]: an object$"):
+    with pytest.raises(NotStorable, match=r"^message 2\['x'\] is an object, which"):
         Codec().encode([("message", {"x": 1}), ("message", {"x": object()})])
 
 

@@ -125,11 +125,11 @@ def test_several_messages_are_stored_all_or_none(store: Store) -> None:
     """A turn is never half there, and the error says which message was the bad one."""
     chat = store.conversation("alice")
     chat.append(user("before"))
-    with pytest.raises(NotStorable, match=r"^message 2\['content'\]\['x'\]: an object$"):
+    with pytest.raises(NotStorable, match=r"^message 2\['content'\]\['x'\] is an object, "):
         chat.append(user("good"), {"role": "user", "content": {"x": object()}})
-    with pytest.raises(NotStorable, match=r"^message\['content'\]: an object$"):
+    with pytest.raises(NotStorable, match=r"^message\['content'\] is an object, "):
         chat.append({"role": "user", "content": object()})
-    with pytest.raises(NotStorable, match=r"^message 1: an object$"):
+    with pytest.raises(NotStorable, match=r"^message 1 is an object, "):
         chat.append(object())
     assert chat.messages() == [user("before")]
 
@@ -828,7 +828,7 @@ class Model:
 CHANGES = ["append", "append", "append", "system", "pop", "pop", "replace", "clear", "pin", "fork"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 3)), max_size=25))
 def test_any_changes_leave_what_they_should(changes: list[tuple[str, int]]) -> None:
     """Read forwards, backwards, in part, and as a window: always the same conversation."""

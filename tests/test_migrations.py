@@ -200,8 +200,8 @@ def not_a_number(document: Any) -> Any:
     [
         (broken, r"'support' 2 → 3 \(broken\) .* raised KeyError: 'nobody has this'"),
         (forgetful, "returned None: a migration returns the document"),
-        (unstorable, r"cannot be stored: state\['lock'\]: an object"),
-        (not_a_number, r"cannot be stored: state\['score'\]: nan"),
+        (unstorable, r"cannot be stored: state\['lock'\] is an object"),
+        (not_a_number, r"cannot be stored: state\['score'\] is nan"),
     ],
 )
 def test_a_migration_that_fails_is_named_and_nothing_is_written(
@@ -224,6 +224,7 @@ def test_a_migration_that_fails_is_named_and_nothing_is_written(
     ("name", "since", "to", "why"),
     [
         ("", 1, 2, "a name"),
+        (7, 1, 2, "a name"),
         ("a", 2, 2, "newer version"),
         ("a", 2, 1, "newer version"),
         ("a", "1", 2, "whole number"),
@@ -231,7 +232,7 @@ def test_a_migration_that_fails_is_named_and_nothing_is_written(
         ("a", -1, 2, "whole number"),
     ],
 )
-def test_what_cannot_be_a_migration_is_refused(name: str, since: Any, to: Any, why: str) -> None:
+def test_what_cannot_be_a_migration_is_refused(name: Any, since: Any, to: Any, why: str) -> None:
     """When it is registered, not when it is needed."""
     with pytest.raises(ValueError, match=why):
         Migrations().migration(name, since, to)

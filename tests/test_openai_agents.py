@@ -139,6 +139,19 @@ async def test_what_has_neither_role_nor_type_comes_back_equal(make: Make) -> No
 
 
 @awaiting
+async def test_items_that_no_provider_has_written_are_given_as_they_are(make: Make) -> None:
+    """Somebody has put them there: what is wrong with them the provider will say."""
+    items = [
+        {"type": "agents.item"},
+        {"type": "function_call", "call_id": ["c1"]},
+        {"type": "function_call_output", "call_id": {"c": 1}},
+    ]
+    session = make()
+    await session.add_items(items)
+    assert await session.get_items() == items
+
+
+@awaiting
 async def test_models_of_the_sdk_are_kept_as_dicts(make: Make) -> None:
     """With what was set in them, as the SDK itself would write them."""
     session = make()

@@ -631,6 +631,29 @@ async def test_a_snapshot_of_a_newer_sdk_is_refused_by_name(desk: Desk) -> None:
 
 
 @at_the_desk(ONE)
+async def test_an_entry_of_another_shape_is_refused_by_its_number(desk: Desk) -> None:
+    """Never a KeyError, and never a run that forgets what was decided."""
+    await desk.ask()
+    journal = desk.store.journal("agents-run", "payment")
+    (entry,) = await journal.read()
+    for bad in (
+        ("state", {**entry.body, "asks": [{"tool": "pay"}]}),
+        ("state", "nothing"),
+        ("decided", {"approved": True}),
+        ("resumed", {"calls": ["c1"]}),
+        ("ended", None),
+    ):
+        await journal.delete()
+        await journal.append(("state", entry.body))
+        await journal.append(bad)
+        for refused in (desk.runs.asks("payment"), desk.runs.approve("payment", "c1")):
+            with pytest.raises(Unreadable, match=r"^Entry 2 of run 'payment' is not what was wr"):
+                await refused
+        with pytest.raises(Unreadable):
+            await desk.runs.resume("payment", desk.made())
+
+
+@at_the_desk(ONE)
 async def test_a_run_takes_the_agents_it_was_started_with(desk: Desk) -> None:
     """Another has not its tools, or not its name."""
     await desk.ask()

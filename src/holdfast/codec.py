@@ -87,7 +87,8 @@ class Codec:
             payload = self._encode(runs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             self._explain(entries, error)
-            raise NotStorable(f"This value cannot be stored: {error}") from error
+            msg = f"A part of this value cannot be stored: {error}. {_INSTEAD}"
+            raise NotStorable(msg) from error
         self._check_limits(payload, entries)
         # null is what msgspec makes of NaN, silently.
         if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
@@ -143,7 +144,7 @@ class Codec:
                 raise self._too_deep(path) from error
             reason = _why_not(value)
             if reason:
-                raise NotStorable(f"{path}: {reason}", path) from error
+                raise NotStorable(f"{path} is {reason}", path) from error
 
     def _too_deep(self, path: str) -> TooLarge:
         path = path if len(path) <= 80 else f"{path[:80]}…"  # noqa: PLR2004 - a line
@@ -286,6 +287,8 @@ def _load(wanted: Any, value: object) -> object:
 
 # -- finding out what is wrong: slow, and only then ----------------------------------------------
 
+_INSTEAD = "Make a dict or text of it, or a dataclass or model of its class; or leave it out."
+
 
 def _is_deeper(payload: bytes, levels: int) -> bool:
     """Whether *payload* is nested over *levels* deep.
@@ -367,11 +370,12 @@ class _BadKey:
 
 def _why_no_key(key: object) -> str | None:
     if isinstance(key, str):
-        return _why_no_text(key)
+        reason = _why_no_text(key)
+        return reason and f"under a key that is {reason}"
     try:
         msgspec.json.encode({key: None})
     except (TypeError, ValueError, OverflowError):
-        return f"the key {key!r:.80} is {_a(key)}, but keys must be text"
+        return f"under a key that is {_a(key)}, and keys must be text. Use str(…) for it."
     return None
 
 
@@ -379,12 +383,18 @@ def _why_no_text(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        return f"text that is not valid Unicode ({error.reason} at {error.start})"
+        return (
+            f"text that is not valid Unicode ({error.reason} at {error.start}). Where it was made "
+            'of bytes, decode them with errors="replace", or store the bytes.'
+        )
     return None
 
 
 def _why_not(value: object) -> str | None:
-    """Why *value* itself, whatever it holds, cannot be stored; None if that is not the reason."""
+    """What *value* is that it cannot be stored, whatever it holds; None if that is not the reason.
+
+    It goes on a sentence that says where it sits, and says what to do instead.
+    """
     if isinstance(value, _BadKey):
         return value.reason
     if isinstance(value, str):
@@ -394,7 +404,9 @@ def _why_not(value: object) -> str | None:
     try:
         msgspec.json.encode(value, enc_hook=_hook)
     except (TypeError, ValueError, OverflowError):
-        return f"{_a(value)} with too many digits" if isinstance(value, int) else _a(value)
+        if isinstance(value, int):
+            return f"{_a(value)} with too many digits. Store it as text."
+        return f"{_a(value)}, which cannot be stored. {_INSTEAD}"
     return None
 
 
@@ -419,7 +431,7 @@ def _maybe_nan(value: object) -> bool:
 def _refuse_nan(entries: Sequence[tuple[str, Any]]) -> None:
     for path, value, _ in _walk(entries):
         if isinstance(value, float) and not math.isfinite(value):
-            msg = f"{path}: {value} has no JSON form. Store None, or text."
+            msg = f"{path} is {value}, which has no JSON form. Store None, or text."
             raise NotStorable(msg, path)
 
 

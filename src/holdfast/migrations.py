@@ -72,9 +72,7 @@ class Migrations:
         *name* is the type or the id of the states that it is for, or the beginning of their ids
         and a star.
         """
-        if not name:
-            msg = "A migration is for states of a name: their type, or their id."
-            raise ValueError(msg)
+        _check_name(name)
         if check_version(to) <= check_version(since):
             msg = f"A migration leads to a newer version: from {since} to {to} it does not."
             raise ValueError(msg)
@@ -138,6 +136,12 @@ def check_version(version: Any) -> int:
         return version
     msg = f"A version is a whole number, from 0 up; not {version!r:.80}."
     raise ValueError(msg)
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        msg = f"A migration is for states of a name: their type, or their id; not {name!r:.80}."
+        raise ValueError(msg)
 
 
 def _is_again(known: Function, function: Function) -> bool:

@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, structs
@@ -122,6 +123,7 @@ class AsyncState(Lasting):
         *note*: a word about it for the history.
         """
         note = check_text(note, "note")
+        _check_position(expect, "expect")
         async with self._turn:
             if callable(getattr(document, "save_state", None)):
                 document = await self._ask(document.save_state)
@@ -229,6 +231,7 @@ class AsyncState(Lasting):
 
     async def history(self, *, last: int | None = None) -> list[Saved]:
         """Every save, oldest first, or the *last* few: position, time, version, sizes, note."""
+        _check_position(last, "last")
         if last is not None and last < 1:
             msg = f"history(last={last}): say how many, from 1 up; without it you get all of them."
             raise ValueError(msg)
@@ -248,6 +251,7 @@ class AsyncState(Lasting):
 
         Nothing is lost by that: what came between stays in the history.
         """
+        _check_position(expect, "expect")
         async with self._turn:
             kept = await self._reader.at(position)
             return await self._writer.save(
@@ -302,6 +306,7 @@ class AsyncState(Lasting):
 
         Returns how many went. One that a later save goes back to stays, and some after it with it.
         """
+        _check_position(before, "before")
         head = await self._journal.head()
         if head is None:
             raise self._reader.not_found()
@@ -383,13 +388,14 @@ class _Turn:
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         self._sleep = sleep
-        self._queue: deque[object] = deque()  # safe between threads, as a list is not
+        self._queue: deque[_Caller] = deque()  # safe between threads, as a list is not
 
     async def __aenter__(self) -> None:
-        mine = object()
+        mine = _Caller()
         self._queue.append(mine)
         try:
-            while self._queue[0] is not mine:
+            while (first := self._queue[0]) is not mine:
+                first.check_other()
                 await self._sleep(PAUSE)
         except BaseException:
             self._queue.remove(mine)
@@ -397,6 +403,35 @@ class _Turn:
 
     async def __aexit__(self, *raised: object) -> None:
         self._queue.popleft()
+
+
+class _Caller:
+    """A thread, or a task of asyncio's in it, that waits for its turn or has it."""
+
+    def __init__(self) -> None:
+        self._thread, self._task = get_ident(), _task()
+
+    def check_other(self) -> None:
+        """That it is not who is asking, and would wait for itself."""
+        if self._thread == get_ident() and self._task is _task():
+            msg = (
+                "A state was saved or loaded within the save_state() that it was waiting for, and "
+                "would have waited for ever. Do so before, or after."
+            )
+            raise RuntimeError(msg)
+
+
+def _task() -> Any:
+    asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
+    try:
+        return asyncio and asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
+
+
+def _check_position(number: Any, name: str) -> None:
+    if number is not None and number.__class__ is not int:
+        raise TypeError(f"{name} is a whole number, not {number!r:.80}.")
 
 
 def _check_on_change(on_change: Any) -> None:
@@ -431,7 +466,7 @@ def _loader(into: Any) -> Callable[..., Any]:
     if callable(load):
         return load  # type: ignore[no-any-return]
     msg = (
-        f"load(into=…) takes an object with load_state(), and a {type(into).__name__} has none. "
+        f"load(into=…) takes an object with load_state(), and {type(into).__name__} has none. "
         "For a document as a type of yours: load(as_=…)."
     )
     raise TypeError(msg)

@@ -89,7 +89,10 @@ def _refuse_twins(name: str, document: Any) -> None:
         for key in keys:
             twin = seen.setdefault(msgspec.json.encode({key: None}), key)
             if twin is not key:
-                msg = f"{path}: the keys {twin!r:.40} and {key!r:.40} are the same in JSON."
+                msg = (
+                    f"{path} has the keys {twin!r:.40} and {key!r:.40}, which are the same in "
+                    "JSON. Rename one of them."
+                )
                 raise NotStorable(msg, path)
 
 

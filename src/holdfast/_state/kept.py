@@ -27,6 +27,7 @@ __all__ = [
     "copy_of",
     "fold",
     "follow",
+    "ground_of",
     "listed",
     "type_of",
     "weigh",
@@ -141,7 +142,8 @@ class Kept(Struct):
 
     def is_at(self, head: Head) -> bool:
         """Whether it is the state that *head* is the head of."""
-        return (self.position, self.created) == (head.seq, head.created)
+        there = (head.seq, head.created, from_micros(head.updated))
+        return (self.position, self.created, self.at) == there
 
 
 class Marks(Struct, frozen=True):
@@ -223,6 +225,11 @@ def weigh(said: Any) -> int:
 def copy_of(entry: Entry) -> int:
     """Where the whole copy is that *entry* goes back to."""
     return int(_read(entry).copy) if entry.type == PATCHED else entry.seq
+
+
+def ground_of(entry: Entry) -> tuple[int, str]:
+    """What a patch behind *entry* must be made for: its copy, and its digest."""
+    return copy_of(entry), _read(entry).digest
 
 
 def _read(entry: Entry) -> Any:

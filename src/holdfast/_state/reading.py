@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast._state.kept import Damage, Kept, Marks, Saved, copy_of, fold, listed
+from holdfast._state.kept import Damage, Kept, Marks, Saved, copy_of, fold, ground_of, listed
 from holdfast.backends.base import from_micros
 from holdfast.errors import StateDamaged, StateNotFound
 from holdfast.journal import PAGE
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from holdfast.journal import AsyncJournal, Entry
 
 __all__ = ["Reader"]
+
+#: No backend counts further.
+LAST = 2**53
 
 
 class Reader:
@@ -47,7 +50,7 @@ class Reader:
 
     async def at(self, when: int | datetime) -> Kept:
         """The state at a position, or as it was at a time; `StateNotFound` if there was none."""
-        if not isinstance(when, (int, datetime)):
+        if when.__class__ is not int and not isinstance(when, datetime):
             raise TypeError(f"A save is known by its position or by a datetime, not {when!r:.80}.")
         position = await self._position(when) if isinstance(when, datetime) else when
         try:
@@ -58,11 +61,19 @@ class Reader:
     async def _copy_of(self, position: int) -> int:
         """Where the whole copy is that the save at *position* goes back to."""
         records = []
-        if position > 0:
+        if 0 < position <= LAST:
             records = await self._journal.page(after=position - 1, upto=position)
         if not records:
             raise await self._missing(position)
         return copy_of(self._entry(records[0]))
+
+    async def ground(self, position: int) -> tuple[int, str] | None:
+        """What a patch behind *position* must be made for, or `Damage`; None if it is not there."""
+        records = await self._journal.page(after=position - 1, upto=position)
+        if not records:
+            await self._missing(position)
+            return None
+        return ground_of(self._entry(records[0]))
 
     async def _position(self, time: datetime) -> int:
         """The newest save at or before *time*."""

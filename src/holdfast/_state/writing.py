@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from holdfast import deltas
-from holdfast._state.kept import PATCHED, SAVED, About, Kept, Marks, type_of, weigh
+from holdfast._state.drafts import Draft
+from holdfast._state.kept import PATCHED, SAVED, About, Damage, Kept, Marks, type_of, weigh
 from holdfast.backends.base import Append, Record, conflict, from_micros
 from holdfast.errors import (
     Conflict,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from msgspec import UnsetType
 
-    from holdfast._state.drafts import Draft
     from holdfast._state.reading import Reader
     from holdfast.backends.base import Head
     from holdfast.codec import Codec
@@ -117,8 +118,10 @@ class Writer:
                 if head.seq != position:
                     raise conflict(Append(key=self._journal.key, expect=position), head.seq)
                 self._check_same(base, created=head.created)
-                self.see(base)
-                return position
+                if base.is_at(head) or (await self._look(base, head, position))[0]:
+                    self.see(base)
+                    return position
+                base = None  # it is damaged
         return await self._write(base, draft, about, position, forced=expect is not None)
 
     def _type(self, base: Kept, version: int, given: str | None, own: str | None) -> str | None:
@@ -163,7 +166,8 @@ class Writer:
             return None, 0
         if base is not None and base.created and head.seq == base.position:
             self._check_same(base, created=head.created)
-            return base, base.position
+            if base.is_at(head):
+                return base, base.position
         return await self._look(base, head, self._seen if expect is None else expect)
 
     async def _look(
@@ -175,7 +179,9 @@ class Writer:
         except StateDamaged:  # then a whole copy, which can be read
             found = None
         position = head.seq if found is None else found.position
-        if wanted not in (None, position) and not self._is_ours(found):
+        if self._is_ours(found):
+            self._seen = position  # the next may be cut off too, and have come to nothing
+        elif wanted not in (None, position):
             raise conflict(Append(key=self._journal.key, expect=wanted), position)
         if base is not None and found is not None and position == base.position:
             self._check_same(base, digest=found.digest)
@@ -191,11 +197,14 @@ class Writer:
         if created in (0, base.created) and digest in ("", base.digest):
             return
         self._base = base  # until somebody has loaded what is there
+        raise self._begun_anew(base.position)
+
+    def _begun_anew(self, position: int) -> Conflict:
         msg = (
             f"state {self._journal.key.id!r} was deleted and begun anew since it was loaded "
             "here. Load what there is, decide again, and save."
         )
-        raise Conflict(msg, base.position, base.position)
+        return Conflict(msg, position, position)
 
     def _is_ours(self, base: Kept | None) -> bool:
         """Whether *base* is what we wrote, and were cut off before we were told that it is."""
@@ -204,7 +213,7 @@ class Writer:
     async def _write(
         self, base: Kept | None, draft: Draft, about: About, position: int, *, forced: bool
     ) -> int:
-        created = 0 if base is None else base.created
+        created, ground = (0, None) if base is None else (base.created, (base.copy, base.digest))
         kept, body = await self._next(base, draft, about, position)
         kept.created = created
         self._tried = (kept.position, kept.digest)
@@ -216,10 +225,46 @@ class Writer:
             # It has expired, or was deleted: there is nobody to be in conflict with.
             kept, body = self._copy(draft, about, 0)
             record = await self._store(kept, body, 0)
+        if not await self._is_upon(kept, position, ground):
+            kept, body = self._copy(draft, about, kept.position)
+            kept.created = created
+            self._tried = (kept.position, kept.digest)
+            record = await self._store(kept, body, kept.copy - 1)
         self._tried = None
         kept.at = from_micros(record.at)
         self.see(kept)
         return record.seq
+
+    async def _is_upon(self, kept: Kept, position: int, ground: tuple[int, str] | None) -> bool:
+        """Whether *kept*, written behind *position*, is upon what it was made for.
+
+        It was held to the position, and to nothing else. If the state was deleted, and another has
+        come just there, that one is put back, and the save was in vain: `Conflict`. Who is killed
+        before he gets here was told nothing, and what the other has saved is in the history.
+        False: it is a patch, and upon damage.
+        """
+        if kept.copy == kept.position:
+            head = await self._journal.head() if kept.created else None
+            same = head is None or head.created == kept.created
+        else:
+            try:
+                found = await self._reader.ground(position)
+            except Damage:
+                return False
+            same = found in (None, ground)  # None: it has been deleted, or compacted, since
+        if same:
+            return True
+        self._tried = None
+        await self._put_back(position)
+        raise self._begun_anew(position)
+
+    async def _put_back(self, position: int) -> None:
+        """Let what was saved at *position* be the newest, in place of what we wrote behind it."""
+        with suppress(NotFound, StateDamaged, Conflict):  # or somebody else has saved it whole
+            was = await self._reader.at(position)
+            about = structs.replace(was.about, note=f"restored from {position}")
+            kept, body = self._copy(Draft(was.document, self.codec), about, position + 1)
+            await self._store(kept, body, position + 1)
 
     async def _store(self, kept: Kept, body: bytes, expect: int) -> Record:
         whole = kept.copy == kept.position

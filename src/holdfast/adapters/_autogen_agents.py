@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.base import Response
-from autogen_agentchat.messages import MessageFactory, StructuredMessage
+from autogen_agentchat.messages import BaseChatMessage, MessageFactory, StructuredMessage
 
 from holdfast.adapters._autogen_hooks import Hooks
 from holdfast.adapters._autogen_kept import KNOWN, NEW
@@ -56,7 +56,7 @@ class KeptAgent:
         run = await self._keeping.unfinished()
         if run is None:
             return None
-        return self._created(run.task) or None
+        return self._keeping.created(run.task) or None
 
     async def on_messages(self, messages: Sequence[Any], cancellation_token: Any) -> Response:
         """As AutoGen's, and durable."""
@@ -84,7 +84,7 @@ class KeptAgent:
             if how == KNOWN:
                 response = self._known(run)
             else:
-                given = [*keeping.unheard, *messages] if how == NEW else self._created(run.task)
+                given = [*keeping.unheard, *messages] if how == NEW else keeping.created(run.task)
                 async with aclosing(self._answered(given, cancellation_token)) as items:
                     async for item in items:
                         if isinstance(item, Response):
@@ -120,11 +120,10 @@ class KeptAgent:
 
     def _known(self, run: Run) -> Response:
         """The answer that was given before."""
-        *inner, said = self._created(run.said)
-        return Response(chat_message=said, inner_messages=inner)
-
-    def _created(self, dumped: list[dict[str, Any]]) -> list[Any]:
-        return [self._keeping.factory.create(message) for message in dumped]
+        answer = self._keeping.created(run.said)
+        if not answer or not isinstance(answer[-1], BaseChatMessage):
+            raise self._keeping.misfit(ValueError("what it answered is not there"))
+        return Response(chat_message=answer[-1], inner_messages=answer[:-1])
 
     async def on_reset(self, cancellation_token: Any) -> None:
         """As AutoGen's, and durable."""

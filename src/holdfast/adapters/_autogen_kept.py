@@ -13,8 +13,17 @@ from holdfast.adapters._autogen_mend import mend
 from holdfast.adapters._autogen_parts import TeamPart
 from holdfast.adapters._autogen_run import OURS, Run, same_task
 from holdfast.adapters._autogen_settle import settle
+from holdfast.adapters._autogen_shape import (
+    MISFITS,
+    check_ours,
+    check_state,
+    check_type,
+    members_of,
+    misfit,
+    ours_in,
+)
 from holdfast.codec import fresh
-from holdfast.errors import CallsInDoubt, Conflict, WrongState
+from holdfast.errors import CallsInDoubt, Conflict, HoldfastError, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -128,6 +137,7 @@ class Keeping:
 
     async def load(self) -> None:
         """Be as the store has it; as it was made, if the store has nothing."""
+        self._stale = True  # until all of it is taken
         self._fingerprint = await fingerprint_of(self.part.it)
         document = await self.state.load(
             default=None, fingerprint=self._fingerprint, on_change=self._on_change
@@ -139,12 +149,24 @@ class Keeping:
             self._state = None
         self._stale = False
 
-    async def _take(self, document: dict[str, Any]) -> None:
-        ours = document.pop(OURS, None) or {}
-        if ours.get("format", FORMAT) > FORMAT:
+    async def _take(self, document: Any) -> None:
+        """Be as *document* says; `WrongState` if it is of another shape than what is saved here."""
+        try:
+            await self._taken(document)
+        except HoldfastError:
+            raise
+        except MISFITS as error:
+            raise self.misfit(error) from error
+
+    async def _taken(self, document: dict[str, Any]) -> None:
+        ours = ours_in(document)
+        release = ours.get("format")
+        if isinstance(release, int) and release > FORMAT:
             msg = f"State {self.state.id!r} was kept by a newer release of holdfast. Upgrade it."
             raise WrongState(msg)
+        check_ours(ours)
         self._check(self.part, document)
+        check_state(self._first, document)
         beside = ours.get("beside") or {}
         self.repairs = list(ours.get("repairs", ()))
         for where, repair in (*mend(document, self._repair), *mend(beside, self._repair)):
@@ -158,24 +180,38 @@ class Keeping:
         self.run = None if saved is None else Run.load(saved, self._thread())
         self.log.load((saved or {}).get("log", {}))
 
+    def misfit(self, error: Exception) -> WrongState:
+        """The error for what is stored, and cannot be taken back."""
+        return misfit(self.state, self.part.it, error)
+
     async def _load_state(self, document: dict[str, Any]) -> None:
         """AutoGen's own, past what was put in its way."""
         await type(self.part.it).load_state(self.part.it, document)
 
     async def loaded(self, document: Any) -> None:
         """Its user has a state of his own to load; it is durable with the next turn."""
+        check_type(self._first, document, self.part.it)
         async with self.using():
+            self._stale = True  # should it fail halfway
             if isinstance(self.part, TeamPart):
                 await self.part.empty()
             await self._load_state(document)
             self.run = self._state = None
             self.log.clear()
+            self._stale = False
+
+    def created(self, dumped: list[dict[str, Any]]) -> list[Any]:
+        """The messages that were stored so."""
+        try:
+            return [self.factory.create(message) for message in dumped]
+        except MISFITS as error:
+            raise self.misfit(error) from error
 
     def _check(self, part: Part, state: Any) -> None:
         """That a team's state has somebody for everybody: AutoGen would find out half-way."""
         if not isinstance(part, TeamPart):
             return
-        there = (state or {}).get("agent_states") or {}
+        there = members_of(state)
         wanted = [*part.parts, part.it._group_chat_manager_name]  # noqa: SLF001 - not told otherwise
         missing = [name for name in wanted if name not in there]
         if missing:
@@ -187,7 +223,8 @@ class Keeping:
             )
             raise WrongState(msg)
         for name, inner in part.parts.items():
-            self._check(inner, there[name].get("agent_state"))
+            if isinstance(inner, TeamPart):
+                self._check(inner, there[name].get("agent_state"))
 
     def _thread(self) -> list[dict[str, Any]]:
         """The messages of a team, as its manager has them."""
@@ -272,6 +309,19 @@ class Keeping:
     async def _begin(self, task: list[dict[str, Any]]) -> str:
         if self._is_known(task):
             return KNOWN
+        before = self.run
+        try:
+            how = await self._noted_down(task)
+        except Conflict:
+            raise  # `begin` goes on from what is there
+        except BaseException:  # it has not begun: the next is not to begin with this one's task
+            self.run = before
+            self.distrust()
+            raise
+        self.log.is_open = True
+        return how
+
+    async def _noted_down(self, task: list[dict[str, Any]]) -> str:
         run, how, between = self.run, NEW, False
         if run is not None and not run.done and (not task or same_task(task, run.task)):
             self._check_doubts()
@@ -283,7 +333,6 @@ class Keeping:
             self.run = Run([*(message.dump() for message in self.unheard), *task])
             self.log.clear()
         await self.save(between=between)
-        self.log.is_open = True
         return how
 
     def _is_known(self, task: list[dict[str, Any]]) -> bool:
@@ -327,7 +376,7 @@ class Keeping:
         if self.run is None or self.run.done:
             return False
         self._leave_out()
-        task = [self.factory.create(message) for message in self.run.task]
+        task = self.created(self.run.task)
         self.unheard = await settle(self.part, self.run, self.log, task)
         if isinstance(self.part, TeamPart):
             await self.part.restart()

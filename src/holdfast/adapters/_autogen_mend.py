@@ -60,6 +60,8 @@ def contexts(state: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 def _mended(messages: list[Message], rule: str) -> tuple[list[Message], list[Repair]]:
     """*messages* with every call answered, right behind it, and no answer to nothing."""
+    if not all(isinstance(message, dict) for message in messages):
+        raise TypeError("a model context has what is no message")
     mended: list[Message] = []
     repairs: list[Repair] = []
     waiting: list[Message] = []  # the calls of the message before

@@ -192,6 +192,9 @@ class TeamPart(Part):
         self.manager._active_speakers = []
         if hasattr(self.manager, "_triggered_activation_groups"):
             groups = {node: set(names) for node, names in saved.get("groups", {}).items()}
+            for node, names in groups.items():
+                if not names <= self.manager._remaining[node].keys():
+                    raise LookupError(f"the graph has no such groups at {node!r}")
             self.manager._triggered_activation_groups = groups
 
     async def restart(self) -> None:

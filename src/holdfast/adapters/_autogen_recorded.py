@@ -21,10 +21,19 @@ if TYPE_CHECKING:
 
     from holdfast.adapters._autogen_log import Actor
 
-__all__ = ["RecordedClient", "RecordedExecutor", "RecordedTools", "recorded_tools"]
+__all__ = [
+    "CODE",
+    "EXECUTOR",
+    "RecordedClient",
+    "RecordedExecutor",
+    "RecordedTools",
+    "recorded_tools",
+]
 
-_CODE = TypeAdapter(CodeResult)
-_EXECUTOR = "code executor"
+#: How the result of code is stored.
+CODE = TypeAdapter(CodeResult)
+#: What code is run by, as tools have names.
+EXECUTOR = "code executor"
 
 
 class _Recorded:
@@ -237,15 +246,15 @@ class RecordedExecutor(_Calls, CodeExecutor):
         key = self.actor.key("code")
         known = self.actor.result(key)
         if known is not None:
-            return _CODE.validate_python(known)
-        if self._may_run(key, _EXECUTOR):
-            await self._begin(key, _EXECUTOR)
+            return CODE.validate_python(known)
+        if self._may_run(key, EXECUTOR):
+            await self._begin(key, EXECUTOR)
             result = await self._run(code_blocks, cancellation_token)
         else:
             result = CodeResult(exit_code=1, output=INTERRUPTED)
-            self._note(None, _EXECUTOR)
+            self._note(None, EXECUTOR)
         await self._end(
-            key, _EXECUTOR, _CODE.dump_python(CodeResult(result.exit_code, result.output))
+            key, EXECUTOR, CODE.dump_python(CodeResult(result.exit_code, result.output))
         )
         return result
 

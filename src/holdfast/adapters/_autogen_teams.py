@@ -91,7 +91,7 @@ class KeptTeam:
         async with keeping.using():
             how = await keeping.begin([message.dump() for message in messages])
             run = keeping.begun
-            before = self._created(run.said) if how != NEW else []
+            before = keeping.created(run.said) if how != NEW else []
             for item in before:
                 yield item
             options = {
@@ -115,7 +115,7 @@ class KeptTeam:
         self._is_there = how == RESUMED and run.started
         if how == NEW:
             return [*self._keeping.unheard, *messages] or None
-        return None if run.started else self._created(run.task) or None
+        return None if run.started else self._keeping.created(run.task) or None
 
     async def _driven(self, options: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """AutoGen's run, whose result comes when it is durable."""
@@ -141,9 +141,6 @@ class KeptTeam:
                 raise self._keeping.trouble from None  # AutoGen has made a text of it
             raise
         yield result
-
-    def _created(self, dumped: list[dict[str, Any]]) -> list[Any]:
-        return [self._keeping.factory.create(message) for message in dumped]
 
     async def reset(self) -> None:
         """As AutoGen's, and durable."""

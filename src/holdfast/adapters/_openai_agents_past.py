@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from holdfast.backends.base import Head, for_people
-from holdfast.errors import Conflict, HoldfastError, LeaseHeld, NotFound
+from holdfast.errors import Conflict, HoldfastError, LeaseHeld, NotFound, Unreadable
 from holdfast.journal import about
 
 if TYPE_CHECKING:
@@ -100,6 +100,42 @@ class RunInfo(Struct, frozen=True):
         )
 
 
+# What the bodies of entries are, as far as they are used here.
+
+
+class _Asked(Struct):
+    call_id: str | None
+    tool: str | None
+    agent: str | None
+    arguments: str | None
+
+
+class _Saved(Struct):
+    schema: str
+    sdk: str
+    asks: list[_Asked]
+    state: dict[str, Any]
+
+
+class _Decided(Struct):
+    call_id: str
+    approved: bool
+    always: bool
+    by: str | None
+    message: str | None
+
+
+class _Resumed(Struct):
+    calls: dict[str, str | None]
+
+
+class _Ended(Struct):
+    output: Any
+
+
+_BODIES: dict[str, Any] = {STATE: _Saved, DECIDED: _Decided, RESUMED: _Resumed, ENDED: _Ended}
+
+
 class Past:
     """A run's entries, folded."""
 
@@ -117,13 +153,25 @@ class Past:
         past = cls(journal.key.id)
         async for page in journal.pages():
             for entry in page:
-                past._apply(entry)
+                past._take(entry)
         if not past.saved:
             raise not_found(past.id)
         return past
 
+    def _take(self, entry: Entry) -> None:
+        """Apply *entry*; `Unreadable` if it is not what is written here."""
+        try:
+            self._apply(entry)
+        except ValidationError as error:
+            msg = (
+                f"Entry {entry.seq} of run {self.id!r} is not what was written: {error}. Nothing "
+                "was changed. Restore it from a backup, or delete the run and start it anew."
+            )
+            raise Unreadable(msg) from error
+
     def _apply(self, entry: Entry) -> None:
         self.position = entry.seq
+        convert(entry.body, _BODIES.get(entry.type, Any))
         if entry.type == STATE:
             self.saved, self.doubtful = entry.body, {}
         elif entry.type == DECIDED:

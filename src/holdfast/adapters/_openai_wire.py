@@ -412,7 +412,8 @@ def text_of(message: Mapping[str, Any], key: str = "text") -> str:
     if isinstance(content, str):
         return content if key == "text" else ""
     parts = content if isinstance(content, list) else []
-    return "".join(part[key] for part in parts if isinstance(part.get(key), str))
+    found = [part.get(key) for part in parts if isinstance(part, dict)]
+    return "".join(text for text in found if isinstance(text, str))
 
 
 WIRES: dict[str, Wire] = {"chat": ChatWire(), "responses": ResponsesWire()}

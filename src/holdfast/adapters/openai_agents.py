@@ -260,7 +260,7 @@ def _wrapped(item: Any) -> Any:
 
 
 def _unwrapped(items: list[Any]) -> Items:
-    return [item["item"] if item.get("type") == WRAPPED else item for item in items]
+    return [item.get("item", item) if item.get("type") == WRAPPED else item for item in items]
 
 
 def _is_whole(items: list[Any]) -> bool:
@@ -271,13 +271,13 @@ def _is_whole(items: list[Any]) -> bool:
         kind = item.get("type")
         if kind in ITEM_CALLS:
             id_ = item.get(ITEM_CALLS[kind])
-            if id_ is None or id_ in seen:
+            if not isinstance(id_, str) or id_ in seen:
                 return False
             seen.add(id_)
             waiting.add(id_)
         elif kind in ITEM_RESULTS:
             id_ = next((item[key] for key in ITEM_RESULTS[kind] if key in item), None)
-            if id_ not in waiting:
+            if not isinstance(id_, str) or id_ not in waiting:
                 return False
             waiting.remove(id_)
     return not waiting
