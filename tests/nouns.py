@@ -74,7 +74,7 @@ class Driven:
             return self._each(value)
         if isinstance(value, ASYNC_NOUNS):
             return Driven(value, self._loop)
-        if inspect.isgenerator(value):
+        if isinstance(value, Iterator):
             return map(self._shown, value)
         if inspect.ismethod(value):
             return lambda *args, **kwargs: self._shown(value(*args, **kwargs))

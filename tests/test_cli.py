@@ -24,6 +24,7 @@ import holdfast
 from holdfast.cli import main
 from holdfast.cli.docs import reference
 from holdfast.cli.messages import parts, summary
+from holdfast.cli.where import Where
 from tests.commands import run
 from tests.dying import ended_by
 
@@ -142,7 +143,7 @@ def test_installed_command_says_its_version() -> None:
 
 def test_package_runs_as_a_module_too(path: str) -> None:
     """Where the script is not on the path, Python still finds it."""
-    command = [sys.executable, "-m", "holdfast.cli", "--store", path, "ls", "--json"]
+    command = [sys.executable, "-m", "holdfast", "--store", path, "ls", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)) == 6
 
@@ -187,6 +188,7 @@ def test_reading_does_not_create_a_store(tmp_path: Path, command: list[str]) -> 
     result = run("--store", "missing.db", *command, code=1)
     assert result.stderr.startswith("StoreNotFound: ")
     assert "--store" in result.stderr
+    assert "create=True" not in result.stderr
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -202,7 +204,7 @@ def test_reading_does_not_write_into_somebody_elses_database(
     subprocess.run([sys.executable, "-c", script], check=True)
     before = Path("other.db").read_bytes()
     result = run("--store", "other.db", *command, code=1)
-    assert result.stderr
+    assert "no Holdfast store in it. Check the name.\n" in result.stderr
     assert Path("other.db").read_bytes() == before
 
 
@@ -234,6 +236,22 @@ def test_tenants_do_not_see_each_other(path: str) -> None:
     assert [row["id"] for row in data("--store", path, "--tenant", "acme", "ls")] == ["bob"]
     assert "bob" not in run("--store", path, "ls").stdout
     assert run("--store", path, "--tenant", "acme", "show", "alice", code=3).stdout == ""
+
+
+def test_a_command_that_is_suggested_can_be_pasted(path: str) -> None:
+    """It is for the store and the tenant that were named, and shows no password."""
+    said = run("--store", path, "--tenant", "the acme", "show", "nobody", code=3).stderr
+    assert f"`holdfast ls --store {path} --tenant 'the acme'` lists what there is." in said
+    assert "`holdfast ls` lists" in run("show", "nobody", "--store", path, code=3).stderr.replace(
+        f" --store {path}", "", 1
+    )
+    where = Where()
+    where.store = "redis://ann:secret@host"
+    assert (
+        where.told("see `holdfast doctor`")
+        == "see `holdfast doctor --store 'redis://ann:***@host'`"
+    )
+    assert where.told("`holdfast demo` makes one") == "`holdfast demo` makes one"
 
 
 def test_unknown_scheme_is_explained() -> None:
@@ -312,6 +330,7 @@ def test_ls_of_an_empty_store_says_so_beside_the_output() -> None:
     assert result.stdout == ""
     assert "nothing yet" in result.stderr
     assert data("--store", "empty.db", "ls") == []
+    assert "nothing like that" in run("--store", "empty.db", "ls", "foo").stderr
 
 
 def test_ls_says_who_holds_a_task(path: str) -> None:
@@ -429,7 +448,7 @@ def test_show_says_what_became_of_each_step(doubtful: str) -> None:
     shown = run("--store", doubtful, "show", "t").stdout
     assert "\nto be done by 2" in shown
     assert 'Input\n  {"order":7}\n' in shown
-    assert re.search(r'  ✓ look  \["row 0 0","row 1 1",.*… \(18\.8 KB\)\n', shown)
+    assert re.search(r'  ✓ look  \["row 0 0","row 1 1",.*… \(54\.5 KB\)\n', shown)
     assert "  ✓ approval  yes\n" in shown
     doubt = r"  \? send  \(next\); in doubt \(ask\) since \S+; 40% done, page 12; 1 attempt failed"
     assert re.search(doubt, shown)
@@ -452,7 +471,7 @@ def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
     shown = run("--store", doubtful, "show", "t").stdout
     assert "  - send  skipped: a person said so\n" in shown
     assert "  - word  waited in vain\n" in shown
-    assert "To go on\n  holdfast resume t\n" in shown
+    assert f"To go on\n  holdfast resume t --store {doubtful}\n" in shown
     assert "Cancelled, because\n  a duplicate\n" in shown
     assert data("--store", doubtful, "show", "t")["skipped"] == {"send": "a person said so"}
 
@@ -570,7 +589,7 @@ def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
     assert told[0] == "created     Refund the customer"
     assert told[2] == "planned     3 steps: look, send, file"
     assert re.fullmatch(
-        r'step        look ← \["row 0 0",.*… \(N s; 18\.8 KB, kept apart\)', told[3]
+        r'step        look ← \["row 0 0",.*… \(N s; 54\.5 KB, kept apart\)', told[3]
     )
     assert told[4:] == [
         "replanned   2 steps: look, send (because nobody reads it)",
@@ -681,6 +700,16 @@ def test_doctor_finds_a_healthy_store_well(path: str) -> None:
     shown = run("--store", path, "doctor").stdout
     for name in ("engine", "journal mode", "durability", "integrity", "size", "records"):
         assert re.search(rf"^✓ {name} ", shown, re.MULTILINE), name
+    assert shown.endswith("All is well.\n")
+
+
+def test_doctor_finds_a_store_well_that_nobody_can_write(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a read-only disk SQLite says of its log what is not so."""
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    shown = run("--store", path, "doctor").stdout
+    assert re.search("journal mode +wal; read as it is", shown)
     assert shown.endswith("All is well.\n")
 
 

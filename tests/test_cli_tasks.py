@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
+from holdfast.ids import make_key
+from holdfast.leases import holder_name
 from tests.commands import run
+from tests.processes import in_a_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +120,7 @@ def test_a_person_lets_a_task_go_on() -> None:
     """It says what it waits for, and by which command it goes on; the next worker does."""
     text = run("show", "r-1").stdout
     assert "task r-1 · waiting" in text
-    assert "it waits for a signal: holdfast signal r-1 approval [JSON]" in text
+    assert "it waits for a signal: holdfast signal r-1 approval\n" in text
     assert run("signal", "r-1", "approval", '{"by": "Ann"}').stdout == "Sent 'approval' to r-1.\n"
     run("work", "app", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["outcome"] == [7, {"by": "Ann"}]
@@ -191,7 +194,7 @@ def _interrupted() -> None:
 @pytest.mark.parametrize("how", ["done", "retry", "skip"])
 def test_a_person_says_what_became_of_a_step(how: str) -> None:
     """The task names the step, and the command."""
-    assert "holdfast resolve 'm 1' send done|retry|skip" in run("show", "m 1").stdout
+    assert "holdfast resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
     options = ["--result", '{"id": 17}', "--by", "Ann"] if how == "done" else []
     assert run("resolve", "m 1", "send", how, *options).stdout == f"Step 'send' of m 1: {how}.\n"
     with holdfast.open() as store, store.task("m 1") as task:
@@ -208,6 +211,18 @@ def test_what_cannot_be_resolved_is_refused() -> None:
     assert "not in doubt" in run("resolve", "m 1", "other", "done", code=1).stderr
     run("resolve", "m 1", "send", "perhaps", code=2)
     run("resolve", "m 1", "send", "skip", "--result", "1", code=2)
+
+
+def test_a_task_whose_process_is_dead_is_not_shown_as_held() -> None:
+    """It is anybody's at once: the kernel knows, and so do people who look."""
+    with holdfast.open() as store:
+        with store.task("t", "Send a mail") as task:
+            task.step("send", lambda: 1)
+        dead = in_a_process(lambda: holder_name("agent-02"))[1]
+        store.backend.acquire(make_key(store.tenant, "task", "t"), dead, 600)
+        shown = run("show", "t").stdout
+        assert shown.splitlines()[2].startswith("its process is dead (agent-02 on ")
+        assert "open it, and it goes on" in " ".join(shown.split())
 
 
 # -- work ------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_missing_engine_is_named_with_its_extra(engine: str, package: str) -> 
         f"except holdfast.MissingExtra as error: print(error)"
     )
     assert f"needs the package {package}" in said
-    assert f"'holdfast[{engine}]'" in said
+    assert f"pip install '.[{engine}]' in Holdfast's source, or pip install {package}." in said
 
 
 def test_no_engine_is_loaded_before_it_is_wanted() -> None:

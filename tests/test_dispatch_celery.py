@@ -185,11 +185,14 @@ def test_an_eager_job_is_not_retried(stage: Stage) -> None:
     assert _run(Job(is_eager=True), Runs(registry, stage.url), "tale", "default") == "waiting"
 
 
-def test_a_store_that_is_away_is_tried_again(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "error", [holdfast.StoreUnavailable, holdfast.StoreBusy, holdfast.StoreFull]
+)
+def test_a_store_that_is_away_is_tried_again(error: type[holdfast.StoreError]) -> None:
     """That is no fault of the task."""
 
     def away() -> holdfast.Store:
-        raise holdfast.StoreUnavailable("nobody there")
+        raise error("not now")
 
     with pytest.raises(Retried):
         _run(Job(), Runs(registry, away), "tale", "default")

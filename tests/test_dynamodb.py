@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.backends._dynamodb.layout import partition
+from holdfast.backends._dynamodb.layout import index_item, partition
 from holdfast.backends._dynamodb.table import Table
 from holdfast.backends.base import Appended, Key
 from holdfast.backends.dynamodb import DynamoBackend
@@ -286,6 +286,18 @@ def test_the_newest_records_are_read_without_the_others(
         assert len(store.read(KEY, reverse=True, limit=20)) == 20
     assert [name for name, _ in calls] == ["get_item", "query"]
     assert sum(units for _, units in calls) < 10
+
+
+def test_ids_of_what_is_gone_are_passed_over_many_at_a_time(
+    store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was never swept says what is in it without a call for every two of them."""
+    append(store, key=KEY._replace(id="z"))
+    gone = [index_item(KEY._replace(id=f"n{number:03}"), None) for number in range(400)]
+    store._table.write({"PutRequest": {"Item": item}} for item in gone)
+    with metered(monkeypatch) as calls:
+        assert store.kinds() == [("acme", "note")]
+    assert len(calls) < 30
 
 
 # -- fork ------------------------------------------------------------------------------------------

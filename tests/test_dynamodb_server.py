@@ -293,7 +293,7 @@ def test_a_driver_that_is_not_installed_is_named(missing: str) -> None:
             print(error)
     """
     out, _ = python(code).communicate(timeout=60)
-    assert "pip install 'holdfast[dynamodb]'" in out
+    assert "pip install '.[dynamodb]'" in out
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -385,6 +385,9 @@ def test_a_server_that_is_not_there_is_told(aws_environment: None) -> None:
         ("dynamodb://agents?regoin=eu-west-1", "parameter 'regoin'"),
         ("dynamodb://agents?create_table=perhaps", "true or false"),
         ("dynamodb://agents?region=eu-west-1&endpoint_url=nowhere", "endpoint_url is like"),
+        ("dynamodb://agents?region=eu-west-1&endpoint_url=http://h:116045", "Port out of range"),
+        ("dynamodb://agents?region=eu-west-1&endpoint_url=http://[h", "endpoint_url is like"),
+        ("dynamodb://agents?region=", "a region like eu-west-1"),
         (f"dynamodb://agents?region={quote('eu west/1')}", "region="),
     ],
 )

@@ -748,4 +748,4 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.delitem(sys.modules, "holdfast.mcp.server")
     monkeypatch.delattr("holdfast.mcp.server")
     result = started(path)
-    assert (result.exit_code, "holdfast[mcp]" in result.output) == (1, True)
+    assert (result.exit_code, "'.[mcp]'" in result.output) == (1, True)

@@ -321,7 +321,7 @@ def test_without_numpy_words_still_work(store: Store, monkeypatch: pytest.Monkey
         without.setitem(sys.modules, "numpy", None)
         store.memory("one").remember("zebra")
         assert texts(store.memory("one").recall("zebra")) == ["zebra"]
-        with pytest.raises(MissingExtra, match=r"holdfast\[embeddings\]"):
+        with pytest.raises(MissingExtra, match=r"'\.\[embeddings\]'"):
             store.memory("one", embed=embed)
     with pytest.raises(TypeError, match="embed"):
         store.memory("one", embed=5)

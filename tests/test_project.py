@@ -23,6 +23,8 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 # The layers, top first. A part (a module, or a package with all that is in it) may import itself
 # and parts of the layers below its own: not those above, and not its neighbours.
 LAYERS = (
+    # `python -m holdfast`.
+    {"__main__"},
     # Commands see everything; nothing imports a command.
     {"cli"},
     # A conversation as a file goes through a store in memory, and from there by a copy.
@@ -49,6 +51,8 @@ LAYERS = (
     {"journal", "leases"},
     # One body of code, two faces; what can be a key.
     {"_faces", "_textindex", "ids"},
+    # Where derived files lie.
+    {"_cache"},
     # A backend moves bytes: it knows no codec, no journal and no noun. The codec does no I/O.
     {"backends", "codec", "deltas", "migrations"},
     # Helpers that know nothing of Holdfast but its errors.

@@ -323,6 +323,18 @@ def test_a_scan_over_many_journals_reads_each_once(backend: RedisBackend) -> Non
         assert found == [id_ for id_ in ids if id_.startswith(start)]
 
 
+def test_ids_of_what_is_gone_are_passed_over_many_at_a_time(lone: RedisBackend, tape: Tape) -> None:
+    """A store that was never swept says what is in it without a call for every two of them."""
+    append(lone, key=KEY._replace(id="z"))
+    index = lone._names.index("acme", "note", 0)
+    gone = [word for number in range(3000) for word in (0, f"n{number:05}")]
+    ask(lone, index.members, "ZADD", index.members, *gone)
+    tape.sent.clear()
+    assert lone.kinds() == [("acme", "note")]
+    assert len(tape.sent) < 40
+    assert [head.key.id for head in lone.heads("acme", "note")] == ["z"]
+
+
 def test_the_server_frees_what_has_expired(backend: RedisBackend) -> None:
     """When its last calls are forgotten, with nobody sweeping; a sweep only tidies up the index."""
     backend._calls._remember = 0
@@ -587,7 +599,10 @@ def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBack
     ("url", "words"),
     [
         ("redis:localhost", "names no server"),
-        ("redis://localhost:port", "Port"),
+        ("redis://localhost:port", "a port is a number"),
+        ("redis://ann:se/cret@localhost", "a port is a number"),
+        ("redis://ann:[cret@localhost", "names no server"),
+        ("redis://localhost:116045", "a port is a number"),
         ("redis://localhost/agents", "number of a database, not 'agents'"),
         ("redis://ann:se#cret@localhost", "special characters"),
         ("redis://localhost?prefix=a{b}", "prefix cannot be"),
@@ -660,7 +675,7 @@ def test_a_missing_package_is_named() -> None:
     code = "import sys; sys.modules['redis'] = None; import holdfast; holdfast.open('redis://x')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingExtra: Redis needs the package redis" in done.stderr
-    assert "pip install 'holdfast[redis]'" in done.stderr
+    assert "pip install '.[redis]' in Holdfast's source, or pip install redis." in done.stderr
 
 
 # -- facts ---------------------------------------------------------------------------------------

@@ -124,6 +124,23 @@ def test_a_server_that_syncs_every_write_needs_no_warning(server: RedisServer) -
             assert durability(backend).ok is True
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)  # which has WAITAOF
+def test_who_only_reads_is_told_what_writers_get_by_that_url(server: RedisServer) -> None:
+    """The doctor writes nothing, and must not say that what the URL asks for is missing."""
+    there = place(server)
+    RedisBackend.from_url(f"{there}&durability=none").close()
+    for level, wanted, ok, told in (
+        ("second", "full", True, "each waits for WAITAOF"),
+        ("second", "second", False, "appendfsync everysec"),
+        ("none", "full", False, "is not as durable as durability=full asks"),
+    ):
+        change(server, **LEVELS[level])
+        url = f"{there}&durability={wanted}"
+        with closing(RedisBackend.from_url(url, readonly=True, create=False)) as backend:
+            fact = durability(backend)
+        assert (fact.ok, told in fact.value) == (ok, True), fact
+
+
 @pytest.mark.parametrize(
     ("wanted", "level", "enough"),
     [

@@ -279,6 +279,26 @@ def test_a_read_only_store_says_so_and_can_be_read(filled: str) -> None:
     assert "read: 200" in out
 
 
+def test_a_file_that_is_taken_away_is_missed(filled: str) -> None:
+    """SQLite would go on writing to what has no name any more, and nobody would ever find that."""
+    away = filled + ".away"
+    with holdfast.open(filled) as store:
+        chat = store.conversation("alice")
+        chat.append(HELLO)
+        for name in (filled, filled + "-wal", filled + "-shm"):
+            Path(name).rename(name.replace(filled, away))
+        with pytest.raises(holdfast.StoreNotFound, match="is no longer there"):
+            chat.append(HELLO)
+        with pytest.raises(holdfast.StoreNotFound, match="is no longer there"):
+            chat.length()
+        Path(filled).write_bytes(b"")
+        with pytest.raises(holdfast.StoreNotFound, match="is no longer the file that was opened"):
+            chat.append(HELLO)
+        for name in (filled, filled + "-wal", filled + "-shm"):
+            Path(name.replace(filled, away)).rename(name)
+        assert chat.append(HELLO) == 202
+
+
 def test_a_store_opened_for_reading_refuses_writes(filled: str) -> None:
     """With readonly=True."""
     with holdfast.open(filled, readonly=True) as store:

@@ -106,6 +106,8 @@ def test_the_environment_names_the_store(
         ("100%.db", "100%.db"),
         ("100%25.db", "100%25.db"),
         (Path("sqlite:odd.db"), "sqlite:odd.db"),
+        (Path("odd?a=b.db"), "odd?a=b.db"),
+        ("~nobody.db", "~nobody.db"),
         ("sqlite:a:b.db", "a:b.db"),
         ("no-suffix", "no-suffix"),
     ],
@@ -133,6 +135,9 @@ def test_a_file_is_named_by_path_or_url(here: Path, opener: Opener, url: Any, na
         ("sqlite:agents.db?tiemout=5", "a parameter 'tiemout'; known here are timeout"),
         ("sqlite:agents.db?timeout=soon", "timeout cannot be 'soon'"),
         ("sqlite:agents.db?durability=none", "durability cannot be 'none'"),
+        ("sqlite:agents.db?vfs=nosuch", "no VFS 'nosuch'"),
+        ("agents.db?durability=normal", r"Write sqlite:agents.db\?durability=normal"),
+        ("./a?b.db?timeout=5&x", "of that name sqlite:./a%3Fb.db%3Ftimeout=5&x"),
         ("memory:shared", "Each memory: store is new"),
     ],
 )
@@ -144,6 +149,20 @@ def test_a_url_that_says_nothing_we_know_is_refused(
         opener(url)
     assert isinstance(caught.value, ValueError)
     assert files(here) == []
+
+
+@pytest.mark.parametrize("url", ["~/agents.db", "sqlite:~/agents.db?timeout=1", "file:~/agents"])
+def test_a_path_from_home_is_one(
+    here: Path, opener: Opener, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As no shell has seen what stands in a .env file."""
+    home = here / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    with opener(url):
+        pass
+    assert files(here) == ["home"]
+    assert files(home) == [url.partition("~/")[2].partition("?")[0]]
 
 
 def test_options_are_arguments_too(here: Path, opener: Opener) -> None:
@@ -320,6 +339,15 @@ def test_the_stores_ttl_is_for_all_that_do_not_say_otherwise(place: Place) -> No
 
 
 # -- the journal below ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [0, -5, 1e14, float("inf"), float("nan"), "60"])
+def test_a_journals_ttl_is_checked_before_anything_is_written(ttl: Any) -> None:
+    """What one backend would take and another not is taken by none."""
+    with holdfast.open("memory:") as store:
+        with pytest.raises(ValueError, match="A ttl is a number of seconds over 0"):
+            store.journal("note", "todo").append(("added", "water"), ttl=ttl)
+        assert store.journal("note", "todo").head() is None
 
 
 def test_a_journal_is_there_for_nouns_of_ones_own(store: Store) -> None:

@@ -65,6 +65,41 @@ def test_what_the_loop_waits_for_is_each_steps_own(place: Place, store: Store) -
     assert list(store.task("t").checkpoint().results) == ["a/approval", "a", "b/approval", "b"]
 
 
+@pytest.mark.parametrize("way", ["in place", "held", "an iterator", "an error", "before", "next"])
+def test_what_comes_after_the_loop_is_no_part_of_a_step(way: str) -> None:
+    """However the loop is left, and whoever still has what it went by: or it would run again."""
+    kept: list[object] = []  # nothing of it goes before the end
+
+    def one_step(task: holdfast.Task) -> None:
+        steps = task.remaining() if way != "an iterator" else iter(task.remaining())
+        kept.append(steps)
+        if way == "next":
+            next(steps).run(Calls(1))
+            return
+        for step in task.remaining() if way == "in place" else steps:
+            task.step("draft", Calls(1))
+            if way == "before":
+                break
+            step.run(Calls(1))
+            task.step("log", Calls(1))
+            if way == "an error":
+                raise ValueError(step.name)
+            break
+
+    with holdfast.open("memory:") as store:
+        for number in range(2):
+            with store.task("t", GOAL) as task:
+                task.plan(["x", "y"])
+                try:
+                    one_step(task)
+                except ValueError as error:
+                    kept.append(error)
+                task.step("notify", Calls(number))
+        found = list(store.task("t").checkpoint().results)
+    whole = ["x/draft", "x", "x/log", "notify", "y/draft", "y", "y/log"]
+    assert found == {"before": ["x/draft", "notify"], "next": ["x", "notify", "y"]}.get(way, whole)
+
+
 def test_the_same_change_in_two_steps_is_two_changes() -> None:
     """Also if the task was resumed in between, and knows only of the first."""
 

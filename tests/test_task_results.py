@@ -2,15 +2,17 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import NotLoaded, Store
+from holdfast import NotLoaded, Store, TaskHeld
 from holdfast._faces import drive
 from holdfast._task.steps import LARGE
+from holdfast.backends.base import Key
 from tests import nouns
 from tests.dying import Calls
 from tests.nouns import Place
@@ -41,6 +43,14 @@ def test_a_large_result_is_kept_apart_and_loaded_when_asked_for(everywhere: Plac
     assert point.results["fetch"]["large"]
     assert text.startswith(point.results["fetch"]["preview"])
     assert fetch.calls == []
+
+
+def test_what_compresses_well_is_large_too(store: Store) -> None:
+    """A copy of it in a directory of files is not compressed, and resuming would read it all."""
+    with store.task("t", GOAL) as task:
+        assert task.step("draw", lambda: "z" * 900_000) == "z" * 900_000
+        found = task.checkpoint().results["draw"]
+    assert (found["large"], found["bytes"] > 900_000, found["preview"]) == (True, True, "z" * 300)
 
 
 def test_what_is_large_is_part_of_a_sync_tasks_results(tmp_path: Path) -> None:
@@ -79,6 +89,46 @@ def test_results_are_read_while_others_record(
         looked = drive(core._look())
         core._state.results["later"] = 1
         assert "later" not in looked.checkpoint().results
+
+
+def test_a_task_that_goes_takes_nothing_of_the_next_one_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun under the same id the moment that it may: after a deletion, and while sweeping."""
+    with holdfast.open(tmp_path / "db") as store, holdfast.open(tmp_path / "db") as other:
+        backend = store.backend
+        begun: list[str] = []
+
+        def begin(id_: str) -> None:
+            if id_ not in begun:
+                with suppress(TaskHeld), other.task(id_, GOAL, ttl=None) as task:
+                    task.step("fetch", lambda: ROWS)
+                    begun.append(id_)
+
+        def delete(key: Key, real: Any = backend.delete) -> bool:
+            gone: bool = real(key)
+            if key.kind == "task":
+                begin(key.id)
+            return gone
+
+        def head(key: Key, real: Any = backend.head) -> Any:
+            found = real(key)
+            if key.kind == "task" and found is None:
+                begin(key.id)
+            return found
+
+        for id_, ttl in (("deleted", None), ("swept", 0.01)):
+            with store.task(id_, GOAL, ttl=ttl) as task:
+                task.step("fetch", lambda: ROWS[::-1])
+        monkeypatch.setattr(backend, "delete", delete)
+        assert store.task("deleted").delete()
+        time.sleep(0.02)
+        monkeypatch.setattr(backend, "head", head)
+        store.sweep()
+        assert begun == ["deleted", "swept"]
+        for id_ in begun:
+            with other.task(id_) as task:
+                assert task.load("fetch") == ROWS
 
 
 def test_what_is_kept_apart_goes_with_its_task(place: Place, store: Store) -> None:

@@ -19,6 +19,7 @@ from holdfast import (
     TaskHeld,
     TaskNotOpen,
     TaskWaiting,
+    WrongType,
     current_step,
 )
 from holdfast._task.reports import Reports
@@ -109,6 +110,21 @@ def test_a_step_that_asks_waits_for_a_person(everywhere: Place) -> None:
     with everywhere.open().task("t") as task:
         assert task.step("send", send, in_doubt="ask") == "receipt 7"
     assert send.calls == []
+
+
+def test_a_task_does_not_end_before_a_person_was_asked(place: Place, store: Store) -> None:
+    """Also if the program that goes on does not come to the step; but an error, it has seen."""
+    with killed(), store.task("t", GOAL) as task:
+        task.step("charge", dying(task), in_doubt="ask")
+    with ended_by(TaskWaiting, place.open().task("t"), "holdfast resolve t charge done") as task:
+        task.finish("all done")
+    assert [found.id for found in store.tasks(status="waiting")] == ["t"]
+    store.resolve("t", "charge", "done")
+    with place.open().task("t") as task:
+        with pytest.raises(Boom):
+            task.step("send", Calls(Boom()), in_doubt="ask")
+        assert task.in_doubt == ["send"]
+        assert task.finish("all but that") == "all but that"
 
 
 @pytest.mark.parametrize(("answer", "result"), [("retry", "sent"), ("skip", None)])
@@ -290,7 +306,9 @@ def test_an_attempt_that_takes_too_long_is_given_up(store: Store) -> None:
     """And counts as a failure."""
     gate = threading.Event()
     slow = Retry(attempts=2, wait=0, timeout=0.05)
-    with pytest.raises(StepTimedOut, match=r"longer than its 0.05"), store.task("t", GOAL) as task:
+    with ended_by(
+        StepTimedOut, store.task("t", GOAL), "2 at step 'fetch' of task 't'.*0.05"
+    ) as task:
         task.step("fetch", gate.wait, retry=slow)
     gate.set()
     assert types(store) == ["created", "tried", "tried", "failed"]
@@ -298,6 +316,36 @@ def test_an_attempt_that_takes_too_long_is_given_up(store: Store) -> None:
         assert task.step("fetch", lambda: "rows", retry=Retry(attempts=2, timeout=60)) == "rows"
         with pytest.raises(TimeoutError, match="own"):
             task.step("own", Calls(TimeoutError("own")), retry=Retry(attempts=1, timeout=60))
+
+
+def test_what_is_not_a_function_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    """To pass what it returns is the first mistake that everybody makes."""
+
+    def fetch() -> list[int]:
+        return [1]
+
+    async def fetch_too() -> list[int]:
+        return [1]
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
+            with pytest.raises(
+                TypeError, match=r"step\('fetch', …\) takes a function, .*coroutine"
+            ):
+                await task.step("fetch", fetch_too())  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"child\('part', …\) takes a function"):
+                await task.child("part", fetch())  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        with pytest.raises(
+            TypeError, match=r"of type list\. Pass the function, .*not f\(x\), but f"
+        ):
+            task.step("fetch", fetch(), in_doubt="ask")  # type: ignore[arg-type]
+        assert task.in_doubt == []
+        assert task.step("fetch", fetch) == [1]
+        with pytest.raises(WrongType, match="The result of step 'fetch' of task 't' does not fit"):
+            task.result("fetch", as_=int)
 
 
 def test_an_awaited_attempt_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
@@ -318,6 +366,31 @@ def test_an_awaited_attempt_that_takes_too_long_is_cancelled(tmp_path: Path) -> 
         assert ended == [True]
 
     asyncio.run(main())
+
+
+def test_a_step_that_was_cancelled_is_the_same_when_it_is_called_again(tmp_path: Path) -> None:
+    """By its name: as another one it would be paid for again after a crash."""
+    charge = Calls("charged")
+
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        async with holdfast.open_async(tmp_path / "db") as store:
+            async with store.task("t", GOAL) as task:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(task.step("charge", hang), 0.01)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(task.wait_for("word", block=60), 0.01)
+                await store.signal("t", "word", "aye")
+                await task.wait_for("word")
+                await task.step("charge", charge)
+            async with store.task("t", GOAL) as task:
+                assert await task.step("charge", charge) == "charged"
+                assert set(task.results) == {"charge", "word"}
+
+    asyncio.run(main())
+    assert len(charge.calls) == 1
 
 
 def test_an_attempt_that_ends_as_it_is_given_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from holdfast import (
     WaitTimedOut,
 )
 from holdfast._task.core import Core
+from holdfast.backends.base import Key
 from tests import nouns
 from tests.dying import Calls, die, ended_by, killed
 from tests.nouns import Driven, Place
@@ -178,19 +179,101 @@ def test_a_wait_that_the_program_no_longer_has_wakes_nobody(place: Place, store:
 
 
 def test_a_wait_that_is_swallowed_is_still_a_wait(place: Place, store: Store) -> None:
-    """Nothing with an effect begins, nothing is finished, until the signal is there."""
-    pay = Calls("paid")
+    """Nothing begins, nothing is said or finished, until the signal is there."""
+    pay = Calls("paid", "paid too")
     with store.task("t", GOAL) as task:
         with pytest.raises(TaskWaiting):
             task.wait_for("approval")
-        with pytest.raises(TaskWaiting, match=r"'pay' is not begun.*has caught TaskWaiting"):
-            task.step("pay", pay, in_doubt="ask")
+        for policy in (None, "ask"):
+            with pytest.raises(TaskWaiting, match=r"'pay' is not begun.*has caught TaskWaiting"):
+                task.step("pay", pay, in_doubt=policy)
+        for say in (task.decide, task.discover, lambda word: task.plan([word])):
+            with pytest.raises(TaskWaiting, match=r"waits for 'approval', so it takes no "):
+                say("pay")
         with pytest.raises(TaskWaiting, match=r"is not finished.*has caught TaskWaiting"):
             task.finish()
         assert task.in_doubt == []
+        assert types(store) == ["created", "waiting"]
         place.open().signal("t", "approval", "yes")
         assert task.step("pay", pay, in_doubt="ask") == "paid"
-    assert len(pay.calls) == 1
+        assert task.step("pay", pay) == "paid too"
+    assert len(pay.calls) == 2
+
+
+def test_a_step_that_swallows_its_wait_has_no_result() -> None:
+    """What a framework made of the refusal would be the step's answer for good."""
+
+    def agent() -> str:
+        try:
+            return str(task.step("look", lambda: task.wait_for("approval")))
+        except Exception as error:  # noqa: BLE001 - as frameworks do around tools
+            return f"the tool failed: {error}"
+
+    with holdfast.open("memory:") as store:
+        with ended_by(TaskWaiting, store.task("t", GOAL), "waits for the signal") as task:
+            task.step("agent", agent)
+        assert types(store) == ["created", "waiting"]
+        store.signal("t", "approval", "yes")
+        with store.task("t") as task:
+            assert task.step("agent", agent) == "yes"
+
+
+def test_what_runs_beside_a_wait_is_recorded() -> None:
+    """It was begun before; what it has found and done is not to be done again."""
+
+    async def main() -> None:
+        async with holdfast.open_async("memory:") as store, store.task("t", GOAL) as task:
+            waits = asyncio.Event()
+
+            async def look() -> str:
+                await waits.wait()
+                await task.discover("it is late")
+                return "looked"
+
+            async def wait() -> None:
+                try:
+                    await task.wait_for("approval")
+                finally:
+                    waits.set()
+
+            both = asyncio.gather(task.step("look", look), wait(), return_exceptions=True)
+            looked, refused = await both
+            assert (looked, type(refused)) == ("looked", TaskWaiting)
+            assert task.discoveries == ["it is late"]
+            with pytest.raises(TaskWaiting, match="'pay' is not begun"):
+                await task.step("pay", Calls())
+
+    asyncio.run(main())
+
+
+def test_those_who_wait_on_a_loop_take_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few there are serve everybody's calls."""
+
+    async def main() -> None:
+        async with holdfast.open_async("memory:") as store:
+            looks: list[float] = []
+
+            def look(key: Key, *, after: int, timeout: float) -> bool:
+                looks.append(timeout)
+                head = store.backend.head(key)
+                return head is not None and head.seq > after
+
+            monkeypatch.setattr(store.backend, "wait", look)
+
+            async def wait(id_: str) -> Any:
+                async with store.task(id_, GOAL) as task:
+                    return await task.wait_for("word", block=60)
+
+            ids = [f"t{number}" for number in range(20)]
+            waiting = [asyncio.create_task(wait(id_)) for id_ in ids]
+            while len(looks) < len(ids):  # noqa: ASYNC110 - the backend knows no loop
+                await asyncio.sleep(0.01)
+            for id_ in ids:
+                await store.signal(id_, "word", "go")
+            assert await asyncio.gather(*waiting) == ["go"] * len(ids)
+            assert set(looks) == {0.0}
+
+    asyncio.run(main())
 
 
 # -- sleep -----------------------------------------------------------------------------------------
@@ -387,6 +470,17 @@ def test_a_finished_task_is_handed_on_before_it_goes(place: Place, store: Store)
     assert [(point.task_id, point.outcome) for point in handed] == [("t", "done")]
     assert handed[0].discoveries == ["the API allows 100 calls a minute"]
     assert store.journal("task", "t").head() is None
+
+
+def test_a_finished_task_goes_while_it_is_ours_or_not_at_all(store: Store) -> None:
+    """The next one of its id is another worker's."""
+    key = store.journal("task", "t").key
+    with store.task("t", GOAL) as task:
+        task.finish("done", keep=False)
+        lease = store.backend.head(key).lease  # type: ignore[union-attr]
+        assert lease is not None
+        store.backend.acquire(key, "rival", 60, over=lease.epoch)
+    assert store.task("t").checkpoint().outcome == "done"
 
 
 def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -> None:

@@ -454,13 +454,16 @@ def test_a_damaged_task_does_not_end_it(
 def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     registry: Registry, store: Store, told: Callable[[], str]
 ) -> None:
-    """One line an event; logs are read by many."""
+    """One line an event, and where a failure came from; logs are read by many."""
+
+    def fail(secret: str) -> None:
+        raise ValueError(secret)
 
     @registry.task("job")
     def job(task: Task) -> Any:
         task.step("look", lambda: "secret")
         if task.id == "bad":
-            raise ValueError("secret")
+            task.step("fail", fail, "secret")
         if task.id == "worse":
             task.fail("secret: it is known")
         return task.wait_for("word") if task.id == "asks" else "secret"
@@ -469,7 +472,11 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
         store.submit("job", name, "secret", input="secret")
     work(registry, store)
     lines = sorted(re.sub(r"[\d.]+ s", "N s", line) for line in told().splitlines())
+    name = "test_it_tells_what_happens_and_nothing_of_what_tasks_know.<locals>"
+    place = f"{__file__}:{fail.__code__.co_firstlineno + 1}"
     assert lines == [
+        f"  {place} in {name}.fail",
+        f"  {__file__}:{job.__code__.co_firstlineno + 4} in {name}.job",
         "asks: begins (job)",
         "asks: waits (word)",
         "bad: begins (job)",
@@ -479,6 +486,9 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
         "worse: begins (job)",
         "worse: failed after N s",
     ]
+    assert store.journal("task", "bad").read()[-1].body["place"] == place
+    file, _, line = place.rpartition("/")[2].rpartition(":")
+    assert store.task("bad").history()[-1].what == f"failed: ValueError: secret ({file}:{line})"
 
 
 # -- how it ends -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ does everything in place, so they never suspend, and no event loop is needed to 
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from holdfast.errors import StepTimedOut
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from concurrent.futures import Future
 
-    from holdfast.backends.base import Append, Appended, Backend
+    from holdfast.backends.base import Append, Appended, Backend, Key
 
 __all__ = [
     "Face",
@@ -53,6 +54,9 @@ class Port(Protocol):
         self, work: Callable[[Any], R], request: Callable[[R], Append]
     ) -> tuple[R, Appended]:
         """`Backend.transact`."""
+
+    async def wait(self, key: Key, after: int, timeout: float) -> None:  # noqa: ASYNC109
+        """`Backend.wait`."""
 
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Any other method of the backend."""
@@ -88,6 +92,9 @@ class InlinePort:
     ) -> tuple[R, Appended]:
         return self.backend.transact(work, request)
 
+    async def wait(self, key: Key, after: int, timeout: float) -> None:  # noqa: ASYNC109
+        self.backend.wait(key, after=after, timeout=timeout)
+
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return method(*args, **kwargs)
 
@@ -119,8 +126,6 @@ class InlinePort:
             raise _timed_out(seconds) from error
 
     async def sleep(self, seconds: float) -> None:
-        import time  # noqa: PLC0415 - rarely needed
-
         time.sleep(seconds)  # noqa: ASYNC251 - this face has no loop to block
 
 
@@ -137,6 +142,17 @@ class HopPort:
         self, work: Callable[[Any], R], request: Callable[[R], Append]
     ) -> tuple[R, Appended]:
         return await self.backend.transact_async(work, request)
+
+    async def wait(self, key: Key, after: int, timeout: float) -> None:  # noqa: ASYNC109
+        # Whoever looks again and again sleeps on the loop: threads are few, and for calls.
+        at_once = timeout if self.backend.wakes else 0.0
+        deadline, pause = time.monotonic() + timeout, 0.01
+        while not await self.call(self.backend.wait, key, after=after, timeout=at_once):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            await self.sleep(min(pause, left))
+            pause = min(2 * pause, 0.5)
 
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.backend.hop(method, *args, **kwargs)

@@ -16,7 +16,7 @@ from holdfast import task
 from holdfast._task.state import FRUITLESS
 from holdfast.errors import HoldfastError
 from holdfast.ids import make_key
-from holdfast.leases import is_dead
+from holdfast.leases import is_dead, store_now
 from holdfast.registry import AWAY
 
 if TYPE_CHECKING:
@@ -199,13 +199,16 @@ class Search:
         return list(found.values())
 
     def _waiting(self, kind: str) -> Iterator[tuple[float, Found]]:
-        """Those that wait for a time, and when that is by our clock."""
-        now, today = time.monotonic(), datetime.now(UTC)
+        """Those that wait for a time, and when that is by our monotonic clock."""
         for page in self._pages(kind, kinds.WAITING, None):
             for head in page.heads:
                 due = _due(head)
                 if due is not None and _is_free(head):
-                    yield now + (due - today).total_seconds(), Found(head.key.id, kind)
+                    left = (due - self._now()).total_seconds()
+                    yield time.monotonic() + left, Found(head.key.id, kind)
+
+    def _now(self) -> datetime:
+        return store_now(self._store.backend, self._store.tenant)
 
     def _is_ripe(self, found: Found) -> bool:
         """Whether it still waits for that time, and for nobody else."""
@@ -213,7 +216,7 @@ class Search:
         if head is None or head.status != kinds.WAITING or not _is_free(head):
             return False
         due = _due(head)
-        return due is not None and due <= datetime.now(UTC)
+        return due is not None and due <= self._now()
 
     def _pages(self, kind: str, status: str, cursor: str | None) -> Iterator[Page]:
         scan, labels = self._store.backend.scan, {kinds.RUN: kind}

@@ -9,16 +9,17 @@ cache directory (``$HOLDFAST_CACHE``, else that of the user) and may be deleted 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apsw
 from msgspec import Struct
+
+from holdfast._cache import own_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -343,29 +344,6 @@ def index_of(backend: Backend, *, private: bool = False) -> TextIndex:
             return TextIndex(path)
     with _GUARD:
         return _IN_MEMORY.get(backend) or _IN_MEMORY.setdefault(backend, TextIndex())
-
-
-def own_file(backend: Backend, suffix: str, *parts: str) -> str | None:
-    """The file for *backend*, or *parts* of what it holds, which only this user may read.
-
-    None if there can be none.
-    """
-    cache = os.environ.get("HOLDFAST_CACHE")
-    if cache == "none" or not backend.blocks:
-        return None
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    directory = cache or os.path.join(base, "holdfast")
-    place: Any = getattr(backend, "path", None)
-    name = os.path.realpath(place) if isinstance(place, (str, os.PathLike)) else backend.url
-    whole = "\0".join((os.fsdecode(name), *parts))
-    digest = hashlib.blake2b(os.fsencode(whole), digest_size=16).hexdigest()
-    path = os.path.join(directory, f"{digest}.{suffix}")
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    except OSError:
-        return None
-    return path
 
 
 def remove(path: str) -> None:

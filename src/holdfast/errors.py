@@ -433,7 +433,14 @@ class DeadlinePassed(HoldfastError, TimeoutError):
 
 
 class StepTimedOut(HoldfastError, TimeoutError):
-    """One attempt at a step took longer than `Retry.timeout` allows."""
+    """One attempt at ``step`` took longer than `Retry.timeout` allows."""
+
+    def __init__(self, message: str, step: str = "") -> None:
+        super().__init__(message, step)
+        self.step = step
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class WaitTimedOut(HoldfastError, TimeoutError):
@@ -463,9 +470,9 @@ class MissingExtra(HoldfastError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 
     @classmethod
-    def of(cls, what: str, package: str, extra: str) -> Self:
-        """The error for *what* needs *package*, which comes with *extra*."""
+    def of(cls, what: str, package: str, extra: str, alone: str | None = None) -> Self:
+        """The error for *what* needs *package*, which comes with *extra*, or with pip *alone*."""
         return cls(
-            f"{what} needs the package {package}, which is not installed. "
-            f"Install it with: pip install 'holdfast[{extra}]'"
+            f"{what} needs the package {package}, which the extra [{extra}] brings: pip install "
+            f"'.[{extra}]' in Holdfast's source, or pip install {alone or package}."
         )

@@ -9,6 +9,7 @@ from msgspec import Struct
 from holdfast import checkpoint as kinds
 from holdfast._faces import drive
 from holdfast._task.core import single
+from holdfast._task.words import frames
 from holdfast.errors import (
     DeadlinePassed,
     Fenced,
@@ -73,7 +74,8 @@ class Ran(Struct, frozen=True):
 
     ``status`` is that of the task: done, failed, waiting, paused, cancelled. Or it is "held":
     another worker has the task; or "lost": another took it over meanwhile. ``raised`` is the class
-    of the error that the function ended with, which says nothing of what the task knows.
+    of the error that the function ended with, and ``frames`` are the places that it came through:
+    neither says anything of what the task knows.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Ran(Struct, frozen=True):
     error: str | None = None
     waits_for: str | None = None
     raised: str | None = None
+    frames: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, status={self.status!r})"
@@ -262,13 +265,15 @@ def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
     status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
     if isinstance(error, TaskHalted) and error.task_id != task.id:
         status = kinds.WAITING  # for a child
+    failure = None if isinstance(error, TaskHalted) else error
     return Ran(
         task.id,
         status,
         task.outcome,
         task.error,
         waits_for=getattr(error, "waits_for", None),
-        raised=None if error is None or isinstance(error, TaskHalted) else type(error).__name__,
+        raised=None if failure is None else type(failure).__name__,
+        frames=() if failure is None else frames(failure),
     )
 
 

@@ -17,6 +17,7 @@ from holdfast.backends.base import UNSET, Backend, Head, UnsetType, from_micros
 from holdfast.backends.registry import connect
 from holdfast.codec import Codec
 from holdfast.conversation import AsyncConversation, Conversation, ConversationInfo
+from holdfast.errors import LeaseHeld
 from holdfast.ids import (
     MAX_TENANT_BYTES,
     check_id,
@@ -25,7 +26,7 @@ from holdfast.ids import (
     check_seconds,
 )
 from holdfast.journal import AsyncJournal, Journal
-from holdfast.leases import Keeper
+from holdfast.leases import Keeper, holder_name
 from holdfast.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -383,8 +384,20 @@ class AsyncStore:
         # What tasks have kept apart does not expire by itself, or it might do so before its task.
         async for head in self._list(RESULTS, lambda head: head, {"prefix": "", "labels": None}):
             if await self.journal(task.KIND, head.key.id).head() is None:
-                total += await self.journal(RESULTS, head.key.id).delete()
+                total += await self._sweep_results(head.key.id)
         return total
+
+    async def _sweep_results(self, id: str) -> int:
+        """Remove what a task has left that is gone; not while somebody begins another of its id."""
+        old, results = self.journal(task.KIND, id), self.journal(RESULTS, id)
+        try:
+            lease = await self._port.call(self.backend.acquire, old.key, holder_name(None), 30)
+        except LeaseHeld:
+            return 0
+        try:
+            return await old.head() is None and await results.delete()
+        finally:
+            await self._port.call(self.backend.release, old.key, lease)
 
     def _list(
         self,

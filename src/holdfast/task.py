@@ -15,9 +15,10 @@ from holdfast._task.core import KIND, View
 from holdfast._task.effects import Outside, effect, opened
 from holdfast._task.endings import Endings
 from holdfast._task.history import Version
-from holdfast._task.plans import AsyncStep
+from holdfast._task.plans import AsyncStep, Remaining
 from holdfast._task.retry import InDoubt, Retry
 from holdfast._task.state import Progress, reasoned
+from holdfast._task.steps import no_function
 from holdfast._task.terms import Terms, check_own, text
 from holdfast._task.transactions import Block
 from holdfast.backends.base import Head, for_people, from_micros
@@ -116,14 +117,14 @@ class AsyncTask(Endings):
         """Record a decision and its reason. The same once more, as on a resume, adds nothing."""
         made = Decision(text(decision, "decision"), because and text(because, "reason"))
         if made not in self._state.decisions:
-            self._check_running("decision")
+            await self._check_open_to("decision")
             mark = self._repeats(decision, reasoned(made))
             await self._record(kinds.DECIDED, {"decision": decision, "because": because, **mark})
 
     async def discover(self, discovery: str) -> None:
         """Record something found out. The same once more, as on a resume, adds nothing."""
         if text(discovery, "discovery") not in self._state.discoveries:
-            self._check_running("discovery")
+            await self._check_open_to("discovery")
             body = {"discovery": discovery, **self._repeats(discovery)}
             await self._record(kinds.DISCOVERED, body)
 
@@ -182,7 +183,7 @@ class AsyncTask(Endings):
 
     async def _look(self) -> TaskState:
         """What the task has come to, which stays as it is while others record."""
-        if self._hold.held is None:
+        if self._hold.held is None or self._hold.elsewhere:
             await self._refresh()
         if not self._state.exists:
             raise self._not_found()
@@ -249,6 +250,8 @@ class AsyncTask(Endings):
         Its outcome is the step's result. If the child has to wait, so does this task; what wakes
         the child wakes both. Without a *goal* it has the step's name for one.
         """
+        if not callable(function):
+            raise no_function(function, f"child({name!r}, …)")
         body = self._port.own(self._child)
         return await self.step(name, body, goal or name, function, args, retry=retry)
 
@@ -416,4 +419,4 @@ class Task(View, Face[AsyncTask]):
         A plan that is changed meanwhile is followed as it then is. What the loop does is part
         of the step's turn: a wait for "approval" is that of this step, "name/approval".
         """
-        return (Step(step, self) for step in self._core.remaining())
+        return Remaining(self._core, lambda step: Step(step, self))

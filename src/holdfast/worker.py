@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import checkpoint as kinds
 from holdfast import registry as runs
 from holdfast._finding import PATIENCE, Found, Room, Search
+from holdfast._task.words import frames
 from holdfast.errors import NotFound, UnknownKind
 from holdfast.registry import AWAY, GIVE_UP_AFTER, Ran
 from holdfast.store import other_face
@@ -205,7 +206,7 @@ class _Run:
         events.put(self)
 
     def tell(self) -> None:
-        """One line, with nothing that the task was given or has found."""
+        """One line, with nothing that the task was given or has found; and where it failed."""
         if not isinstance(self.how, Ran):
             self._tell_of_error()
         elif self._began is not None:
@@ -219,7 +220,8 @@ class _Run:
         if ran.status == runs.LOST:
             return logging.WARNING, f"taken over by another worker {after}"
         if ran.status == kinds.FAILED:
-            return logging.ERROR, f"failed {after}" + (f" ({ran.raised})" if ran.raised else "")
+            why = f" ({ran.raised})" if ran.raised else ""
+            return logging.ERROR, "\n  ".join([f"failed {after}{why}", *ran.frames])
         return logging.INFO, f"{ran.status} {after}"
 
     def _tell_of_error(self) -> None:
@@ -228,8 +230,11 @@ class _Run:
         elif isinstance(self.how, AWAY):
             log.warning("%s: stopped, for the store is away; it is tried again", self.found.id)
         else:
-            name = type(self.how).__name__
-            log.error("%s: stopped (%s); it is tried again", self.found.id, name)
+            error = self.how
+            why = type(error).__name__
+            where = frames(error) if isinstance(error, BaseException) else ()
+            text = "\n  ".join([f"stopped ({why}); it is tried again", *where])
+            log.error("%s: %s", self.found.id, text)
 
 
 # -- async functions -------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from holdfast._task.state import Progress
 
-__all__ = ["StepContext", "current_step", "running", "within"]
+__all__ = ["StepContext", "Turn", "current_step", "running", "within"]
 
 
 class StepContext:
     """The step that is running: what to call it elsewhere, and how to say how far it has come."""
 
-    __slots__ = ("_report", "attempt", "last_progress", "name", "seen", "task_id")
+    __slots__ = ("_report", "attempt", "halted", "last_progress", "name", "seen", "task_id")
 
     def __init__(
         self,
@@ -35,6 +35,8 @@ class StepContext:
         #: What an earlier attempt had reported, in this process or in one that died.
         self.last_progress = last_progress
         self.seen: dict[str, int] = {}
+        #: What was to leave the step's function, and perhaps did not: its task stands still.
+        self.halted: Exception | None = None
         self._report = report
 
     def __repr__(self) -> str:
@@ -63,6 +65,16 @@ class StepContext:
         if self._report is not None:
             body = {"name": self.name, "fraction": fraction, "note": note, "data": data}
             self._report(self.name, body, now)
+
+
+class Turn(StepContext):
+    """The turn of a planned step, in which it may run. A *brief* one ends when it has."""
+
+    __slots__ = ("brief",)
+
+    def __init__(self, task_id: str, name: str, *, brief: bool) -> None:
+        super().__init__(task_id, name)
+        self.brief = brief
 
 
 _step: ContextVar[StepContext | None] = ContextVar("holdfast_step", default=None)

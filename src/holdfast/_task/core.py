@@ -6,15 +6,17 @@ import copy
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import InlinePort, Port, drive
-from holdfast._task.context import StepContext, running
+from holdfast._task.context import StepContext, Turn, running
 from holdfast._task.reports import Reports
 from holdfast._task.state import Large, TaskState
 from holdfast._task.terms import Home, Terms
+from holdfast._task.words import described, held_by, place, single
 from holdfast.backends.base import for_people
 from holdfast.codec import convert, fresh
 from holdfast.errors import (
@@ -31,6 +33,7 @@ from holdfast.errors import (
     TaskNotFound,
     TaskNotOpen,
     TaskPaused,
+    WrongType,
     besides,
 )
 from holdfast.leases import Held, Hold
@@ -43,10 +46,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoint import Decision
     from holdfast.journal import AsyncJournal, Entry
 
-__all__ = ["Core", "Home", "Terms", "View", "described", "typed"]
+__all__ = ["HALTED", "Core", "Home", "Terms", "View", "described", "single", "typed"]
 
 KIND = "task"
-_HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
+HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
 #: Results that are kept apart have a journal of this kind, with the id of their task.
 RESULTS = "task-result"
 
@@ -128,7 +131,9 @@ class View:
     def result(self, name: str, as_: Any = None) -> Any:
         """One step's result, as the type *as_* if one is named; `KeyError` if it is not done."""
         found = self._state.results[name]
-        return self._load(name, as_) if isinstance(found, Large) else typed(found, as_)
+        if isinstance(found, Large):
+            return self._load(name, as_)
+        return typed(found, as_, self.id, name)
 
     def _load(self, name: str, as_: Any = None) -> Any:  # noqa: ARG002 - the sync face has its own
         msg = f"The result of step {name!r} is large and kept apart: await task.load({name!r})."
@@ -159,8 +164,8 @@ class Core(View):
         self._changing_seen: dict[str, int] = {}
         #: Changes of this run that made no difference to the plan as it then was.
         self._idle_changes: list[str] = []
-        #: The planned step that `remaining` has last offered, while its turn lasts.
-        self._offered: StepContext | None = None
+        #: The planned steps that `remaining` has offered, while their turns last; the last counts.
+        self._turns: list[Turn] = []
         self._counting = threading.Lock()
         #: Waits that were come to in this run.
         self._awaited: set[str] = set()
@@ -204,14 +209,14 @@ class Core(View):
             self._seen.clear()
             self._changing_seen.clear()
             self._exhausted.clear()
-            self._offered = None
+            self._turns.clear()
             self._idle_changes.clear()
             self._awaited.clear()
             while not await self._begin():
                 pass  # somebody spoke in between, perhaps to cancel it
         except LeaseHeld as error:
             who = for_people(error.holder)
-            raise TaskHeld(str(error), who, error.until, error.epoch) from error
+            raise TaskHeld(held_by(self.id, error), who, error.until, error.epoch) from error
         except BaseException:
             await self._hold.let_go()
             raise
@@ -265,15 +270,23 @@ class Core(View):
         trace: TracebackType | None,
     ) -> None:
         """Note what went wrong, if anything did, and give up the lease."""
+        if self._hold.elsewhere:
+            return  # a fork that leaves the block of its parent: that goes on
         with besides(error, f"task {self.id!r} could not be closed"):
             try:
                 if error is not None and self.status in (kinds.OPEN, kinds.WAITING):
                     await self._note(error)
+                # Not after an error: whoever comes to it next must find that it is done.
+                if self._leaving and error is None:
+                    await self._go()
             finally:  # or the lease would be renewed for ever
                 await self._hold.let_go()
-            # Not after an error: whoever comes to it next must find that it is done.
-            if self._leaving and error is None:
-                await self.delete()
+
+    async def _go(self) -> None:
+        """Delete the task while it is ours: the next one of this id is somebody else's."""
+        with suppress(Fenced):  # it was taken over, by somebody who finds it done and lets it go
+            await self._port.call(self._hold.renew)
+            await self.delete()
 
     async def _note(self, error: BaseException) -> None:
         """Record what ended the block."""
@@ -282,7 +295,7 @@ class Core(View):
         if any(id(one) in exhausted or isinstance(one, DeadlinePassed) for one in errors):
             await self._give_up(error)
         elif not all(isinstance(one, (Fenced, TaskHalted)) for one in errors):
-            await self._record(kinds.STOPPED, {"error": described(error)})
+            await self._record(kinds.STOPPED, {"error": described(error), **place(error)})
         else:
             for one in errors:
                 if isinstance(one, TaskHalted) and one.task_id != self.id:
@@ -290,7 +303,7 @@ class Core(View):
 
     async def _give_up(self, error: object) -> None:
         """Mark it as failed. If somebody has halted it meanwhile, it stays so, with a note."""
-        body = {"error": described(error)}
+        body = {"error": described(error), **place(error)}
         await self._catch_up()
         while self.status in (kinds.OPEN, kinds.WAITING):
             try:
@@ -311,7 +324,7 @@ class Core(View):
                 continue
             # Whoever let the child go on before this was recorded did not find us waiting.
             child = await self._home.journal(KIND, halted.task_id).head()
-            if child is None or child.status not in _HALTED:
+            if child is None or child.status not in HALTED:
                 await self._record(kinds.RESUMED, {"agent": None}, status=kinds.OPEN)
             return
 
@@ -358,16 +371,19 @@ class Core(View):
         A planned step is within nothing, whoever's turn it is.
         """
         found = running(self._state.task_id)
-        if found is None and self._offered is not None:
-            return None if name in self._state.planned_names() else self._offered
+        if found is None and self._turns:
+            return None if name in self._state.planned_names() else self._turns[-1]
         return found
 
     def _own(self) -> Held:
         """Our hold on the task, if we have one."""
-        if self._hold.held is None:
+        held = self._hold.held
+        if held is None:
             msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
             raise TaskNotOpen(msg)
-        return self._hold.held
+        if held.lost is not None and held.elsewhere:
+            raise TaskHeld(*held.lost.args)
+        return held
 
     def _now(self) -> datetime:
         """The time by the store's clock: no two machines' clocks are compared."""
@@ -409,13 +425,21 @@ class Core(View):
     def _check_not_halted(self, what: str) -> None:
         way_out = f"To let it go on: store.resume({self.id!r}), or `holdfast resume {self.id}`."
         if self.status == kinds.PAUSED:
-            raise TaskPaused(f"Task {self.id!r} is paused, and {what}. {way_out}", self.id)
+            msg = f"Task {self.id!r} is paused, and {what}. {way_out}"
+            raise self._halting(TaskPaused(msg, self.id))
         if self.status == kinds.CANCELLED:
             msg = f"Task {self.id!r} was cancelled, and {what}. {way_out}"
-            raise TaskCancelled(msg, self.id)
+            raise self._halting(TaskCancelled(msg, self.id))
         if self.status == kinds.FORKING:
             msg = f"Task {self.id!r} is half a fork. Finish it by the same fork() again."
             raise TaskNotOpen(msg)
+
+    def _halting(self, error: TaskHalted) -> TaskHalted:
+        """*error*, which the function of the step that runs here is to let pass."""
+        step = running(self.id)
+        if step is not None and error.task_id == self.id:
+            step.halted = error
+        return error
 
     async def _leave(
         self, name: str, kind: str, until: datetime | None, *, expect: int | None = None
@@ -460,9 +484,9 @@ class Core(View):
 
     async def delete(self) -> bool:
         """Remove the task. False if it was not there. A worker that has it open is fenced off."""
-        there = await self._journal.delete()
+        # Before the task: while that is there, nobody begins another with results of its own.
         await self._home.journal(RESULTS, self.id).delete()
-        return there
+        return await self._journal.delete()
 
 
 async def folded(journal: AsyncJournal, upto: int | None = None) -> TaskState:
@@ -474,21 +498,12 @@ async def folded(journal: AsyncJournal, upto: int | None = None) -> TaskState:
     return state
 
 
-def typed(value: Any, as_: Any) -> Any:
-    """A copy of a stored *value*, as the type *as_* if one is named."""
-    return fresh(value) if as_ is None else convert(value, as_)
-
-
-def single(error: BaseException) -> list[BaseException]:
-    """The errors that *error* is: those of a group, as a TaskGroup raises it, one by one."""
-    if isinstance(error, BaseExceptionGroup):
-        return [one for part in error.exceptions for one in single(part)]
-    return [error]
-
-
-def described(error: object) -> str:
-    """An *error* in a line that can be stored."""
-    found = str(error)
-    if isinstance(error, BaseException):
-        found = f"{type(error).__name__}: {found}".removesuffix(": ")
-    return found.encode(errors="backslashreplace").decode()  # file names may have half a character
+def typed(value: Any, as_: Any, task_id: str, step: str) -> Any:
+    """A copy of what a step has stored, as the type *as_* if one is named."""
+    if as_ is None:
+        return fresh(value)
+    try:
+        return convert(value, as_)
+    except WrongType as error:
+        msg = str(error).replace("stored value", f"result of step {step!r} of task {task_id!r}", 1)
+        raise WrongType(msg) from error.__cause__

@@ -23,6 +23,7 @@ from holdfast._task.remembering import (
 from holdfast._task.state import Debt, plain
 from holdfast._task.steps import called
 from holdfast._task.transactions import Transactions
+from holdfast._task.words import place
 from holdfast.backends.base import Record, micros
 from holdfast.errors import Conflict
 from holdfast.ids import check_ttl
@@ -168,7 +169,9 @@ class Endings(Transactions):
     async def fail(self, error: object) -> None:
         """Mark the task as failed, with the reason. Opening it again resumes it."""
         self._check_running("failure")
-        await self._record(kinds.FAILED, {"error": described(error)}, status=kinds.FAILED)
+        await self._check_going_on("it is not called failed")
+        body = {"error": described(error), **place(error)}
+        await self._record(kinds.FAILED, body, status=kinds.FAILED)
 
     # -- what comes from other tasks ---------------------------------------------------------------
 

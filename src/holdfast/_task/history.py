@@ -115,9 +115,17 @@ def _created(body: dict[str, Any]) -> str:
         f" by {_line(body['agent'])}" if body.get("agent") else "",
         f", of kind {body['kind']!r}" if body.get("kind") else "",
         f", as a part of {body['parent']!r}" if body.get("parent") else "",
-        f", to be done by {_moment(body['deadline'])}" if body.get("deadline") else "",
+        _limit(body.get("deadline")),
     ]
     return "created" + "".join(parts)
+
+
+def _limit(deadline: float | str | None) -> str:
+    if deadline is None:
+        return ""
+    if isinstance(deadline, str):
+        return f", to be done by {_moment(deadline)}"
+    return f", to be done within {deadline:g} s"
 
 
 def _planned(body: dict[str, Any]) -> str:
@@ -196,7 +204,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.SIGNALLED: lambda body: f"signal {body['name']!r} came",
     kinds.DECIDED: lambda body: "decided" + _why(body, "decision"),
     kinds.DISCOVERED: lambda body: "discovered" + _why(body, "discovery"),
-    kinds.STOPPED: lambda body: "stopped" + _why(body, "error"),
+    kinds.STOPPED: lambda body: "stopped" + _why(body, "error") + _where(body),
     kinds.PAUSED: lambda body: "paused" + _why(body, "because"),
     kinds.CANCELLED: lambda body: "cancelled" + _why(body, "because"),
     kinds.FORKING: lambda body: f"becomes a fork of {body['from']!r} at {body['at']}",
@@ -205,12 +213,17 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.FINISHED: lambda _body: "finished",
     kinds.HANDED: lambda _body: "outcome handed on",
     kinds.REMEMBERED: lambda body: f"remembered in {_line(body['namespace'])}",
-    kinds.FAILED: lambda body: "failed" + _why(body, "error"),
+    kinds.FAILED: lambda body: "failed" + _why(body, "error") + _where(body),
 }
 
 
 def _why(body: dict[str, Any], key: str) -> str:
     return f": {_line(body[key])}" if body.get(key) else ""
+
+
+def _where(body: dict[str, Any]) -> str:
+    """The file and line of the failure, without the way to the file."""
+    return f" ({_line(str(body['place']).rpartition('/')[2])})" if body.get("place") else ""
 
 
 def _line(text: object, most: int = SENTENCE) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast import checkpoint as kinds
-from holdfast._task.context import StepContext
+from holdfast._task.context import StepContext, Turn
 from holdfast._task.retry import How, InDoubt, Retry
 from holdfast._task.steps import Steps, called
 from holdfast._task.terms import text
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from holdfast._task.core import Core
 
-__all__ = ["AsyncStep", "Plans"]
+__all__ = ["AsyncStep", "Plans", "Remaining"]
+
+S = TypeVar("S")
 
 
 class AsyncStep:
@@ -32,6 +34,7 @@ class AsyncStep:
         self.task: Core = task
         self.data: dict[str, Any] = fresh(item) if isinstance(item, dict) else {"name": item}
         self._run = task._run  # noqa: SLF001 - its own task
+        self._ran = task._ran  # noqa: SLF001
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, done={self.done})"
@@ -62,7 +65,55 @@ class AsyncStep:
         The options are those of `Task.step`.
         """
         how = How.of(in_doubt, verify, retry)
-        return await self._run(self.name, function, args, kwargs, how, as_=as_)
+        try:
+            return await self._run(self.name, function, args, kwargs, how, as_=as_)
+        finally:
+            self._ran(self.name)
+
+
+class Remaining(Iterator[S]):
+    """The planned steps that are left, each in its turn, in which `Core._around` finds it.
+
+    A turn ends when the next step is asked for, and when the loop is left, by whatever way. Nothing
+    tells us that but the end of what the loop goes by: so each loop has one of its own, which
+    nobody else holds, and no name depends on who still has what `remaining` returned. Where there
+    is no loop, but a call of ``next``, the turn ends when its step has run.
+    """
+
+    def __init__(
+        self,
+        task: Plans,
+        shown: Callable[[AsyncStep], S],
+        offered: set[str] | None = None,
+        *,
+        brief: bool = True,
+    ) -> None:
+        self._task = task
+        self._shown = shown
+        self._offered = set() if offered is None else offered
+        self._brief = brief
+        self._turn: Turn | None = None
+
+    def __iter__(self) -> Remaining[S]:
+        self._end()
+        return Remaining(self._task, self._shown, self._offered, brief=False)
+
+    def __next__(self) -> S:
+        self._end()
+        for name, item in self._task._left():  # noqa: SLF001 - its own task
+            if name not in self._offered:
+                self._offered.add(name)
+                self._turn = Turn(self._task.id, name, brief=self._brief)
+                self._task._turns.append(self._turn)  # noqa: SLF001
+                return self._shown(AsyncStep(self._task, name, item))
+        raise StopIteration
+
+    def _end(self) -> None:
+        if self._turn in self._task._turns:  # noqa: SLF001 - or its step has run
+            self._task._turns.remove(self._turn)  # noqa: SLF001
+        self._turn = None
+
+    __del__ = _end
 
 
 class Plans(Steps):
@@ -78,7 +129,7 @@ class Plans(Steps):
         Steps are names, or dicts with a "name". The function gets the goal if it needs an argument.
         """
         if self._state.plan is None:
-            self._check_running("plan")
+            await self._check_open_to("plan")
             made = plan
             if callable(plan):
                 made = await self._port.ask(plan, *([self.goal] if _needs_one(plan) else []))
@@ -92,18 +143,12 @@ class Plans(Steps):
         A plan that is changed meanwhile is followed as it then is. What the loop does is part
         of the step's turn: a wait for "approval" is that of this step, "name/approval".
         """
-        offered: set[str] = set()
-        while True:
-            left = (pair for pair in self._left() if pair[0] not in offered)
-            name, item = next(left, (None, None))
-            if name is None:
-                return
-            offered.add(name)
-            before, self._offered = self._offered, StepContext(self.id, name)
-            try:
-                yield AsyncStep(self, name, item)
-            finally:
-                self._offered = before
+        return Remaining(self, lambda step: step)
+
+    def _ran(self, name: str) -> None:
+        """End the turn of the step *name*, if it lasts no longer than that runs."""
+        if self._turns:
+            self._turns[:] = [one for one in self._turns if not (one.brief and one.name == name)]
 
     def _left(self) -> Iterator[tuple[str, Any]]:
         """Names and items of the planned steps that have no result."""
@@ -193,7 +238,7 @@ class Plans(Steps):
         """Record the plan: what is done, then what *changed* makes of the rest. Once."""
         if change in self._state.changes:
             return list(fresh(self._state.plan or []))
-        self._check_running("plan")
+        await self._check_open_to("change of its plan")
         steps = changed(dict(self._left()))
         names = self._state.planned_names()
         done = [

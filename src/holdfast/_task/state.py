@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
@@ -101,6 +101,8 @@ class TaskState:
         self.in_doubt: dict[str, Doubt] = {}
         #: Those of them that began since the task was last opened, and have not failed.
         self.under_way: set[str] = set()
+        #: Those that an earlier run has left so: nobody who runs now has seen what became of them.
+        self.left: set[str] = set()
         self.progress: dict[str, Progress] = {}
         self.tried: dict[str, list[str]] = {}
         self.waits: dict[str, Wait] = {}
@@ -164,8 +166,7 @@ class TaskState:
     def _created(self, body: dict[str, Any], at: datetime) -> None:
         self.goal, self.agent = body["goal"], body.get("agent")
         self.kind, self.input = body.get("kind"), body.get("input")
-        deadline = body.get("deadline")
-        self.deadline = datetime.fromisoformat(deadline) if deadline else None
+        self.deadline = _moment(body.get("deadline"), at)
         self.created_at = at
 
     def _resumed(self, body: dict[str, Any], _at: datetime) -> None:
@@ -177,6 +178,7 @@ class TaskState:
         self.waits = {name: wait for name, wait in self.waits.items() if wait.kind != "child"}
         self.fruitless += 1
         self.under_way.clear()
+        self.left = set(self.in_doubt)
 
     def _forking(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.FORKING
@@ -224,6 +226,7 @@ class TaskState:
     def _began(self, body: dict[str, Any], at: datetime) -> None:
         self.in_doubt[body["name"]] = Doubt(body["policy"], None, at)
         self.under_way.add(body["name"])
+        self.left.discard(body["name"])
 
     def _progress(self, body: dict[str, Any], at: datetime) -> None:
         name = body["name"]
@@ -239,6 +242,7 @@ class TaskState:
         name, error = body["name"], body["error"]
         self.tried.setdefault(name, []).append(error)
         self.under_way.discard(name)
+        self.left.discard(name)
         doubt = self.in_doubt.get(name)
         if doubt is not None:
             self.in_doubt[name] = Doubt(doubt.policy, error, doubt.at)
@@ -273,6 +277,7 @@ class TaskState:
             for kept in (self.in_doubt, self.progress, self.tried, self.waits):
                 kept.pop(name, None)
             self.under_way.discard(name)
+            self.left.discard(name)
 
     def _rewound(self, body: dict[str, Any], at: datetime) -> None:
         for name in body["forget"]:
@@ -282,6 +287,7 @@ class TaskState:
             self._settle(name)
         for name, (policy, error) in body.get("in_doubt", {}).items():
             self.in_doubt[name] = Doubt(policy, error, at)
+            self.left.add(name)
         self.rewinds += 1
         self.plan = body["plan"]
         self.changes = dict.fromkeys(body["changes"])
@@ -397,6 +403,13 @@ def plain(text: str) -> str:
 def reasoned(decision: Decision) -> str:
     """What was decided, and why, in one text."""
     return decision.decision + (f" (because {decision.because})" if decision.because else "")
+
+
+def _moment(deadline: float | str | None, at: datetime) -> datetime | None:
+    """What the first entry says of it: a time, or seconds from then."""
+    if deadline is None or isinstance(deadline, str):
+        return datetime.fromisoformat(deadline) if deadline else None
+    return at + timedelta(seconds=deadline)
 
 
 def _shown(result: Any) -> Any:

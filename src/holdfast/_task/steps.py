@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+import zlib
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import checkpoint as kinds
-from holdfast._task.context import StepContext, within
-from holdfast._task.core import RESULTS, Core, described, typed
+from holdfast._task.context import StepContext, running, within
+from holdfast._task.core import HALTED, RESULTS, Core, typed
 from holdfast._task.retry import ASK, PLAIN, SKIP, VERIFY, How, InDoubt, Retry
 from holdfast._task.state import Large
+from holdfast._task.words import described
 from holdfast.checkpoint import numbered, withdraw
-from holdfast.codec import plain
+from holdfast.codec import CHECK, COMPRESSED, FORMAT, HEADER, fresh, plain
 from holdfast.errors import (
     Conflict,
     DeadlinePassed,
     Fenced,
     NotStorable,
+    StepTimedOut,
     TaskHalted,
     TaskNotOpen,
     TaskWaiting,
@@ -30,11 +34,12 @@ from holdfast.ids import check_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOT_THE_STEPS", "Steps", "called"]
+__all__ = ["NOT_THE_STEPS", "Steps", "called", "no_function"]
 
-#: Stored bytes over which a result is kept apart, so that resuming a task does not read it.
+#: Bytes over which a result is kept apart, so that resuming a task does not read it.
 LARGE = 8 * 1024
 PREVIEW = 300
+_COMPRESSED = bytes((FORMAT, COMPRESSED))
 
 #: Errors that say nothing about the step they came out of.
 NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
@@ -71,7 +76,7 @@ class Steps(Core):
         name = self._named(name)
         try:
             return await self._run(name, function, args, kwargs, how, as_=as_)
-        except Exception:
+        except BaseException:  # also of a cancellation: the same call again is the same step
             self._withdraw(name)
             raise
 
@@ -87,7 +92,7 @@ class Steps(Core):
         name = self._named(name)
         try:
             return await self._run(name, function, args, kwargs, how)
-        except Exception:
+        except BaseException:
             self._withdraw(name)
             raise
 
@@ -123,7 +128,9 @@ class Steps(Core):
             if name not in state.in_doubt or not await self._settled(name, how):
                 await self._perform(name, function, args, kwargs, how)
         found = self._state.results[name]
-        return await self.load(name, as_) if isinstance(found, Large) else typed(found, as_)
+        if as_ is None and not isinstance(found, Large):  # as nearly always
+            return fresh(found)
+        return await self.load(name, as_)
 
     async def _perform(
         self,
@@ -134,33 +141,59 @@ class Steps(Core):
         how: How,
     ) -> None:
         """Try until it works, or until it is not to be tried again."""
+        if not callable(function):
+            raise no_function(function, f"step({name!r}, …)")
         while True:
             step = self._context(name)
-            if how.marked:
-                await self._check_awake(f"step {name!r} is not begun")
-                mark = {"name": name, "policy": how.in_doubt, "attempt": step.attempt}
-                await self._record(kinds.BEGAN, mark)
-                await self._check_wanted(name)
+            if how.marked or self._state.status == kinds.WAITING:
+                await self._announce(step, how)
             began = time.monotonic()
             try:
                 with within(step):
                     if how.retry is None:  # as nearly always, and without a coroutine more
                         result = await self._port.ask(function, *args, **kwargs)
                     else:
-                        result = await self._call(how.retry, function, args, kwargs)
+                        result = await self._call(step, how.retry, function, args, kwargs)
             except Exception as error:
-                if isinstance(error, NOT_THE_STEPS):
-                    raise
                 if not await self._again(step, how, error):
                     raise
                 if how.in_doubt == VERIFY and await self._settled(name, how):
                     return
             else:
+                if step.halted is not None:
+                    self._check_heeded(step.halted)
                 took = round(time.monotonic() - began, 6)
                 await self._keep(name, result, {"took": took, **_mark(how)})
                 return
 
+    async def _announce(self, step: StepContext, how: How) -> None:
+        """Record that a step begins, if that matters; but a task that waits begins none."""
+        await self._check_going_on(f"step {step.name!r} is not begun")
+        if how.marked:
+            mark = {"name": step.name, "policy": how.in_doubt, "attempt": step.attempt}
+            await self._record(kinds.BEGAN, mark)
+            await self._check_wanted(step.name)
+
+    def _check_heeded(self, halted: Exception) -> None:
+        """Raise what a step's function has caught: what it then returned is not its result."""
+        if self.status in HALTED:
+            raise halted
+
     async def _check_awake(self, what: str) -> None:
+        """Raise if it waits, or if it is to wait for a person to say what became of a step."""
+        await self._check_going_on(what)
+        for name in sorted(self._state.left):
+            doubt = self._state.in_doubt.get(name)
+            if doubt is not None and doubt.policy == ASK:
+                await self._ask(name)
+
+    async def _check_open_to(self, what: str) -> None:
+        """Raise if it takes no *what*. If it waits, it takes what was found by a step that runs."""
+        self._check_running(what)
+        if self.status == kinds.WAITING and running(self.id) is None:
+            await self._check_going_on(f"it takes no {what}")
+
+    async def _check_going_on(self, what: str) -> None:
         """Raise if it waits: somebody has caught what was to leave the block."""
         if self.status == kinds.WAITING:
             await self._catch_up()
@@ -170,7 +203,7 @@ class Steps(Core):
                 f"Task {self.id!r} waits for {waits_for!r}, so {what}. Code of yours, or of a "
                 "framework, has caught TaskWaiting: let it pass."
             )
-            raise TaskWaiting(msg, self.id, waits_for)
+            raise self._halting(TaskWaiting(msg, self.id, waits_for))
 
     async def _check_wanted(self, name: str) -> None:
         """Stop before the effect if somebody has said so meanwhile, and leave no doubt behind."""
@@ -187,17 +220,31 @@ class Steps(Core):
 
     async def _call(
         self,
-        retry: Retry | None,
+        step: StepContext,
+        retry: Retry,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if retry is None or retry.timeout is None:
+        if retry.timeout is None:
             return await self._port.ask(function, *args, **kwargs)
-        return await self._port.ask_within(retry.timeout, function, *args, **kwargs)
+        try:
+            return await self._port.ask_within(retry.timeout, function, *args, **kwargs)
+        except StepTimedOut as error:
+            if error.step:
+                raise  # that of a step within this one
+            msg = (
+                f"Attempt {step.attempt} at step {step.name!r} of task {self.id!r} took longer "
+                f"than its {retry.timeout:g} seconds, and was given up."
+            )
+            raise StepTimedOut(msg, step.name) from error.__cause__
 
     async def _again(self, step: StepContext, how: How, error: Exception) -> bool:
         """Record that an attempt failed, and wait for the next; False if there is none."""
+        if isinstance(error, NOT_THE_STEPS):
+            if isinstance(error, TaskHalted):
+                self._halting(error)  # the step around this one is to let it pass, too
+            return False
         if self._reports:
             await self._port.call(self._beat)
         if how.retry is None and not how.marked:
@@ -238,7 +285,7 @@ class Steps(Core):
             except Conflict:  # somebody spoke in between, perhaps to cancel the task
                 await self._catch_up()
             else:
-                raise TaskWaiting(self._asked(name), self.id, name)
+                raise self._halting(TaskWaiting(self._asked(name), self.id, name))
         return name in self._state.results
 
     def _asked(self, name: str) -> str:
@@ -259,8 +306,9 @@ class Steps(Core):
         body = {"name": name, "result": result, **about}
         try:
             encoded = self._journal.encode(((kinds.STEP, body),))
-            if len(encoded) > LARGE:
-                body = {"name": name, "large": await self._put_apart(result, len(encoded)), **about}
+            size = _size(encoded)
+            if size > LARGE:
+                body = {"name": name, "large": await self._put_apart(result, size), **about}
                 encoded = self._journal.encode(((kinds.STEP, body),))
         except (NotStorable, TooLarge):  # caught first: what nearly always works has no overhead
             with called("step['result']", f"results[{name!r}]"):
@@ -280,7 +328,7 @@ class Steps(Core):
         found = self._state.results[name]
         if isinstance(found, Large):
             found = await self._fetch(name, found.seq)
-        return typed(found, as_)
+        return typed(found, as_, self.id, name)
 
     async def _fetch(self, name: str, seq: int) -> Any:
         for entry in await self._home.journal(RESULTS, self.id).read(after=seq - 1, upto=seq):
@@ -296,12 +344,29 @@ def _mark(how: How) -> dict[str, Any]:
     return {"effect": True} if how.effect else {}
 
 
+def _size(encoded: bytes) -> int:
+    """How long it is before it is compressed: a copy of it, in a `file:` store, is that long."""
+    if encoded[:2] != _COMPRESSED:
+        return len(encoded)
+    return len(zlib.decompress(encoded[HEADER:-CHECK]))
+
+
 def _preview(result: Any) -> str:
     """The beginning of it, for people and models."""
     found = plain(result, "result")
     if not isinstance(found, str):
         found = msgspec.json.encode(found).decode()
     return found[:PREVIEW]
+
+
+def no_function(value: Any, call: str) -> TypeError:
+    """The error for a *call* that was given what a function returned, in the function's place."""
+    if isinstance(value, CoroutineType):
+        value.close()  # nobody awaits it now
+    return TypeError(
+        f"{call} takes a function, and this is a value of type {type(value).__name__}. Pass the "
+        "function, not what it returns, and its arguments behind it: not f(x), but f, x."
+    )
 
 
 class called:  # noqa: N801 - reads as a word of the sentence that it is used in

@@ -57,10 +57,11 @@ class Transactions(Past):
         try:
             if name not in self._state.results:
                 self._check_running(f"step {name!r}")
+                await self._check_going_on(f"step {name!r} is not begun")
                 while not await self._tried(name, function, args, how):
                     pass
             return await self.load(name, as_)
-        except Exception:
+        except BaseException:  # also of a cancellation: the same call again is the same step
             self._withdraw(name)
             raise
 
@@ -175,6 +176,7 @@ class Block:
     def _begin(self) -> None:
         core = self._core
         core._check_running(f"step {self._name!r}")  # noqa: SLF001 - a part of the same noun
+        self._settle(core._check_going_on(f"step {self._name!r} is not begun"))  # noqa: SLF001
         self._began = time.monotonic()
         self._opening = core._port.backend.transaction()  # noqa: SLF001
         self._opened = self._opening.__enter__()

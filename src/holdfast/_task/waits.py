@@ -43,7 +43,7 @@ class Waits(Plans):
         name = self._named(signal)
         try:
             return await self._wait_for(name, signal, timeout, default, block)
-        except Exception:
+        except BaseException:  # also of a cancellation: the same call again is the same step
             self._withdraw(name)
             raise
 
@@ -90,7 +90,7 @@ class Waits(Plans):
         name = self._named("sleep")
         try:
             await self._sleep(name, self._until(name, seconds), block)
-        except Exception:
+        except BaseException:
             self._withdraw(name)
             raise
 
@@ -127,7 +127,8 @@ class Waits(Plans):
         except Conflict:
             await self._catch_up()
             return
-        raise TaskWaiting(self._why(signal, until), self.id, signal or name, until)
+        waiting = TaskWaiting(self._why(signal, until), self.id, signal or name, until)
+        raise self._halting(waiting)
 
     def _why(self, signal: str, until: datetime | None) -> str:
         when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
@@ -147,5 +148,4 @@ class Waits(Plans):
         if until is not None:
             left = min(left, (until - self._now()).total_seconds())
         if left > 0:
-            backend, key = self._port.backend, self._journal.key
-            await self._port.call(backend.wait, key, after=self._state.seq, timeout=min(left, LOOK))
+            await self._port.wait(self._journal.key, self._state.seq, min(left, LOOK))

@@ -9,22 +9,29 @@ Threads are told of their outcomes in a chain: the leader wakes the first, who w
 all woken at once, they would queue for Python's global lock, in front of the leader, who then could
 not begin the next commit.
 
-An interrupt (Ctrl-C) may strike the leader between any two steps. What it leads is then either
-committed and announced, or put back in the queue for the next leader; see `GroupCommit.run`.
+An interrupt (Ctrl-C) may strike the leader between any two steps, also amid those that would hand
+the lead on. So nobody relies on its last words: whoever waits looks now and then whether the leader
+is still there, and otherwise sees to it that another goes on. Being there means holding a lock in a
+``with`` statement, which Python lets go whatever strikes; a method of ours it might never begin.
+What the leader had begun with is then either committed and told, or done by the next one.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Callable
 
 __all__ = ["GroupCommit", "Ticket"]
+
+#: Seconds after which one who waits looks whether the leader is still there.
+PATIENCE = 0.5
 
 #: A batch this large is committed although more are waiting, so that nobody waits for long.
 MOST = 512
@@ -33,7 +40,10 @@ MOST = 512
 class Ticket:
     """One caller's work and its outcome."""
 
-    __slots__ = ("error", "future", "loop", "next", "result", "settled", "told", "waiting", "work")
+    __slots__ = (
+        *("error", "future", "hired", "inside", "loop", "next", "result", "settled", "told"),
+        *("waiting", "watch", "work"),
+    )
 
     def __init__(self, work: Any) -> None:
         self.work = work
@@ -41,10 +51,18 @@ class Ticket:
         self.error: BaseException | None = None
         self.settled = False  # has an outcome
         self.told = False  # an async caller's future has been given it
+        self.inside = threading.Lock()  # held until its caller has left
+        self.hired = False  # a helper's, which is sure to come
         self.waiting: threading.Lock | None = None  # of a thread; held until there is news
         self.next: Ticket | None = None  # the thread to be woken after this one
         self.loop: AbstractEventLoop | None = None  # of an async caller, with its future
         self.future: Future[Any] | None = None
+        self.watch: TimerHandle | None = None  # of an async caller that looks after a leader
+
+    @property
+    def gone(self) -> bool:
+        """Whether its caller has left, perhaps without a word."""
+        return not (self.inside.locked() or self.hired)
 
     def outcome(self) -> Any:
         """The work's value, or its error raised."""
@@ -53,16 +71,13 @@ class Ticket:
         return self.result
 
 
-#: Stands for the helper thread where a leader's ticket would.
-HELPER = Ticket(None)
-
-
 class GroupCommit:
     """Has callers' work done in shared transactions.
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, it has kept nothing but the tickets on which it has set ``settled``.
+    raises, it has kept nothing but the tickets on which it has set ``settled``. Where it would do
+    harm to do them twice, it sets that as soon as they are durable: an interrupt may come next.
     *hire* runs a function on another thread.
     """
 
@@ -75,7 +90,8 @@ class GroupCommit:
         self._hire = hire
         self._mutex = threading.Lock()
         self._queue: list[Ticket] = []
-        self._leader: Ticket | None = None  # never None while somebody is in the queue
+        self._batch: list[Ticket] = []  # taken out of the queue, and not all told yet
+        self._leader: Ticket | None = None  # never None while somebody is in either
 
     @property
     def busy(self) -> bool:
@@ -85,17 +101,21 @@ class GroupCommit:
     def run(self, work: Any) -> Any:
         """Have *work* committed and return its value: as the leader, or as one of the led."""
         ticket = Ticket(work)
-        try:
-            if self._join(ticket):
-                self._lead([ticket])
-            else:
-                self._follow(ticket)
-        finally:
-            # Always so after leading; after an interrupt it may be so at any point.
-            if self._leader is ticket:
-                self._pass_on()
-            if ticket.next is not None:
-                _wake(ticket.next)
+        with ticket.inside:
+            try:
+                if self._join(ticket):
+                    self._lead([ticket])
+                else:
+                    self._follow(ticket)
+            except BaseException:  # an interrupt: settle what is under way, then let it go on
+                self._settle(ticket)
+                raise
+            finally:
+                # Always so after leading; after an interrupt it may be so at any point.
+                if self._leader is ticket:
+                    self._pass_on(ticket)
+                if ticket.next is not None:
+                    _wake(ticket.next)
         return ticket.outcome()
 
     async def run_async(self, work: Any) -> Any:
@@ -105,19 +125,17 @@ class GroupCommit:
         ticket = Ticket(work)
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
-        with self._mutex:
-            self._queue.append(ticket)
-            alone = self._leader is None
-            if alone:
-                self._leader = HELPER
-        if alone:
-            self._call_helper()
-        try:
-            return await ticket.future
-        except asyncio.CancelledError:
-            # Not by `settle`: shielding every future would cost as much as all else here.
-            await self._settle_async(ticket)
-            raise
+        with ticket.inside:
+            self._join_async(ticket)
+            try:
+                return await ticket.future
+            except asyncio.CancelledError:
+                # Not by `settle`: shielding every future would cost as much as all else here.
+                await self._settle_async(ticket)
+                raise
+            finally:
+                if ticket.watch is not None:
+                    ticket.watch.cancel()
 
     async def _settle_async(self, ticket: Ticket) -> None:
         """Withdraw *ticket*, or wait for its end, through any number of cancellations."""
@@ -146,68 +164,134 @@ class GroupCommit:
             self._queue.append(ticket)
             return False
 
+    def _join_async(self, ticket: Ticket) -> None:
+        """Queue up, and see to it that somebody leads."""
+        with self._mutex:
+            self._queue.append(ticket)
+            leader = self._leader
+            alone = leader is None
+            if leader is None:
+                leader = self._leader = Ticket(None)
+        if alone:
+            self._call(leader)
+        elif not leader.hired:  # a helper leads until nobody waits, and no interrupt strikes it
+            self._watch(ticket)
+
+    def _watch(self, ticket: Ticket) -> None:
+        """Look after the leader until *ticket* is told, as threads do."""
+        self._mend()
+        if ticket.loop is not None:
+            ticket.watch = ticket.loop.call_later(PATIENCE, self._watch, ticket)
+
     def _follow(self, ticket: Ticket) -> None:
         """Wait for the outcome, or for the lead."""
-        try:
-            if ticket.waiting is not None:
-                ticket.waiting.acquire()
-        except BaseException:  # an interrupt: settle what is under way, then let it go on
-            self._settle(ticket)
-            raise
-        if not ticket.settled:
-            self._lead(self._take())
+        self._mend()
+        while ticket.waiting is not None:
+            ticket.waiting.acquire(timeout=PATIENCE)
+            if ticket.settled:
+                return
+            if self._leader is ticket:
+                self._lead(self._take(ticket))
+                return
+            self._mend()
 
-    def _take(self) -> list[Ticket]:
+    def _take(self, leader: Ticket) -> list[Ticket]:
+        """The next batch; none if *leader* came too late, and another leads in its place."""
         with self._mutex:
-            batch, self._queue = self._queue[:MOST], self._queue[MOST:]
-        return batch
+            if self._leader is not leader:
+                return []
+            batch = [ticket for ticket in self._queue[:MOST] if ticket.inside.locked()]
+            self._batch, self._queue = batch, self._queue[MOST:]  # no interrupt comes between
+            return batch
 
-    def _pass_on(self) -> None:
-        """Hand the lead to the first thread that waits; to a helper if only async callers do."""
+    def _pass_on(self, leader: Ticket) -> None:
+        """Hand on the lead of *leader*, who is done, or struck."""
         with self._mutex:
-            if not self._queue:
+            if self._leader is not leader:
+                return
+            if not (self._queue or self._batch):  # as it mostly is
                 self._leader = None
                 return
-            heir = next((ticket for ticket in self._queue if ticket.waiting is not None), None)
-            if heir is not None:
-                self._queue.remove(heir)
-                self._queue.insert(0, heir)  # first in the batch that it will lead
-                self._leader = heir
-                _wake(heir)
-                return
-            self._leader = HELPER
-        self._call_helper()
+            helper = self._elect()
+        if helper is not None:
+            self._call(helper)
 
-    def _call_helper(self) -> None:
+    def _mend(self) -> None:
+        """Go on for a leader that was struck and has left without a word."""
+        leader = self._leader
+        if leader is None or not leader.gone:
+            return
+        with self._mutex:
+            # Asked again: a helper may have come meanwhile.
+            helper = self._elect() if self._leader is leader and leader.gone else None
+        if helper is not None:
+            self._call(helper)
+
+    def _elect(self) -> Ticket | None:
+        """Let the first thread that waits lead. If only async callers do, a helper: to be called.
+
+        Under the mutex. An interrupt finds each change made or not made, and nothing lost.
+        """
+        if self._batch:  # the leader was struck amid it
+            self._recover(self._batch)
+        if not self._queue:
+            self._leader = None
+            return None
+        heir = next((one for one in self._queue if one.waiting is not None and not one.gone), None)
+        if heir is None:
+            self._leader = helper = Ticket(None)
+            return helper
+        # First in the batch that it will lead.
+        queue = [heir, *(ticket for ticket in self._queue if ticket is not heir)]
+        self._queue, self._leader = queue, heir
+        _wake(heir)
+        return None
+
+    def _recover(self, batch: list[Ticket]) -> None:
+        """Tell those of *batch* that are settled, and put the others back in front of the queue."""
+        left = [ticket for ticket in batch if ticket is not self._leader and not ticket.gone]
+        _tell([ticket for ticket in left if ticket.settled])
+        queue = [*(ticket for ticket in left if not ticket.settled), *self._queue]
+        self._batch, self._queue = [], queue
+
+    def _call(self, helper: Ticket) -> None:
         try:
-            self._hire(self._help)
+            self._hire(partial(self._help, helper))
+            helper.hired = True
         except Exception as error:  # noqa: BLE001 - the store is closing: say so to all who wait
-            self._fail(self._take(), error)
-            self._pass_on()
+            if batch := self._take(helper):
+                _fail(batch, error)
+                _tell(batch)
+                self._batch = []
+            self._pass_on(helper)
 
-    def _help(self) -> None:
+    def _help(self, helper: Ticket) -> None:
         """Lead on a helper thread for as long as anybody waits."""
-        while True:
-            self._lead(self._take())
-            with self._mutex:
-                if not self._queue:
-                    self._leader = None
-                    return
+        with helper.inside:
+            try:
+                while batch := self._take(helper):
+                    self._lead(batch)
+            finally:
+                self._pass_on(helper)
 
     def _withdraw(self, ticket: Ticket) -> bool:
-        """Take *ticket* out of the queue if nobody has begun with it. True: it never happened."""
+        """Take *ticket* out of the queue. False if it is under way; True: it does not happen."""
         with self._mutex:
-            if ticket not in self._queue:
-                return False
-            self._queue.remove(ticket)
-            return True
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+            return ticket not in self._batch
 
     def _settle(self, ticket: Ticket) -> None:
-        """Withdraw *ticket*, or wait for its end, through any interrupt: at most one commit."""
-        while not (ticket.settled or self._withdraw(ticket)):
+        """Withdraw *ticket*, or wait for its end, through any interrupt: at most one commit.
+
+        A leader that was struck has nobody to wait for: it hands on what it has begun with.
+        """
+        while not ticket.settled:
             try:
-                if ticket.waiting is not None:
-                    ticket.waiting.acquire(timeout=0.1)
+                if self._withdraw(ticket) or self._leader is ticket or ticket.waiting is None:
+                    return
+                ticket.waiting.acquire(timeout=0.1)
+                self._mend()
             except KeyboardInterrupt:
                 continue
 
@@ -218,28 +302,16 @@ class GroupCommit:
         try:
             self._commit(batch)
         except Exception as error:  # noqa: BLE001 - handed to every caller
-            self._fail(batch, error)
-        except BaseException:  # an interrupt of this thread, which is not the others' affair
-            with self._mutex:
-                self._queue[:0] = [ticket for ticket in batch[1:] if not ticket.settled]
-            _announce([ticket for ticket in batch if ticket.settled])
-            raise
-        else:
-            _announce(batch)
+            _fail(batch, error)
+        _tell(batch)
+        self._batch = []
 
-    def _fail(self, batch: list[Ticket], error: Exception) -> None:
-        for ticket in batch:
+
+def _fail(batch: list[Ticket], error: Exception) -> None:
+    for ticket in batch:
+        if not ticket.settled:
             ticket.error = copy.copy(error)  # one each: a raised error collects its own traceback
             ticket.error.__cause__ = error.__cause__
-        _announce(batch)
-
-
-def _announce(batch: list[Ticket]) -> None:
-    try:
-        _tell(batch)
-    except BaseException:  # an interrupt: nobody may be left waiting for a word that never comes
-        _tell(batch)
-        raise
 
 
 def _tell(batch: list[Ticket]) -> None:
@@ -277,5 +349,11 @@ def _resolve(tickets: list[Ticket]) -> None:
 
 
 def _wake(ticket: Ticket) -> None:
-    if ticket.waiting is not None and ticket.waiting.locked():
-        ticket.waiting.release()
+    """Wake its thread; if that has left already, the one after it."""
+    while ticket.next is not None and not ticket.inside.locked():
+        ticket = ticket.next
+    try:
+        if ticket.waiting is not None:
+            ticket.waiting.release()
+    except RuntimeError:  # somebody else was quicker
+        return

@@ -68,7 +68,7 @@ from holdfast.errors import Conflict, Fenced, LeaseHeld, NotTransactional, Store
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
@@ -97,18 +97,25 @@ __all__ = [
     "own_id",
     "settle",
     "shown_size",
+    "to_micros",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def from_micros(at: int) -> datetime:
     """*at* as an aware datetime, exactly (a float would round)."""
     seconds, rest = divmod(at, 1_000_000)  # by parts: a timedelta is slow with large numbers
     return _EPOCH + timedelta(0, seconds, rest)
+
+
+def to_micros(at: datetime) -> int:
+    """*at* as whole microseconds since 1970, as exactly."""
+    return (at - _EPOCH) // _MICROSECOND
 
 
 class Key(NamedTuple):
@@ -171,7 +178,7 @@ class Append(Struct, frozen=True, kw_only=True):
 
     With ``count=0`` and no body it adds no record and only changes status, labels and ttl. Where
     there is neither a journal nor a lease it then does nothing; where there is only a lease, the
-    journal has them when it begins. Either way it reports number 0.
+    journal has that status and those labels when it begins. Either way it reports number 0.
     """
 
     key: Key
@@ -251,6 +258,9 @@ class Backend(ABC, metaclass=_Living):
 
     #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False
+
+    #: True where `wait` is woken by whoever appends, and does not look again and again.
+    wakes: bool = False
 
     #: True where callers may have tables of their own, and `transaction` and `append_all` work.
     transactional: ClassVar[bool] = False
@@ -337,6 +347,16 @@ class Backend(ABC, metaclass=_Living):
         All filters must hold. A journal that is there all through a run of pages appears in it
         exactly once; one that comes or goes meanwhile, at most once.
         """
+
+    def heads(self, tenant: str, kind: str, **filters: Any) -> Iterator[Head]:
+        """All that `scan` finds, whatever the number of its pages."""
+        cursor: str | None = None
+        while True:
+            page = self.scan(tenant, kind, cursor=cursor, **filters)
+            yield from page.heads
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     @abstractmethod
     def kinds(self) -> list[tuple[str, str]]:
@@ -522,21 +542,31 @@ class Backend(ABC, metaclass=_Living):
 _live: weakref.WeakSet[Backend] = weakref.WeakSet()
 _forking: list[Backend] = []
 
+#: Held for the length of a fork: another thread's would undo what this one has prepared.
+_fork = threading.Lock()
+
 
 def _before_fork() -> None:
+    _fork.acquire()
     _forking[:] = [backend for backend in _live if not backend._closed]  # noqa: SLF001 - its own
     for backend in _forking:
         backend._before_fork()  # noqa: SLF001
 
 
 def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop()._after_fork_in_parent()  # noqa: SLF001
+    try:
+        while _forking:
+            _forking.pop()._after_fork_in_parent()  # noqa: SLF001
+    finally:
+        _fork.release()
 
 
 def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop()._after_fork_in_child()  # noqa: SLF001
+    try:
+        while _forking:
+            _forking.pop()._after_fork_in_child()  # noqa: SLF001
+    finally:
+        _fork.release()  # it was this very thread that took it
 
 
 if hasattr(os, "register_at_fork"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -25,8 +26,9 @@ from holdfast.backends._file import disk
 from holdfast.backends._file.facts import describe
 from holdfast.backends._file.leases import hold, newest, valid
 from holdfast.backends._file.lines import State, body_of, pack, record_of
-from holdfast.backends._file.names import LEASES, STRIPES, Place, is_plain, name_of
-from holdfast.backends._file.reading import File, check_key, misplaced, opened
+from holdfast.backends._file.listing import Listing
+from holdfast.backends._file.names import LEASES, STRIPES, Place, name_of
+from holdfast.backends._file.reading import File, check_key, opened
 from holdfast.backends._file.repair import repair
 from holdfast.backends._file.root import check_root, directories, make_root, names
 from holdfast.backends._file.writing import Shelf, compacted
@@ -46,7 +48,7 @@ from holdfast.backends.base import (
     micros,
     next_epoch,
 )
-from holdfast.backends.options import flag, seconds, url_parameters
+from holdfast.backends.options import at_home, flag, seconds, url_parameters
 from holdfast.errors import (
     HoldfastError,
     InvalidURL,
@@ -106,7 +108,7 @@ class FileBackend(Backend):
         self.path = os.path.abspath(path)
         self._readonly = readonly
         self._durability = _durability(durability)
-        self._keys: dict[str, Key] = {}  # of names that do not tell them
+        self._listing = Listing(self.path)
         self._shelves = [
             Shelf(
                 self.path,
@@ -137,7 +139,7 @@ class FileBackend(Backend):
         if not path:
             msg = "file: names no directory. Write file:state, or file:/var/lib/state."
             raise InvalidURL(msg)
-        return cls(path, **(parameters | options))
+        return cls(at_home(path), **(parameters | options))
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -209,11 +211,13 @@ class FileBackend(Backend):
         wanted = dict(labels or {}).items()
         directory = os.path.dirname(name_of(Key(tenant, kind, "any")))
         with self._explaining():
-            ids = [key.id for key in self._keys_in(directory) if key.id.startswith(prefix)]
+            ids = self._listing.ids(directory, again=cursor is not None)
+        first = max(bisect_left(ids, prefix), bisect_right(ids, cursor or ""))
         heads: list[Head] = []
-        for id_ in sorted(ids, key=str.encode):
-            if cursor is not None and id_.encode() <= cursor.encode():
-                continue
+        for number in range(first, len(ids)):
+            id_ = ids[number]
+            if not id_.startswith(prefix):
+                break
             head = self.head(Key(tenant, kind, id_))
             if head is None or (status is not None and head.status != status):
                 continue
@@ -221,6 +225,7 @@ class FileBackend(Backend):
                 heads.append(head)
                 if len(heads) > limit:
                     return Page(heads[:limit], heads[limit - 1].key.id)
+        self._listing.let_go()
         return Page(heads, None)
 
     def kinds(self) -> list[tuple[str, str]]:
@@ -231,35 +236,13 @@ class FileBackend(Backend):
 
     def _inhabited(self, directory: str) -> Key | None:
         """The key of any journal that is there, in a directory of one tenant and kind."""
-        for key in self._keys_in(directory):
+        for key in self._listing.keys(directory):
             try:
                 if self.head(key) is not None:
                     return key
             except _UNUSABLE:
                 return key
         return None
-
-    def _keys_in(self, directory: str) -> Iterator[Key]:
-        """The keys of all files of one tenant and kind. Most names tell them."""
-        for name in names(self.path, directory):
-            full = f"{directory}/{name}"
-            key = Key(*full.split("/")) if is_plain(full) else self._keys.get(full)
-            if key is None:
-                key = self._key_inside(Place.of(self.path, full))
-                if key is None:
-                    continue
-                self._keys[full] = key
-            yield key
-
-    def _key_inside(self, place: Place) -> Key | None:
-        """The key that the file at *place* says it has; None if it is not there after all."""
-        with opened(place.path) as handle:
-            if handle is None:
-                return None
-            header = File(handle, place.path).header
-        if name_of(header.key) != place.name:
-            raise misplaced(place.path, header.key)
-        return header.key
 
     def delete(self, key: Key) -> bool:
         return self._write(key, partial(self._delete, key))
@@ -297,18 +280,21 @@ class FileBackend(Backend):
                     break
                 count += self._sweep(place)
             for place in self._places(spare=True):
-                with self._shelves[place.stripe] as shelf:
-                    shelf.remove_spare(place)
+                shelf = self._shelves[place.stripe]
+                shelf.alone(shelf.remove_spare, place)
         return count
 
     def _sweep(self, place: Place) -> bool:
         """Remove what has expired, and what a lease that came to nothing has left behind."""
         if not self._is_idle(place):
             return False
-        with self._shelves[place.stripe] as shelf:
-            idle = self._is_idle(place)
-            if idle:
-                shelf.remove(place)
+        shelf = self._shelves[place.stripe]
+        return shelf.alone(self._remove_idle, shelf, place)
+
+    def _remove_idle(self, shelf: Shelf, place: Place) -> bool:
+        idle = self._is_idle(place)
+        if idle:
+            shelf.remove(place)
         return idle
 
     def _is_idle(self, place: Place) -> bool:
@@ -379,8 +365,7 @@ class FileBackend(Backend):
                 return self._peek(key, place, work)
             except StoreCorrupt:
                 # Or did we see a writer undo what has failed? Look again with writers kept out.
-                with self._shelves[place.stripe]:
-                    return self._peek(key, place, work)
+                return self._shelves[place.stripe].alone(self._peek, key, place, work)
 
     def _peek(self, key: Key, place: Place, work: Callable[[File, State], T]) -> T | None:
         with opened(place.path) as handle:
@@ -398,8 +383,7 @@ class FileBackend(Backend):
         place = self._place(key)
         shelf = self._shelves[place.stripe]
         try:  # in place, not by `_explaining`: every append comes this way
-            with shelf:
-                return work(shelf, place)
+            return shelf.alone(work, shelf, place)
         except HoldfastError:
             raise
         except OSError as error:
@@ -442,8 +426,8 @@ class FileBackend(Backend):
         done = []
         with self._explaining():
             for place in self._places():
-                with self._shelves[place.stripe] as shelf:
-                    done.append(repair(shelf, place))
+                shelf = self._shelves[place.stripe]
+                done.append(shelf.alone(repair, shelf, place))
         return [text for text in done if text is not None]
 
     def lost(self, key: Key) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from holdfast.errors import InvalidURL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["flag", "safe_url", "seconds", "url_parameters"]
+__all__ = ["at_home", "flag", "safe_url", "seconds", "url_parameters"]
 
 
 def url_parameters(
@@ -33,6 +34,11 @@ def url_parameters(
             msg = f"{safe_url(url)}: {name} cannot be {value!r} ({error})."
             raise InvalidURL(msg) from error
     return unquote(place), parameters
+
+
+def at_home(path: str) -> str:
+    """*path*, with the user's directory for a ``~`` in front: no shell has seen what is in .env."""
+    return os.path.expanduser(path) if "/" in path or path == "~" else path
 
 
 def flag(text: str | bool) -> bool:  # noqa: FBT001 - an option gives one, a URL a text

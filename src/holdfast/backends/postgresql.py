@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     from holdfast.errors import MissingExtra
 
-    raise MissingExtra.of("PostgreSQL", "psycopg", "postgres") from error
+    raise MissingExtra.of("PostgreSQL", "psycopg", "postgres", "'psycopg[binary]'") from error
 
 from holdfast.backends._postgresql import schema as tables
 from holdfast.backends._postgresql.append import new_journal
@@ -104,6 +104,7 @@ class PostgresBackend(Transactional):
         self._wakeups: Wakeups | None = None
         if wakeups:
             self._wakeups = Wakeups(self.schema, self._calls.listener, lambda: self._closed)
+            self.wakes = True
         self._calls.open(partial(self._check, create=create))
 
     @classmethod

@@ -34,6 +34,7 @@ from holdfast.errors import (
     DurabilityWarning,
     MissingExtra,
     NotAStore,
+    NotDurable,
     SchemaTooNew,
     StoreCorrupt,
     StoreNotFound,
@@ -71,6 +72,7 @@ from holdfast.backends.options import seconds, url_parameters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from holdfast.backends._redis.durability import Barrier, Standing
     from holdfast.backends._redis.wire import Word
 
 __all__ = ["RedisBackend"]
@@ -174,17 +176,20 @@ class RedisBackend(Backend):
                 "or this one with readonly=true."
             )
         if not self._readonly:
-            self._calls.barrier, warning = choose(
-                self._calls.standings(),
-                self.url,
-                durability=self._durability,
-                replicas=self._replicas,
-                wait=0.8 * self._calls.attempt,
-            )
+            self._calls.barrier, warning = self._choose(self._calls.standings())
             self._calls.try_disk()
             if warning:
                 warnings.warn(warning, DurabilityWarning, stacklevel=2)
         self._names = Names(self._names.prefix, self._shards(create=create))
+
+    def _choose(self, standings: Sequence[Standing]) -> tuple[Barrier | None, str | None]:
+        return choose(
+            standings,
+            self.url,
+            durability=self._durability,
+            replicas=self._replicas,
+            wait=0.8 * self._calls.attempt,
+        )
 
     def _shards(self, *, create: bool) -> int:
         """How many shards the store has; it is made if there is none."""
@@ -326,15 +331,18 @@ class RedisBackend(Backend):
     def _index(
         self, tenant: str, kind: str, *, prefix: str = "", after: str | None = None, size: int
     ) -> Iterator[list[Key]]:
-        """The keys in the index, in order, in lists of about *size*. Some may be gone already."""
+        """The keys in the index, in order, in lists of about *size*. Some may be gone already.
+
+        The lists grow: whoever asks for more has met many that are.
+        """
         start = prefix.encode()
         low = b"[" + start if prefix else b"-"
         high = b"(" + start + b"\xff" if prefix else b"+"  # no id contains this byte
         if after is not None and after.encode() >= start:
             low = b"(" + after.encode()
         parts = self._names.indexes(tenant, kind)
-        share = size if len(parts) == 1 else 2 * size // len(parts) + 8
         while True:
+            share = size if len(parts) == 1 else 2 * size // len(parts) + 8
             lists = self._members(parts, low, high, share)
             # Beyond the end of a list that was cut there may be ids that we have not seen.
             ends = [members[-1] for members in lists if len(members) == share]
@@ -345,6 +353,7 @@ class RedisBackend(Backend):
             if edge is None:
                 return
             low = b"(" + edge
+            size = min(2 * size, HEADS)
 
     def _members(
         self, parts: Sequence[Index], low: bytes, high: bytes, most: int
@@ -437,7 +446,7 @@ class RedisBackend(Backend):
     def facts(self, *, deep: bool = False) -> list[Fact]:
         self._check_open()
         names, standings = self._names, self._calls.standings()
-        facts = settings(standings, self._calls.barrier, names.shards, names.prefix)
+        facts = settings(standings, self._promise(standings), names.shards, names.prefix)
         if deep:
             return facts + examine(self._all_heads(), self.head, self.read)
         totals: dict[str, int] = {}
@@ -446,6 +455,15 @@ class RedisBackend(Backend):
             sizes = self._calls.commands([(part.slot, (b"ZCARD", part.members)) for part in parts])
             totals[kind] = totals.get(kind, 0) + sum(sizes)
         return facts + [Fact.of_kind(kind, total) for kind, total in sorted(totals.items())]
+
+    def _promise(self, standings: Sequence[Standing]) -> Barrier | NotDurable | None:
+        """What goes behind each write; for who only reads, what would by this URL."""
+        if not self._readonly:
+            return self._calls.barrier
+        try:
+            return self._choose(standings)[0]
+        except NotDurable as refusal:
+            return refusal
 
     def _all_heads(self) -> Iterator[Head]:
         for tenant, kind in self._known_kinds():

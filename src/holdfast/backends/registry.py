@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,14 @@ def connect(url: str | os.PathLike[str] | None, **options: Any) -> Backend:
 def _split(url: str, *, is_path: bool) -> tuple[str, str]:
     scheme, colon, rest = url.partition(":")
     if is_path or not colon or len(scheme) == 1 or not url[0].isalpha():  # one letter is a drive
-        return "sqlite", url.replace("%", "%25").replace("?", "%3F")
+        quoted = url.replace("%", "%25").replace("?", "%3F")
+        if not is_path and re.search(r"\?\w+=", url):
+            msg = (
+                f"{url} is a path, and only a URL has parameters. "
+                f"Write sqlite:{url}, or for a file of that name sqlite:{quoted}"
+            )
+            raise InvalidURL(msg)
+        return "sqlite", quoted
     return scheme.lower(), rest
 
 

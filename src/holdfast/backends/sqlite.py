@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -35,7 +36,7 @@ from holdfast.backends.base import (
     micros,
     next_epoch,
 )
-from holdfast.backends.options import flag, seconds, url_parameters
+from holdfast.backends.options import at_home, flag, seconds, url_parameters
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class SqliteBackend(Transactional):
         if path in ("", ":memory:"):
             msg = f"sqlite:{path} names no file. A store that ends with the process is memory:"
             raise InvalidURL(msg)
-        return cls(path, **(parameters | options))
+        return cls(at_home(path), **(parameters | options))
 
     def _new_group(self) -> GroupCommit:
         return GroupCommit(self._commit, lambda lead: self._threads().submit(lead))
@@ -355,18 +356,31 @@ class SqliteBackend(Transactional):
 
     def _commit(self, batch: list[Ticket]) -> None:
         """Commit *batch* as `GroupCommit` asks."""
+        writing, left = self._database.writing, self._database.timeout
         if self._lending.lent is not None:
+            began = time.monotonic()
             self._lending.wait()
-        with self._database.writing:
-            try:
-                self._transact(batch)
-            except StoreBusy:
+            left = max(0, left - (time.monotonic() - began))
+        try:
+            if not writing.acquire(timeout=left):  # a transaction came in between
+                raise _busy(self.path)
+            self._together(batch)
+        finally:
+            try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+                writing.release()
+            except RuntimeError:  # the time was up, or an interrupt came while we waited
+                pass
+
+    def _together(self, batch: list[Ticket]) -> None:
+        try:
+            self._transact(batch)
+        except StoreBusy:
+            raise
+        except Exception:
+            if len(batch) == 1:
                 raise
-            except Exception:
-                if len(batch) == 1:
-                    raise
-                for ticket in batch:  # whoever spoilt it for all is found by itself
-                    self._alone(ticket)
+            for ticket in batch:  # whoever spoilt it for all is found by itself
+                self._alone(ticket)
 
     def _alone(self, ticket: Ticket) -> None:
         try:
@@ -384,13 +398,12 @@ class SqliteBackend(Transactional):
             _perform(connection, batch)
             done = True
             connection.execute("COMMIT")
+            _settle(batch)
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             elif done and not isinstance(error, apsw.Error):
-                # An interrupt that came in after COMMIT had done its work.
-                for ticket in batch:
-                    ticket.settled = True
+                _settle(batch)  # an interrupt that came in after COMMIT had done its work
             with self._database.translated():
                 raise
 
@@ -443,6 +456,18 @@ def _append(connection: apsw.Connection, tickets: list[Ticket]) -> None:
     outcomes = append_all(connection, [ticket.work for ticket in tickets]) if tickets else []
     for ticket, outcome in zip(tickets, outcomes, strict=True):
         _tell(ticket, outcome)
+
+
+def _settle(batch: list[Ticket]) -> None:
+    for ticket in batch:
+        ticket.settled = True
+
+
+def _busy(path: str) -> StoreBusy:
+    return StoreBusy(
+        f"Another thread of this process, in a transaction perhaps, kept {path} for longer than "
+        "the timeout. Keep such blocks short, or open the store with a larger timeout=."
+    )
 
 
 def _done(outcome: Appended | HoldfastError) -> Appended:

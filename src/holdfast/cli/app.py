@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,7 @@ import holdfast
 from holdfast.cli.copy import copy
 from holdfast.cli.demo import demo
 from holdfast.cli.doctor import doctor
-from holdfast.cli.errors import translated
+from holdfast.cli.errors import Failure, translated
 from holdfast.cli.export import export
 from holdfast.cli.history import diff, history
 from holdfast.cli.importing import import_
@@ -19,12 +19,16 @@ from holdfast.cli.listing import ls
 from holdfast.cli.mcp import mcp
 from holdfast.cli.memory import memory
 from holdfast.cli.migrate import migrate
+from holdfast.cli.removing import delete, expire, sweep
 from holdfast.cli.search import search
 from holdfast.cli.show import show
 from holdfast.cli.tail import tail
 from holdfast.cli.tasks import COMMANDS
-from holdfast.cli.where import store_options
+from holdfast.cli.where import Where, store_options
 from holdfast.cli.work import work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["main"]
 
@@ -45,14 +49,23 @@ class Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             # A terminal that cannot show a character gets its number, not a traceback.
             getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+        where = ctx.ensure_object(Where)
         try:
-            return super().invoke(ctx)
-        except (holdfast.HoldfastError, OSError) as error:
-            raise translated(error) from error
+            return _translating(super().invoke, ctx)
+        except Failure as failure:
+            failure.told = where.told
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """In the order in which one comes to need them."""
         return list(self.commands)
+
+
+def _translating(invoke: Callable[[click.Context], Any], context: click.Context) -> Any:
+    try:
+        return invoke(context)
+    except (holdfast.HoldfastError, OSError) as error:
+        raise translated(error) from error
 
 
 @click.group(
@@ -84,6 +97,9 @@ for command in (
     diff,
     memory,
     *COMMANDS,
+    delete,
+    expire,
+    sweep,
     work,
     mcp,
     doctor,

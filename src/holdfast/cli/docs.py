@@ -23,7 +23,8 @@ INTRODUCTION = """\
 
 `holdfast` looks into a store: `ls`, `show`, `tail`, `history`, `diff` and `doctor` only read, and
 create nothing (but for `doctor --repair`; the demo makes a store of its own). The others are for
-those who work with it: tasks are submitted, told things and run, stores are copied and filled.
+those who work with it: tasks are submitted, told things and run, things are deleted, stores are
+copied and filled. `python -m holdfast` is the same command.
 Output is as wide as the terminal; in a pipe it is plain text with nothing wrapped or cut off, and
 `--json` gives it to programs. `NO_COLOR` is respected, and control characters in stored text are
 written out (`\\e[31m`), so that they cannot play with your terminal.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from rich.text import Text
 
 from holdfast import Codec, HoldfastError, StoreError, state, task
+from holdfast._cache import cached
 from holdfast._state.proving import Prover
 from holdfast.backends.base import Fact, from_micros, shown_size
-from holdfast.cli.errors import FAILED
+from holdfast.cli.errors import FAILED, said
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, safe
 from holdfast.cli.where import Where, heads, store_options
@@ -101,9 +102,9 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
         if repair:
             _repair(where, report)
         with where.open() as store:
-            _examine(store, report)
+            _examine(store, report, where)
     except HoldfastError as error:
-        report.ok, report.error = False, f"{type(error).__name__}: {error}"
+        report.ok, report.error = False, where.told(f"{type(error).__name__}: {said(error)}")
         if as_json:
             click.echo(document(report))
         raise
@@ -125,8 +126,10 @@ def _repair(where: Where, report: Report) -> None:
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def _examine(store: Store, report: Report) -> None:
-    report.facts = store.backend.facts(deep=True)
+def _examine(store: Store, report: Report, where: Where) -> None:
+    facts = store.backend.facts(deep=True)
+    report.facts = [structs.replace(fact, advice=where.told(fact.advice)) for fact in facts]
+    report.facts += _cache()
     for kind in _kinds(store, report):
         try:
             for head in heads(store, kind):
@@ -136,6 +139,17 @@ def _examine(store: Store, report: Report) -> None:
         except StoreError as error:
             report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
     report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
+
+
+def _cache() -> Iterator[Fact]:
+    """What this user has on this machine of any store, beside the store itself."""
+    found = cached()
+    if found is not None:
+        indexes = "1 index" if found.indexes == 1 else f"{found.indexes:,} indexes"
+        stores = "1 store" if found.stores == 1 else f"{found.stores:,} stores"
+        told = f"{found.directory}: {indexes} of {stores}, {shown_size(found.size)}"
+        gone = f"; {found.gone:,} of them gone, which the next new index removes"
+        yield Fact("search cache", told + (gone if found.gone else ""))
 
 
 def _weigh(head: Head, report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -13,9 +14,9 @@ from holdfast.cli.text import safe
 from holdfast.errors import HoldfastError, NotFound, StoreNotFound, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["FAILED", "MISSING", "USAGE", "Ambiguous", "Failure", "Missing", "translated"]
+__all__ = ["FAILED", "MISSING", "USAGE", "Ambiguous", "Failure", "Missing", "said", "translated"]
 
 FAILED = 1
 USAGE = 2  # click's own
@@ -25,6 +26,9 @@ _HINTS: dict[type[HoldfastError], str] = {
     StoreNotFound: "Name a store with --store or $HOLDFAST_URL; `holdfast demo` makes one.",
     Unreadable: "`holdfast doctor` lists every record that cannot be read.",
 }
+
+#: Advice to who writes Python: a command has no such arguments.
+_ARGUMENT = re.compile(r"[,;] (?:or|to begin a store [a-z ]+,) open it with \w+=True")
 
 
 class Failure(click.ClickException):
@@ -36,11 +40,13 @@ class Failure(click.ClickException):
     def __init__(self, message: str, title: str | None = None) -> None:
         super().__init__(message)
         self._title = title or self.title
+        #: What is done to the message before it is shown: commands in it get the store's name.
+        self.told: Callable[[str], str] = str
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
         """Print the message to standard error."""
         screen = Screen(stderr=True)
-        first, *others = self.message.split("\n")
+        first, *others = self.told(self.message).split("\n")
         title = Text.assemble((f"{self._title}: ", "bold red"), safe(first))
         screen.hanging(title, indent=2)
         screen.block("\n".join(others))
@@ -74,4 +80,9 @@ def translated(error: HoldfastError | OSError | UnicodeDecodeError) -> Failure:
         return Failure(str(error))
     hints = [hint for kind, hint in _HINTS.items() if isinstance(error, kind)]
     make = Missing if isinstance(error, NotFound) else Failure
-    return make("\n".join([str(error), *hints]), type(error).__name__)
+    return make("\n".join([said(error), *hints]), type(error).__name__)
+
+
+def said(error: HoldfastError) -> str:
+    """What *error* says to who has typed a command."""
+    return _ARGUMENT.sub("", str(error))

@@ -219,8 +219,8 @@ def ls(
     if as_json:
         click.echo(document([facts_of(head) for head in found]))
     elif not found:
-        asked = prefix or status or labels or older_than or newer_than or larger_than
-        what = "nothing like that" if asked else "nothing yet"
+        asked = (len(kinds) == 1, prefix, status, labels, older_than, newer_than, larger_than)
+        what = "nothing like that" if any(asked) else "nothing yet"
         Screen(stderr=True).line(f"There is {what} in {where.name} for tenant {where.tenant!r}.")
     else:
         _print(found, Screen())

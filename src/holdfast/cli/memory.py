@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -246,6 +246,8 @@ def _particulars(one: Remembered, screen: Screen) -> None:
 @click.option("--source", metavar="TEXT", help="All that came from there.")
 @click.option("--tag", metavar="WORD", help="All with this tag.")
 @click.option("--subject", metavar="NAME", help="All with this name as a tag, or in their words.")
+@click.option("--all", "everything", is_flag=True, help="All of NAMESPACE, after asking.")
+@click.option("--yes", "-y", "sure", is_flag=True, help="With --all: do not ask.")
 @json_option
 @store_options
 @pass_where
@@ -257,22 +259,36 @@ def forget(
     source: str | None,
     tag: str | None,
     subject: str | None,
+    everything: bool,
+    sure: bool,
     as_json: bool,
 ) -> None:
     """Remove memories from NAMESPACE, with their history: from the store and from the index.
 
-    By ID, or all from a --source, with a --tag, or about a --subject. What went is printed.
+    By ID, or all from a --source, with a --tag, or about a --subject; or --all. What went is
+    printed.
     """
-    if sum(map(bool, (ids, source, tag, subject))) != 1:
-        raise click.UsageError("Say what to forget: IDs, or --source, or --tag, or --subject.")
+    if sum(map(bool, (ids, source, tag, subject, everything))) != 1:
+        msg = "Say what to forget: IDs, or --source, or --tag, or --subject, or --all."
+        raise click.UsageError(msg)
     with where.open(readonly=False) as store:
-        gone = _existing(store, namespace).forget(*ids, source=source, tag=tag, subject=subject)
+        kept = _existing(store, namespace)
+        if everything:
+            ids = tuple(one.id for one in kept.all(superseded=True)) or _nothing(namespace)
+            if not sure:
+                many = _count(len(ids), "memory", "memories")
+                click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
+        gone = kept.forget(*ids, source=source, tag=tag, subject=subject)
     if as_json:
         click.echo(document(gone))
     elif gone:
         _say_gone(gone, Screen())
     else:
-        raise Missing(f"Nothing in {namespace!r} is like that.")
+        _nothing(namespace)
+
+
+def _nothing(namespace: str) -> NoReturn:
+    raise Missing(f"Nothing in {namespace!r} is like that.")
 
 
 def _say_gone(gone: Receipt, screen: Screen) -> None:

@@ -16,13 +16,14 @@ from holdfast.cli.messages import parts, role, written
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, one_line, safe, shorten
 from holdfast.cli.where import Where, find, pass_where, store_options
+from holdfast.leases import is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast import Checkpoint, Entry, Saved, State, Store, Task
     from holdfast._task.state import TaskState
-    from holdfast.backends.base import Head
+    from holdfast.backends.base import Head, Lease
 
 __all__ = ["show"]
 
@@ -63,7 +64,7 @@ def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bo
             raise click.UsageError(
                 f"--last is for conversations, and {id_!r} is a {head.key.kind}."
             )
-        view = _VIEWS.get(head.key.kind, _Journal)(store, head, last)
+        view = _VIEWS.get(head.key.kind, _Journal)(where, store, head, last)
         if as_json:
             extra = {"context": view.context()} if context else {}
             click.echo(document(facts_of(head) | view.data() | extra))
@@ -92,7 +93,8 @@ def _heading(head: Head, screen: Screen) -> None:
 class _Journal:
     """Any journal: its entries, as they are."""
 
-    def __init__(self, store: Store, head: Head, last: int | None) -> None:
+    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
+        self.where = where
         self.store = store
         self.head = head
         self.last = last
@@ -148,8 +150,8 @@ def _print_message(message: Mapping[str, Any], screen: Screen) -> None:
 class _State(_Journal):
     """The newest document, as it was saved."""
 
-    def __init__(self, store: Store, head: Head, last: int | None) -> None:
-        super().__init__(store, head, last)
+    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(where, store, head, last)
         saved: State = store.state(head.key.id)
         self.newest: Saved = saved.history(last=1)[-1]
         self.document = saved.at(self.newest.position, migrate=False)
@@ -167,8 +169,8 @@ class _State(_Journal):
 class _Task(_Journal):
     """The record of a task's work."""
 
-    def __init__(self, store: Store, head: Head, last: int | None) -> None:
-        super().__init__(store, head, last)
+    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(where, store, head, last)
         self.task: Task = store.task(head.key.id)
         self.point: Checkpoint = self.task.checkpoint()
         self.state: TaskState = self.task._state  # noqa: SLF001 - what a checkpoint leaves out
@@ -213,8 +215,7 @@ class _Task(_Journal):
 
     def _print_state(self, screen: Screen) -> None:
         if self.head.lease:
-            until = from_micros(self.head.lease.until)
-            screen.block(f"held by {holder(self.head)}, until {screen.time(until)}", indent=0)
+            screen.block(self._holder(self.head.lease, screen), indent=0)
         elif self.task.status == "open":
             screen.line(f"nobody works on it; last agent: {safe(self.point.agent_id or 'unnamed')}")
         if self.state.deadline and not self.task.done:
@@ -225,20 +226,26 @@ class _Task(_Journal):
             given = shorten(written(self.state.input), INPUT)
             _section("Input", [("", given, "")], screen)
 
+    def _holder(self, lease: Lease, screen: Screen) -> str:
+        if is_dead(lease.holder):
+            return f"its process is dead ({holder(self.head)}): open it, and it goes on"
+        until = screen.time(from_micros(lease.until))
+        return f"held by {holder(self.head)}, which renews its lease while it works (until {until})"
+
     def _ways_on(self, screen: Screen) -> Iterator[str]:
         """What a task that stands still waits for, and the command that lets it go on."""
-        id_ = shlex.quote(self.head.key.id)
+        id_, command = shlex.quote(self.head.key.id), self.where.command
         if self.task.status in ("paused", "cancelled", "failed"):
-            yield f"holdfast resume {id_}"
+            yield command(f"resume {id_}")
         waits = self.state.waits if self.task.status == "waiting" else {}
         for name, wait in waits.items():
             until = f" (until {screen.time(wait.until)})" if wait.until else ""
             if wait.kind == "signal":
                 signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
-                yield f"it waits for a signal{until}: holdfast signal {id_} {signal} [JSON]"
+                yield f"it waits for a signal{until}: {command(f'signal {id_} {signal}')}"
             elif wait.kind == "ask":
-                asked = f"holdfast resolve {id_} {shlex.quote(name)} done|retry|skip"
-                yield f"nobody knows whether {name} has happened: {asked}"
+                asked = command(f"resolve {id_} {shlex.quote(name)} done")
+                yield f"nobody knows whether {name} has happened: {asked} (or retry, or skip)"
             else:
                 yield f"it waits: {name}{until}"
 
@@ -266,7 +273,9 @@ class _Task(_Journal):
         state = self.state
         if name in state.in_doubt:
             doubt = state.in_doubt[name]
-            what = "under way" if self.head.lease else f"in doubt ({doubt.policy})"
+            lease = self.head.lease
+            held = lease is not None and not is_dead(lease.holder)
+            what = "under way" if held else f"in doubt ({doubt.policy})"
             yield f"{what} since {screen.time(doubt.at)}"
         if name in state.progress:
             come = state.progress[name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -28,6 +30,9 @@ C = TypeVar("C", bound="Callable[..., Any]")
 #: The nouns; a store may hold journals of other kinds too, which are asked for by their kind.
 KINDS = (conversation.KIND, task.KIND, state.KIND)
 
+#: A command that a message names; the demo has a store of its own.
+_COMMAND = re.compile(r"`holdfast (?!demo\b)((?:(?!--store)[^`\n])+)`")
+
 
 class Where:
     """What ``--store`` and ``--tenant`` said."""
@@ -41,6 +46,16 @@ class Where:
         """The store's URL, without the password that may be in it."""
         url = self.store or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         return safe_url(url)
+
+    def command(self, words: str) -> str:
+        """The command ``holdfast`` *words* for this store and tenant: it can be pasted."""
+        store = f" --store {shlex.quote(safe_url(self.store))}" if self.store else ""
+        tenant = f" --tenant {shlex.quote(self.tenant)}" if self.tenant != DEFAULT_TENANT else ""
+        return f"holdfast {words}{store}{tenant}"
+
+    def told(self, text: str) -> str:
+        """*text*, with each command that it names as `command` has it."""
+        return _COMMAND.sub(lambda found: f"`{self.command(found[1])}`", text)
 
     def open(self, **options: Any) -> holdfast.Store:
         """Open the store to look at it, unless *options* say more: nothing comes to be by that."""

@@ -6,17 +6,18 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import holdfast
 from holdfast._faces import drive
 from holdfast.checkpoint import PARENT
 from holdfast.errors import TaskFailed, TaskFinished, TaskNotFound
+from holdfast.leases import store_now
 from holdfast.store import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from holdfast.registry import Registry
     from holdfast.store import AsyncStore, Store
@@ -66,14 +67,14 @@ class Runs:
     def run(self, task_id: str, tenant: str) -> Went:
         """Run the task to its end, to where it has to wait, or to where another worker has it."""
         store = self.store(tenant)
-        if not _waits(info := store.task(task_id).info()):
+        if not _waits(store, info := store.task(task_id).info()):
             status = self._registry.run(store, task_id).status
             if status in ENDED:
                 return Went(status)
             info = store.task(task_id).info()
             if status != "waiting":
-                return Went(status, _until_free(info))
-        return Went("waiting", _until_due(info))
+                return Went(status, _until_free(store, info))
+        return Went("waiting", _until_due(store, info))
 
     def signal(self, task_id: str, tenant: str, *signal: Any, id: str | None) -> str:
         """Give a signal; the task to be started for it."""
@@ -98,25 +99,25 @@ async def give(store: AsyncStore, task_id: str, name: str, payload: Any, *, id: 
     return info.id
 
 
-def _waits(info: TaskInfo) -> bool:
+def _waits(store: Store, info: TaskInfo) -> bool:
     """Whether it is known, without opening it, that there is nothing to do."""
-    return info.status == "waiting" and (info.due is None or _seconds_to(info.due) > 0)
+    return info.status == "waiting" and (info.due is None or _seconds_to(store, info.due) > 0)
 
 
-def _until_due(info: TaskInfo) -> float | None:
+def _until_due(store: Store, info: TaskInfo) -> float | None:
     if info.status != "waiting":
         return SOON  # a signal has come meanwhile
-    return None if info.due is None else max(_seconds_to(info.due), SOON)
+    return None if info.due is None else max(_seconds_to(store, info.due), SOON)
 
 
-def _until_free(info: TaskInfo) -> float:
+def _until_free(store: Store, info: TaskInfo) -> float:
     """The time to a look at a task of another worker: when its lease ends, if it has died."""
-    left = SOON if info.held_until is None else _seconds_to(info.held_until)
+    left = SOON if info.held_until is None else _seconds_to(store, info.held_until)
     return min(max(left, SOON), OFTEN)
 
 
-def _seconds_to(moment: datetime) -> float:
-    return (moment - datetime.now(UTC)).total_seconds()
+def _seconds_to(store: Store, moment: datetime) -> float:
+    return (moment - store_now(store.backend, store.tenant)).total_seconds()
 
 
 # -- one open store a process ------------------------------------------------------------------

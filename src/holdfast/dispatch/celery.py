@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.dispatch._runs import DEFAULT_TENANT, OFTEN, Runs, TaskFailed, failed
-from holdfast.errors import MissingExtra, StoreBusy, StoreUnavailable
+from holdfast.errors import MissingExtra
+from holdfast.registry import AWAY
 
 try:
     from celery import Celery  # noqa: TC002 - also says early that it is missing
@@ -102,7 +103,7 @@ def register(
 def _run(job: Task, runs: Runs, task_id: str, tenant: str) -> str:
     try:
         went = runs.run(task_id, tenant)
-    except (StoreBusy, StoreUnavailable) as error:
+    except AWAY as error:
         raise job.retry(exc=error, countdown=OFTEN) from error
     if went.status == "failed":
         raise TaskFailed(failed(task_id))

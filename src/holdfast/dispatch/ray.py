@@ -14,7 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.dispatch._runs import DEFAULT_TENANT, Runs, Went
-from holdfast.errors import MissingExtra, StoreBusy, StoreUnavailable
+from holdfast.errors import MissingExtra
+from holdfast.registry import AWAY
 
 try:
     import ray
@@ -50,7 +51,7 @@ class Tasks:
         self._tenant = tenant
         self._job = ray.remote(_run).options(
             max_retries=max_retries,
-            retry_exceptions=[StoreBusy, StoreUnavailable],
+            retry_exceptions=list(AWAY),
             **options,
         )
 

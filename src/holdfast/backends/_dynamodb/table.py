@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from holdfast.backends._dynamodb.clock import ServerClock
@@ -102,9 +103,13 @@ class Table:
         try:
             session = boto3.session.Session(region_name=self.region, profile_name=self._profile)
             client = session.client("dynamodb", endpoint_url=self.endpoint_url, config=config)
+            _ = urlsplit(client.meta.endpoint_url).port  # boto3 looks at it only when it signs
         except Exception as error:
-            if isinstance(error, ValueError) and str(self.endpoint_url) in str(error):
-                msg = f"{error}. An endpoint_url is like http://127.0.0.1:8000."
+            if type(error) is ValueError:
+                msg = (
+                    f"{self.where} is no place that can be: {error}. "
+                    "An endpoint_url is like http://127.0.0.1:8000, and a region like eu-west-1."
+                )
                 raise InvalidURL(msg) from error
             raise translate(error, self.where) from error
         self.region = client.meta.region_name

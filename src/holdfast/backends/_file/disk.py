@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from holdfast.backends._file.names import LOCKS, PRIVATE
 from holdfast.errors import (
@@ -27,7 +27,7 @@ except ImportError as error:
     raise StoreError(msg) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "Lock",
@@ -43,6 +43,9 @@ __all__ = [
     "write_file",
     "write_new",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: What the system says when a disk, a quota or a limit on files is full.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -171,6 +174,8 @@ class Lock:
 
     The lock between processes is ``flock`` on a file that is kept open and never removed. It ends
     with its process, however that ends. A fork must find it free: the child would share it.
+
+    An interrupt (Ctrl-C) at any point leaves it free.
     """
 
     def __init__(self, root: str, number: int, *, timeout: float, readonly: bool) -> None:
@@ -183,22 +188,19 @@ class Lock:
         self.closed = False
         self.mutex = threading.Lock()
 
-    def __enter__(self) -> Self:
-        deadline = time.monotonic() + self._timeout
-        self.mutex.acquire()  # not for ever: whoever has it has a deadline too
-        try:
-            self._lock(deadline)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def alone(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What *work* returns, done with all others kept out.
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._handle >= 0:
-                fcntl.flock(self._handle, fcntl.LOCK_UN)
-        finally:
-            self.mutex.release()
+        No context manager: an interrupt might come before its ``__exit__`` has begun.
+        """
+        deadline = time.monotonic() + self._timeout
+        with self.mutex:  # not for ever, unless *work* is: to wait for the lock has a deadline
+            try:
+                self._lock(deadline)
+                return work(*args, **kwargs)
+            finally:
+                if self._handle >= 0:
+                    fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _lock(self, deadline: float) -> None:
         if self.closed:

@@ -17,14 +17,23 @@ Any other is given as ``base64``. Each line ends with the CRC-32 of what is befo
 from __future__ import annotations
 
 from binascii import b2a_base64
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.backends.base import UNSET, Head, Key, Lease, Record, from_micros, micros
+from holdfast.backends.base import (
+    UNSET,
+    Head,
+    Key,
+    Lease,
+    Record,
+    from_micros,
+    micros,
+    to_micros,
+)
 
 if TYPE_CHECKING:
     from holdfast.backends.base import Append, Origin
@@ -36,6 +45,7 @@ __all__ = [
     "State",
     "body_of",
     "entries",
+    "id_text",
     "is_beginning",
     "is_unfinished",
     "is_whole",
@@ -48,9 +58,6 @@ __all__ = [
 ]
 
 FORMAT = 1
-
-_EPOCH = from_micros(0)
-_MICROSECOND = timedelta(microseconds=1)
 
 #: ``,"crc":"01234567"}``
 _SEAL = 18
@@ -145,6 +152,11 @@ def is_unfinished(raw: bytes, *, closed: bool) -> bool:
     return not is_whole(raw[:-1])
 
 
+def id_text(id_: str) -> bytes:
+    """What is in the line of a record of that id, and perhaps in some others."""
+    return b'"id":' + _encode(id_)
+
+
 def is_beginning(raw: bytes) -> bool:
     """Whether *raw* can be the first line of a journal, or a part of it that was written."""
     return raw[: len(_BEGINNING)] == _BEGINNING[: len(raw)]
@@ -199,11 +211,6 @@ def record_of(line: Line) -> Record:
 def entries(first: int, last: int) -> str:
     """Numbers of entries, in words."""
     return f"entry {first}" if first == last else f"entries {first} to {last}"
-
-
-def to_micros(at: datetime) -> int:
-    """*at* as whole microseconds since 1970."""
-    return (at - _EPOCH) // _MICROSECOND
 
 
 # -- a journal's present ---------------------------------------------------------------------------

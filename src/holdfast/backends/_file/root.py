@@ -60,11 +60,14 @@ def _mark(root: str, timeout: float) -> None:
         disk.sync_directory(os.path.dirname(root))
     lock = disk.Lock(root, 0, timeout=timeout, readonly=False)
     try:
-        with lock:
-            if not _is_used(root):
-                disk.write_file(os.path.join(root, MARKER), _MARK, durable=True)
+        lock.alone(_write_marker, root)
     finally:
         lock.let_go()
+
+
+def _write_marker(root: str) -> None:
+    if not _is_used(root):
+        disk.write_file(os.path.join(root, MARKER), _MARK, durable=True)
 
 
 def check_root(root: str, *, readonly: bool) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.backends._file import disk
-from holdfast.backends._file.lines import to_micros
+from holdfast.backends._file.lines import id_text
 from holdfast.backends._file.reading import File, misplaced
+from holdfast.backends.base import to_micros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,6 +28,9 @@ _OPEN = 4
 
 #: Names that it knows to be durable: what was forgotten is synced once more.
 _NAMES = 10_000
+
+#: Ids that are looked for in the text of a file before all that are in it are read.
+_LOOKS = 20
 
 _CHUNK = 1024 * 1024
 
@@ -48,6 +52,7 @@ class Journal:
         opened = os.fstat(handle)
         self.inode = (opened.st_dev, opened.st_ino)
         self._ids: dict[str, tuple[int, int]] | None = None  # number and time
+        self._looks = 0
         self.doubtful = False  # a sync has failed
         self._load()
 
@@ -90,11 +95,21 @@ class Journal:
     def known(self, id_: str) -> tuple[int, int] | None:
         """Number and time of the record of that id, if there is one; then it is durable."""
         if self._ids is None:
+            if not self._may_know(id_):
+                return None
             self._ids = _ids_in(File(self.handle, self._path), 0)
         found = self._ids.get(id_)
         if found is not None and not self._synced:
             self._sync()  # the writer may have died between the write and the sync
         return found
+
+    def _may_know(self, id_: str) -> bool:
+        """Whether to read all ids: this one may be among them, or many have been asked for.
+
+        Most ids are new, and most journals are asked for few before they are closed again.
+        """
+        self._looks += 1
+        return self._looks > _LOOKS or _holds(self.handle, self._end, id_text(id_))
 
     def append(self, line: bytes, state: State, id_: str | None = None) -> None:
         """Add *line*, which leads to *state*, durably; or leave everything as it was."""
@@ -291,6 +306,21 @@ def _from(file: File, cut: int, state: State) -> Iterator[bytes]:
         yield os.pread(file.handle, min(_CHUNK, file.end - offset), offset)
     if cut < file.end and not file.closed:
         yield b"\n"
+
+
+def _holds(handle: int, end: int, text: bytes) -> bool:
+    """Whether *text* may be in the first *end* bytes of a file."""
+    rest = b""
+    for offset in range(0, end, _CHUNK):
+        size = min(_CHUNK, end - offset)
+        data = os.pread(handle, size, offset)
+        if len(data) < size:
+            return True  # whoever reads it all will tell
+        data = rest + data
+        if text in data:
+            return True
+        rest = data[-len(text) :]  # it may lie across two pieces
+    return False
 
 
 def _ids_in(file: File, after: int) -> dict[str, tuple[int, int]]:

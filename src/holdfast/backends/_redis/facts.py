@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends._redis.durability import advise, describe, weakest
 from holdfast.backends.base import Fact, shown_size
+from holdfast.errors import NotDurable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,24 +18,27 @@ __all__ = ["examine", "settings"]
 
 
 def settings(
-    standings: Sequence[Standing], barrier: Barrier | None, shards: int, prefix: str
+    standings: Sequence[Standing], promise: Barrier | NotDurable | None, shards: int, prefix: str
 ) -> list[Fact]:
-    """What the servers say of themselves."""
+    """What the servers say of themselves; *promise*: what writers get of them, or why nothing."""
     first = standings[0]
     version = ".".join(map(str, first.version))
     cluster = f", a cluster of {len(standings)}" if len(standings) > 1 else ""
     return [
         Fact("engine", f"{first.engine} {version}{cluster}"),
         Fact("keys", f"{prefix}:…" + (f", in {shards} hash slots" if shards > 1 else "")),
-        _durability(standings, barrier),
-        *_replication(standings, barrier),
+        _durability(standings, promise),
+        *_replication(standings, promise),
         *_memory(standings),
     ]
 
 
-def _durability(standings: Sequence[Standing], barrier: Barrier | None) -> Fact:
+def _durability(standings: Sequence[Standing], promise: Barrier | NotDurable | None) -> Fact:
     worst = weakest(standings)
-    if barrier is not None and barrier.disk:
+    if isinstance(promise, NotDurable):
+        advice = "Till then nobody can write to it by this URL. Or ask for less with durability=."
+        return Fact("durability", str(promise), ok=False, advice=advice)
+    if promise is not None and promise.disk:
         return Fact(
             "durability",
             "every acknowledged write survives power loss (each waits for WAITAOF)",
@@ -42,11 +46,11 @@ def _durability(standings: Sequence[Standing], barrier: Barrier | None) -> Fact:
     return Fact("durability", describe(worst), ok=worst.level == "full", advice=advise(worst))
 
 
-def _replication(standings: Sequence[Standing], barrier: Barrier | None) -> list[Fact]:
+def _replication(standings: Sequence[Standing], promise: Barrier | NotDurable | None) -> list[Fact]:
     known = [standing.replicas for standing in standings if standing.replicas is not None]
     if not any(known):
         return []
-    waits = barrier.replicas if barrier else 0
+    waits = 0 if promise is None or isinstance(promise, NotDurable) else promise.replicas
     what = (
         f"each write waits for {waits}; a failover to another one can lose what it acknowledged"
         if waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +14,7 @@ from holdfast.errors import InvalidURL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from urllib.parse import SplitResult
 
     from holdfast.backends._redis.wire import Wire
 
@@ -69,16 +71,13 @@ class Target:
 
     def __init__(self, url: str, *, timeout: float, db: int | None, **tls: Any) -> None:
         shown = safe_url(url)
-        parts = urlsplit(url)
-        if not url.partition(":")[2].startswith("//") or parts.fragment:
-            raise InvalidURL(
-                f"{shown} names no server. Write {parts.scheme}://USER:PASSWORD@HOST:PORT/DB, "
-                "with special characters as %XX."
-            )
+        parts = _parts(url)
         try:
             self.host, self.port = parts.hostname or "localhost", parts.port or 6379
-        except ValueError as error:
-            raise InvalidURL(f"{shown}: {error}.") from error
+        except ValueError:  # which may quote the password
+            raise InvalidURL(
+                f"{shown}: a port is a number up to 65535. Write special characters as %XX."
+            ) from None
         place = unquote(parts.path).strip("/")
         self.path = None if parts.hostname or not place or place.isdecimal() else f"/{place}"
         if place and self.path is None and not place.isdecimal():
@@ -109,6 +108,18 @@ class Target:
         if self._secure:
             return _made(SSLConnection, **options, **self._tls)
         return _made(Connection, **options)
+
+
+def _parts(url: str) -> SplitResult:
+    scheme, _, rest = url.partition(":")
+    with suppress(ValueError):  # which may quote the password
+        parts = urlsplit(url)
+        if rest.startswith("//") and not parts.fragment:
+            return parts
+    raise InvalidURL(
+        f"{safe_url(url)} names no server. Write {scheme}://USER:PASSWORD@HOST:PORT/DB, "
+        "with special characters as %XX."
+    )
 
 
 def _made(kind: Any, **options: Any) -> Wire:

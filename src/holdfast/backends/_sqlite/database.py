@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from holdfast.errors import (
-    NotAStore,
-    SchemaTooNew,
-    StoreBusy,
-    StoreClosed,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreNotFound,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from holdfast.backends._sqlite.errors import gone, meaning, translate
+from holdfast.errors import InvalidURL, NotAStore, SchemaTooNew, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,19 +43,27 @@ class Database:
     def __init__(
         self, path: str, *, timeout: float, durability: str, readonly: bool, vfs: str | None
     ) -> None:
+        if vfs is not None and vfs not in apsw.vfs_names():
+            msg = f"There is no VFS {vfs!r}. SQLite knows {', '.join(apsw.vfs_names())} here."
+            raise InvalidURL(msg)
         self.path = path
         self.readonly = readonly
-        self.timeout = timeout
+        self.timeout = min(timeout, threading.TIMEOUT_MAX)
         self._durability = durability
         self._vfs = vfs
         self._writer: apsw.Connection | None = None
+        self._file: tuple[int, int] | None = None  # which one the writer has open
         self._closed = False
         self._held = False  # `writing`, for the length of a fork
         self._reset_locks()
 
     def _reset_locks(self) -> None:
-        self.writing = threading.Lock()
-        self._pool = threading.Condition(threading.Lock())
+        self.writing = threading.RLock()  # of a kind that only its holder can release
+        self._reading = threading.Lock()  # held for the length of a fork: nobody begins to read
+        # Held by `with self._lock`, which Python lets go whatever strikes; a condition has methods
+        # for that, and an interrupt might come before them.
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
         self._idle: list[apsw.Connection] = []
         self._busy = 0
 
@@ -75,34 +73,48 @@ class Database:
         """The connection for writing. Hold `writing` while you use it."""
         if self._writer is None:
             with self.translated():
-                self._writer = self.connect()
+                connection = self.connect()
+            self._writer, self._file = connection, self._identity()
+        elif self._identity() != self._file:
+            # SQLite would go on with what has no name any more, and acknowledge what nobody finds.
+            raise gone(self.path)
         return self._writer
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file has our name now; None if none has, or only the VFS knows."""
+        if self._vfs is not None:
+            return None
+        try:
+            found = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError:  # its directory; the file that we have open is still there
+            return self._file
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def reader(self) -> Iterator[apsw.Connection]:
         """A connection that nobody else uses meanwhile."""
-        with self._pool:
-            if self._closed:
-                raise translate(apsw.ConnectionClosedError(), self.path)
-            self._busy += 1
-            connection = self._idle.pop() if self._idle else None
+        connection, counted = None, 0
         try:
+            with self._reading, self._lock:
+                if self._closed:
+                    raise translate(apsw.ConnectionClosedError(), self.path)
+                connection = self._idle.pop() if self._idle else None
+                self._busy, counted = self._busy + 1, 1
             with self.translated():
                 if connection is None:
                     connection = self.connect()
                 yield connection
         finally:
-            self._give_back(connection)
-
-    def _give_back(self, connection: apsw.Connection | None) -> None:
-        with self._pool:
-            self._busy -= 1
-            if connection is not None and len(self._idle) < IDLE_READERS:
-                self._idle.append(connection)
-                connection = None
-            self._pool.notify_all()
-        if connection is not None:
-            connection.close()
+            with self._lock:
+                self._busy -= counted  # first: a call is where an interrupt may come
+                if connection is not None and len(self._idle) < IDLE_READERS:
+                    self._idle.append(connection)
+                    connection = None
+                self._news.notify_all()
+            if connection is not None:
+                connection.close()
 
     def connect(self) -> apsw.Connection:
         """A new connection, set up as all of them are."""
@@ -156,14 +168,14 @@ class Database:
 
     def close(self) -> None:
         """Close all connections, waiting for those in use."""
-        with self._pool:
+        with self._lock:
             self._closed = True
         with self.writing, self.translated():
             self._close_all(patience=60)
 
     def _close_all(self, patience: float) -> None:
-        with self._pool:
-            self._pool.wait_for(lambda: not self._busy, timeout=patience)
+        with self._lock:
+            self._news.wait_for(lambda: not self._busy, timeout=patience)
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -174,13 +186,15 @@ class Database:
     # -- fork --------------------------------------------------------------------------------
 
     def before_fork(self, *, writing: bool = False) -> None:
-        """Let nobody begin a write, and close every connection. *writing*: this thread holds it."""
+        """Let nobody begin to write or read, and close all. *writing*: this thread holds that."""
         self._held = not writing
         if self._held:
             self.writing.acquire()
+        self._reading.acquire()
         self._close_all(patience=10)
 
     def after_fork_in_parent(self) -> None:
+        self._reading.release()
         if self._held:
             self.writing.release()
 
@@ -253,8 +267,8 @@ def _create(path: str) -> None:
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError):
         return  # _check_path says what is wrong, if anything is
     except OSError as error:
-        meaning = apsw.FullError if error.errno in _NO_ROOM else apsw.ReadOnlyError
-        raise translate(meaning(), path) from error
+        full = error.errno in _NO_ROOM
+        raise meaning(apsw.FullError() if full else apsw.ReadOnlyError(), path) from error
     _sync_directory(os.path.dirname(path))
 
 
@@ -396,85 +410,3 @@ def _migrate(path: str, connection: apsw.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-# -- errors ------------------------------------------------------------------------------------
-
-
-def translate(error: apsw.Error, path: str) -> StoreError:
-    """*error* as one of ours, with what to do about it."""
-    for kind, make, text in _MEANINGS:
-        if isinstance(error, kind):
-            return make(text.format(path=path, error=error))
-    return StoreUnavailable(f"SQLite could not do its work on {path}: {error}.")
-
-
-_MEANINGS: list[tuple[type[apsw.Error], type[StoreError], str]] = [
-    (
-        apsw.NotADBError,
-        NotAStore,
-        (
-            "{path} is not a SQLite database (or it is encrypted). Nothing was changed. "
-            "Name another file; to import JSON, start with a new store."
-        ),
-    ),
-    (
-        apsw.CorruptError,
-        StoreCorrupt,
-        (
-            "{path} is damaged: {error}. Nothing was changed. Before anything else, copy the file "
-            "with its -wal file to a safe place; then see `holdfast doctor`, restore a backup, or "
-            "recover what can be read with SQLite's `.recover`."
-        ),
-    ),
-    (
-        apsw.ReadOnlyError,
-        StoreReadOnly,
-        (
-            "{path} cannot be written: the file, its directory or the file system is read-only for "
-            "this user. Change owner or mode, or open it with readonly=True."
-        ),
-    ),
-    (
-        apsw.FullError,
-        StoreFull,
-        (
-            "There is no room left for {path}, and the write was not kept. Everything acknowledged "
-            "before is safe. Free some space and try again."
-        ),
-    ),
-    (
-        apsw.BusyError,
-        StoreBusy,
-        (
-            "Another process held the write lock on {path} for longer than the timeout. "
-            "Look for a long transaction there, or open the store with a larger timeout=."
-        ),
-    ),
-    (
-        apsw.CantOpenError,
-        StoreReadOnly,
-        (
-            "{path} or its -wal file cannot be opened by this user. "
-            "Change owner or mode of the file and its directory."
-        ),
-    ),
-    (
-        apsw.TooBigError,
-        StoreError,
-        "SQLite refused a value as too large for {path}.",
-    ),
-    (
-        apsw.IOError,
-        StoreUnavailable,
-        (
-            "The disk under {path} failed: {error}. The write may not be there; "
-            "check the disk before trying again."
-        ),
-    ),
-    (
-        apsw.ConnectionClosedError,
-        StoreClosed,
-        "The store {path} is closed. Open it again, or close it later.",
-    ),
-]

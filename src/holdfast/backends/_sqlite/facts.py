@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["facts"]
 
+#: Where the header says how the file is to be written and read, how many bytes that is, and what
+#: stands there if by a write-ahead log.
+_VERSIONS = (18, 2)
+_LOGGED = b"\2\2"
+
 
 def facts(connection: apsw.Connection, path: str, durability: str, *, deep: bool) -> list[Fact]:
     """All of it."""
@@ -37,7 +42,7 @@ def _engine() -> Fact:
 
 def _settings(connection: apsw.Connection, path: str, durability: str) -> Iterator[Fact]:
     permissions = os.stat(path).st_mode & 0o777
-    mode = str(connection.pragma("journal_mode"))
+    mode = _journal_mode(connection)
     full = durability == "full"
     yield Fact("file", path)
     yield Fact(
@@ -47,7 +52,8 @@ def _settings(connection: apsw.Connection, path: str, durability: str) -> Iterat
         advice=f"Other users of this machine can open it: chmod 600 {path}",
     )
     yield Fact("schema", str(schema_version(connection)))
-    yield Fact("journal mode", mode, ok=mode == "wal", advice="Open it once for writing.")
+    advice = "Open it once for writing."
+    yield Fact("journal mode", mode, ok=mode.startswith("wal"), advice=advice)
     yield Fact(
         "durability",
         "every acknowledged write survives power loss (synchronous=FULL)"
@@ -56,6 +62,13 @@ def _settings(connection: apsw.Connection, path: str, durability: str) -> Iterat
         ok=full,
         advice="Leave out durability=normal.",
     )
+
+
+def _journal_mode(connection: apsw.Connection) -> str:
+    """What the file says of itself: where it is read as it is, SQLite says "delete" of any."""
+    mode = str(connection.pragma("journal_mode"))
+    fixed = mode != "wal" and connection.read("main", 0, *_VERSIONS) == (True, _LOGGED)
+    return "wal; read as it is, for its directory cannot be written" if fixed else mode
 
 
 def _sizes(connection: apsw.Connection, path: str) -> Iterator[Fact]:
