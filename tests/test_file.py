@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.backends._file import disk
+from holdfast.backends._file import disk, listing, writing
 from holdfast.backends._file.lines import body_of, is_whole, pack, read_line
 from holdfast.backends._file.names import name_of
 from holdfast.backends.base import Append, Key
@@ -34,6 +34,7 @@ from holdfast.testing.machine import contract_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from holdfast.backends.base import Backend
 
@@ -527,6 +528,69 @@ def test_any_entry_of_a_long_journal_is_found(root: Path, sizes: list[int]) -> N
     backend.close()
 
 
+def counted(patch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[str]:
+    """Grows by one with each call of a function."""
+    calls: list[str] = []
+    real = getattr(module, name)
+
+    def call(*args: Any) -> Any:
+        calls.append(name)
+        return real(*args)
+
+    patch.setattr(module, name, call)
+    return calls
+
+
+def test_a_new_id_is_looked_for_without_reading_every_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more conversations than are kept open, most are asked for one id and closed again."""
+    known = ["é" + "x" * 400, 'quo"te', "back\\slash", "plain"]
+    backend = FileBackend(str(root), durability="normal")
+    for number in range(30):
+        add(backend, b"x" * 50, id=known[number] if number < len(known) else None)
+    backend.close()
+    read = counted(monkeypatch, writing, "_ids_in")
+    monkeypatch.setattr(writing, "_CHUNK", 450)  # so that ids lie across
+    for number, id_ in enumerate(known, 1):
+        backend = FileBackend(str(root), durability="normal")
+        new = add(backend, id=f"new-{number}")
+        assert new == 30 + number
+        assert not read
+        assert add(backend, id=id_) == number
+        assert add(backend, id=f"new-{number}") == new
+        assert len(read) == 1  # from then on they are known
+        read.clear()
+        backend.close()
+    backend = FileBackend(str(root), durability="normal")
+    for number in range(50):
+        add(backend, id=f"many-{number}")
+    assert len(read) == 1
+    backend.close()
+
+
+def test_the_pages_of_a_scan_share_one_listing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a scan would cost the square of what is there; what comes or goes meanwhile is seen."""
+    backend = FileBackend(str(root), durability="normal")
+    for number in range(25):
+        add(backend, key=KEY._replace(id=f"n{number:02}"))
+    listed = counted(monkeypatch, listing, "names")
+    found = [head.key.id for head in backend.heads("default", "note", limit=3)]
+    assert found == [f"n{number:02}" for number in range(25)]
+    assert len(listed) == 1
+    heads = backend.heads("default", "note", prefix="n1", limit=3)
+    first = [next(heads).key.id for _ in range(3)]
+    backend.delete(KEY._replace(id="n14"))
+    add(backend, key=KEY._replace(id="n10-late"))
+    add(backend, key=KEY._replace(id="n15-late"))
+    os.utime(root / "default" / "note", ns=(1, 1))  # however coarse the clock of the disk is
+    rest = [head.key.id for head in heads]
+    assert first + rest == [
+        *("n10", "n11", "n12", "n13", "n15", "n15-late", "n16", "n17", "n18", "n19")
+    ]
+    backend.close()
+
+
 # -- threads and processes -------------------------------------------------------------------------
 
 
@@ -596,9 +660,10 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
             from holdfast.backends.base import Key
             with holdfast.open("file:" + sys.argv[1]) as store:
                 place = store.backend._place(Key("default", "conversation", "a"))
-                with store.backend._shelves[place.stripe]:
+                def hold():
                     print("held", flush=True)
                     time.sleep(60)
+                store.backend._shelves[place.stripe].alone(hold)
         """
         child = python(code, root)
         try:

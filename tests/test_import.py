@@ -15,6 +15,7 @@ import holdfast
 from holdfast import Conflict, NotStorable, TooLarge, importing
 from holdfast.backends.memory import MemoryBackend
 from holdfast.cli import main
+from holdfast.codec import Codec
 from holdfast.errors import InvalidId, NotImportable, StoreUnavailable
 from holdfast.importing import Item, parse, understand
 from holdfast.testing.crash import Moment, Program, ack, crash, seeded, soak
@@ -24,7 +25,7 @@ from tests.nouns import bot, call, result, system, user
 from tests.test_cli import OBEYED, in_terminal, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast import Store
@@ -574,7 +575,7 @@ def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None
     ("text", "kind", "said"),
     [
         (r'[{"role": "user", "content": "\ud800"}]', NotStorable, r"message 1\['content'\]"),
-        ('[{"role": "user", "content": 1e400}]', NotStorable, r"message 1\['content'\]: inf"),
+        ('[{"role": "user", "content": 1e400}]', NotStorable, r"message 1\['content'\] is inf"),
         (
             '[{"role": "a"}, {"role": "u", "content": %s}]' % ("[" * 200 + "]" * 200),
             TooLarge,
@@ -713,6 +714,35 @@ def test_ten_thousand_messages_are_read_like_any_others(store: Store) -> None:
     conversation.append(bot("Indeed."))
     assert conversation.messages(last=2) == [chat[-1], bot("Indeed.")]
     assert len(store.backend.read(store.journal("conversation", "file").key)) > 300
+
+
+class Sealed(Codec):
+    """Stands for one that encrypts."""
+
+    def encode(self, entries: Sequence[tuple[str, Any]], over: int | None = None) -> bytes:
+        """Not to be read by others."""
+        return b"sealed" + super().encode(entries, over)[::-1]
+
+    def runs(self, bodies: Iterable[bytes]) -> list[Any]:
+        """And back."""
+        return super().runs([body.removeprefix(b"sealed")[::-1] for body in bodies])
+
+
+def test_what_is_imported_is_written_by_the_stores_own_codec() -> None:
+    """Where bodies are encrypted, nothing lies there in plain text, and all can be read."""
+    codec = Sealed(max_bytes=200)
+    with holdfast.open("memory:", codec=codec) as store:
+        (item,) = understand(CHAT[:2], name="sealed")
+        importing.put(store, item)
+        (record,) = store.backend.read(store.journal("conversation", "sealed").key)
+        assert record.body.startswith(b"sealed")
+        assert store.conversation("sealed").messages() == CHAT[:2]
+        long = [user("Hello"), user("x" * 300)]
+        with pytest.raises(TooLarge, match="message 2"):
+            importing.put(store, understand(long, name="long")[0])
+        with pytest.raises(TooLarge, match="message 2"):
+            understand(long, name="long", codec=codec)
+        assert [info.id for info in store.conversations()] == ["sealed"]
 
 
 def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import shutil
 import stat
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +18,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import _search, _textindex
+from holdfast._cache import cached, own_file
 from holdfast._faces import drive
 from holdfast._textindex import Document, Known, TextIndex, excerpt, index_of
 from holdfast.backends.base import Key
@@ -21,8 +27,6 @@ from holdfast.messages.text import text_of
 from tests import nouns, places
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast import Found
     from tests.places import Where
 
@@ -260,6 +264,47 @@ def test_the_index_is_the_users_own(store: holdfast.Store, cache: Path) -> None:
     (file,) = cache.glob("*.search")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_a_second_search_leaves_the_locks_of_the_first(store: holdfast.Store) -> None:
+    """Whoever closes a file gives up all locks on it that its process has."""
+    path = own_file(store.backend, "search")
+    assert path is not None
+    take = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_SH | fcntl.LOCK_NB)"
+    with Path(path).open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        assert own_file(store.backend, "search") == path
+        command = [sys.executable, "-I", "-S", "-c", take, path]
+        refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "BlockingIOError" in refused.stderr
+
+
+def test_an_index_goes_when_its_store_has_gone(tmp_path: Path, cache: Path) -> None:
+    """What was said is in it, in plain text; files that are not ours stay."""
+    kept = cache / "notes.search"
+    old = cache / f"{'0' * 32}-{'1' * 32}.memory-wal"  # of a release that left no note
+    stores = [str(tmp_path / "a.db"), f"file:{tmp_path / 'b'}", str(tmp_path / "c.db")]
+    for url in [*stores, str(tmp_path / "d.db")]:
+        with holdfast.open(url) as one:
+            one.conversation("alice").append(user("zebra"))
+            assert ids(one, "zebra") == ["alice"]
+            one.memory("zoo").remember("a zebra")
+            assert one.memory("zoo").recall("zebra")
+        if url == stores[-1]:
+            shutil.rmtree(tmp_path / "b")
+            (tmp_path / "a.db").unlink()
+            kept.write_text("mine")
+            old.write_text("zebra")
+            found = cached()
+            assert found is not None
+            assert (found.indexes, found.stores, found.gone) == (6, 4, 3)
+    assert len(list(cache.glob("*.search"))) == 3  # one of them is not ours
+    assert len(list(cache.glob("*.memory"))) == 2
+    assert kept.exists()
+    assert not old.exists()
+    found = cached()
+    assert found is not None
+    assert (found.indexes, found.stores, found.gone) == (4, 2, 0)
 
 
 def test_what_was_deleted_is_not_in_the_file(store: holdfast.Store, cache: Path) -> None:

@@ -1120,6 +1120,7 @@ def test_a_task_can_be_labelled_and_given_an_end_later(place: Place) -> None:
         task.expire(60)
         task.finish("hello")
     assert [info.id for info in store.tasks(labels={"team": "red"})] == ["t"]
+    assert store.task("t").info().expires_at is not None
     store.task("t").label(team=None)
     store.task("t").expire(0.01)
     time.sleep(0.05)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import ConversationNotFound, NotImportable, _transfer, copying
+from holdfast import Conflict, ConversationNotFound, NotImportable, _transfer, copying
+from holdfast.backends.base import Append
 from tests import places
 
 if TYPE_CHECKING:
@@ -177,8 +178,8 @@ def test_an_export_is_for_one_tenant_and_goes_to_another(source: holdfast.Store)
         (lambda lines: lines.pop(), "'carol' is cut off: it ends at 119, and not at 120"),
         (lambda lines: lines.pop(5), "'carol' has a gap behind 4: lines are missing"),
         (lambda lines: lines[0].update(version=2), "It has version 2, and this release reads 1"),
-        (lambda lines: lines[0].pop("labels"), "Conversation 1 of it is damaged"),
-        (lambda lines: lines[3].pop("at"), "Conversation 1 of it is damaged"),
+        (lambda lines: lines[0].pop("labels"), "line 1 is damaged: .*`labels`"),
+        (lambda lines: lines[3].pop("at"), r"line 1 is damaged: .*`at` - at `\$.records\[2\]`"),
         (lambda lines: lines.insert(1, 7), "Line 2 is nothing that a conversation has"),
         (lambda lines: lines.extend(list(lines)), "have the same id"),
         (lambda lines: lines.__delitem__(slice(1, None)), "'carol' has nothing in it"),
@@ -194,6 +195,119 @@ def test_a_damaged_file_is_refused_whole(
     with pytest.raises(NotImportable, match=why):
         _transfer.put(target, lines)
     assert list(target.conversations()) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        ({"created_at": "2026-01-01T00:00:00"}, "timezone.*`\\$.created_at`"),
+        ({"created_at": "1969-12-31T00:00:00Z"}, "created_at is 1969-12-31"),
+        ({"updated_at": "9999-12-31T23:00:00-23:00"}, "updated_at is 9999-12-31"),
+        ({"expires_at": "0001-01-01T00:00:00+23:00"}, "expires_at is 0001-01-01"),
+        ({"ttl": 1e30}, "`\\$.ttl`"),
+        ({"ttl": -5}, "`\\$.ttl`"),
+        ({"floor": -1}, "`\\$.floor`"),
+        ({"position": 1e300}, "`\\$.position`"),
+        ({"labels": {"a\x1b": "b"}}, "cannot be a label"),
+        ({"labels": 5}, "`\\$.labels`"),
+        ({"id": " alice"}, "cannot be a conversation id"),
+        ({"status": "odd, cleared at x"}, "its status says 'cleared at x'"),
+        ({"status": "pinned -3"}, "its status says 'pinned -3'"),
+        ({"status": "a\0b"}, "cannot be a status"),
+        ({"records": 5}, "`\\$.records`"),
+        (
+            {"records": [{"seq": 1, "at": "2026-01-01T00:00:00Z", "entries": [["message"]]}]},
+            "entries",
+        ),
+    ],
+)
+def test_what_no_store_has_written_is_named(
+    source: holdfast.Store, harm: dict[str, Any], why: str
+) -> None:
+    """A file may come from anybody: it ends in no traceback, and not in the store."""
+    document = exported(source, "json", "alice")
+    document["conversations"][0].update(harm)
+    with holdfast.open("memory:") as target:
+        with pytest.raises(NotImportable, match=f"^Conversation 1 of it is damaged: .*{why}"):
+            _transfer.put(target, document)
+        assert list(target.conversations()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("message", 5),
+        ("copied", None),
+        ("summary", {"upto": 1, "messages": "many", "text": None}),
+        ("shortened", {"upto": 1}),
+        ("repaired", {"repairs": [{"position": 1}]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_entry_that_no_conversation_has_is_named(
+    source: holdfast.Store, target: holdfast.Store, kind: str, body: Any
+) -> None:
+    """It would be found by the first window; those of types that nobody knows are kept."""
+    lines = exported(source, "jsonl", "bob")
+    lines[1]["entries"] = [["of-a-later-release", 5]]
+    _transfer.put(target, lines, id="later")
+    assert target.conversation("later").window(max_tokens=50) == [user("new")]
+    lines[1]["entries"] = [[kind, body]]
+    with pytest.raises(NotImportable, match=f"line 1 is damaged: its entry 2, a {kind}: "):
+        _transfer.put(target, lines)
+
+
+@pytest.mark.parametrize("every", [None, 5, {"a": 1}, [5]], ids=["none", "5", "object", "of 5"])
+def test_a_document_without_its_conversations_is_refused(every: Any) -> None:
+    """Not by the way in which Python fails."""
+    document = {"holdfast": "conversations", "version": 1, "conversations": every}
+    with holdfast.open("memory:") as store, pytest.raises(NotImportable, match="damaged"):
+        _transfer.put(store, document)
+
+
+def test_two_records_of_one_id_are_refused(source: holdfast.Store, target: holdfast.Store) -> None:
+    """The second would be taken for the first, said again."""
+    lines = exported(source, "jsonl", "carol")
+    lines[1]["id"] = lines[2]["id"] = "turn"
+    with pytest.raises(NotImportable, match="two of its records have the id 'turn'"):
+        _transfer.put(target, lines)
+
+
+def test_a_status_that_cannot_be_read_hides_nothing(source: holdfast.Store) -> None:
+    """Other releases, and other people, may have written it."""
+    chat = source.conversation("bob")
+    key = source.journal("conversation", "bob").key
+    for status in ("cleared at x", "pinned", "pinned 1 x", "without 5", "summary at -3", "later"):
+        source.backend.append(Append(key=key, status=status))
+        assert chat.window(max_tokens=50) == [user("new")]
+        assert chat.pinned() == []
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_an_export_that_is_cut_short_says_so(source: holdfast.Store, form: str) -> None:
+    """A file that looks whole, and is not, would be found out too late."""
+    heads = list(_transfer.heads(source, ["carol", "bob"]))
+    source.journal("conversation", "carol").compact(50)
+    source.conversation("bob").delete()
+    write = _transfer.lines if form == "jsonl" else _transfer.document
+    for head in heads:
+        with pytest.raises(Conflict, match=r"cannot be exported whole: the entries behind [01] "):
+            list(write(source, [head]))
+
+
+def test_what_a_repair_took_out_is_missing_in_an_export(tmp_path: Path) -> None:
+    """Nor can it be exported again: what is left are the messages."""
+    with holdfast.open(f"file:{tmp_path / 'state'}?durability=normal") as store:
+        chat = store.conversation("alice")
+        for text in ("one", "two", "three"):
+            chat.append(user(text))
+        (file,) = (tmp_path / "state").rglob("alice.jsonl")
+        file.write_bytes(file.read_bytes().replace(b"two", b"tow"))
+        store.backend.repair()
+        with pytest.raises(holdfast.StoreCorrupt, match=r"behind 1 were damaged.*--messages"):
+            exported(store, "jsonl")
+        (left,) = _transfer.messages_lines(store, _transfer.heads(store))
+        assert left["messages"] == [user("one"), user("three")]
 
 
 def test_several_conversations_cannot_have_one_id(

@@ -107,6 +107,8 @@ def _made(path: str) -> bool:
         # One that is there is not opened: closing it would drop the locks that SQLite has on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(path) from None
         return False
     return True
 

@@ -8,13 +8,13 @@ from holdfast import conversation
 from holdfast._conversation.found import Found
 from holdfast._conversation.transcript import CLEARED, COPIED, FORKED, MESSAGE, POPPED
 from holdfast._textindex import Document, Known, index_of
+from holdfast.backends.base import to_micros
 from holdfast.codec import Codec
 from holdfast.messages.shape import role_of
 from holdfast.messages.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     from holdfast._faces import Port
     from holdfast._textindex import TextIndex
@@ -43,7 +43,7 @@ async def search(
     The index is first brought to where the journals are, so that it finds what was said until now,
     and nothing of what was deleted or has expired.
     """
-    heads = await _heads(port, tenant)
+    heads = await port.call(list, port.backend.heads(tenant, conversation.KIND))
     # What somebody took care to encrypt is not written out beside it.
     index = await port.call(index_of, port.backend, private=type(codec) is not Codec)
     try:
@@ -57,17 +57,6 @@ async def search(
     finally:
         await port.call(index.let_go)
     return [Found.of(hit) for hit in hits]
-
-
-async def _heads(port: Port, tenant: str) -> list[Head]:
-    found: list[Head] = []
-    cursor: str | None = None
-    while True:
-        page = await port.call(port.backend.scan, tenant, conversation.KIND, cursor=cursor)
-        found += page.heads
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 async def _catch_up(
@@ -97,7 +86,7 @@ async def _news(
     if before is not None and same and before.seen <= head.seq:
         entries = await journal.read(after=before.seen - 1, upto=head.seq)
         known, new = entries[:1], entries[1:]
-        goes_on = all(before.has(_micros(entry.at)) for entry in known)
+        goes_on = all(before.has(to_micros(entry.at)) for entry in known)
         if goes_on and not any(entry.type in _TURNS for entry in new):
             return before, [_document(entry) for entry in new if entry.type == MESSAGE]
     return None, await _everything(journal, head)
@@ -124,8 +113,4 @@ async def _everything(journal: AsyncJournal, head: Head) -> list[Document]:
 
 def _document(entry: Entry) -> Document:
     text = text_of(entry.body) if isinstance(entry.body, dict) else ""
-    return Document(entry.seq, _micros(entry.at), role_of(entry.body), text)
-
-
-def _micros(at: datetime) -> int:
-    return round(at.timestamp() * 1_000_000)
+    return Document(entry.seq, to_micros(entry.at), role_of(entry.body), text)

@@ -155,13 +155,7 @@ def _heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) ->
     for tenant, kind in source.kinds():
         if (tenants and tenant not in tenants) or (kinds and not _wanted(kind, kinds)):
             continue
-        cursor: str | None = None
-        while True:
-            page = source.scan(tenant, kind, cursor=cursor)
-            yield from page.heads
-            cursor = page.cursor
-            if cursor is None:
-                break
+        yield from source.heads(tenant, kind)
 
 
 def _are_one(source: Backend, target: Backend) -> bool:

@@ -165,19 +165,20 @@ def understand(
     id: str | None = None,
     as_: str | None = None,
     goal: str | None = None,
+    codec: Codec | None = None,
 ) -> list[Item]:
     """What is in *document*, by its shape.
 
     *id*: what it shall be known by; otherwise by what it says itself, or by *name*. *as_*: only as
-    a conversation, a task or a state. *goal*: that of a checkpoint that has none. `NotImportable`
-    if it is nothing we know or may be several things, `NotStorable` or `TooLarge` if no store can
-    keep it.
+    a conversation, a task or a state. *goal*: that of a checkpoint that has none. *codec*: that of
+    the store, if it has one of its own. `NotImportable` if it is nothing we know or may be several
+    things, `NotStorable` or `TooLarge` if no store can keep it.
     """
     asked = _Asked(name=name, id=id, as_=as_, goal=goal)
     items = [_state(document, id or name)] if as_ == STATE else _read(document, asked)
     seen: set[tuple[str, str]] = set()
     for item in items:
-        _check(item)
+        _check(item, codec or Codec())
         if (item.kind, item.id) in seen:
             raise NotImportable(f"Two of them are known as {item.kind} {item.id!r}.")
         seen.add((item.kind, item.id))
@@ -325,10 +326,9 @@ def _described(document: Any) -> str:
     return f"The value {json.dumps(document):.40}"
 
 
-def _check(item: Item) -> None:
+def _check(item: Item, codec: Codec) -> None:
     """Raise if a store cannot keep it, and say where the trouble sits."""
     make_key("any", item.kind, item.id)
-    codec = Codec()
     for number, (kind, value) in enumerate(item.entries, 1):
         try:
             codec.encode([(kind, value)])
@@ -372,9 +372,15 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
     return was != THERE
 
 
+def codec_of(store: Store) -> Codec:
+    """How *store* writes bodies: perhaps with a key that it alone has."""
+    codec: Codec = store._core._codec  # noqa: SLF001 - a store shows it to nobody else
+    return codec
+
+
 def requests(store: Store, item: Item) -> list[Append]:
     """The appends that make *item*. None of them can fail for what is in it."""
-    codec = Codec(compress_over=None) if store.backend.readable else Codec()
+    codec = codec_of(store)
     key, digest = _key(store, item), item.digest()
     made: list[Append] = []
     position = 0
@@ -382,7 +388,7 @@ def requests(store: Store, item: Item) -> list[Append]:
         made.append(
             Append(
                 key=key,
-                body=codec.encode(entries),
+                body=_encoded(codec, entries, item),
                 count=len(entries),
                 id=f"import-{digest}-{position}",
                 expect=position,
@@ -393,6 +399,14 @@ def requests(store: Store, item: Item) -> list[Append]:
         )
         position += len(entries)
     return made
+
+
+def _encoded(codec: Codec, entries: list[tuple[str, Any]], item: Item) -> bytes:
+    try:
+        return codec.encode(entries)
+    except (NotStorable, TooLarge):
+        _check(item, codec)  # which says where, if this store takes less than most
+        raise
 
 
 def taken(item: Item) -> Conflict:

@@ -146,7 +146,7 @@ class AsyncJournal:
             epoch=None if lease is None else lease.epoch,
             status=status,
             labels=labels,
-            ttl=ttl,
+            ttl=check_ttl(ttl),
             default_ttl=self._default_ttl,
         )
 

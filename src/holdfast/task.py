@@ -72,6 +72,7 @@ class TaskInfo(Struct, frozen=True):
     kind: str | None = None
     #: When it is to be woken, if it waits for a time.
     due: datetime | None = None
+    expires_at: datetime | None = None
 
     @classmethod
     def of(cls, head: Head) -> TaskInfo:
@@ -84,6 +85,7 @@ class TaskInfo(Struct, frozen=True):
             held_until=from_micros(head.lease.until) if head.lease else None,
             kind=head.labels.get(kinds.RUN),
             due=datetime.fromisoformat(due) if due and head.status == kinds.WAITING else None,
+            expires_at=head.expires_at,
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.backends.base import Head
 
-__all__ = ["Marks"]
+__all__ = ["Marks", "damaged"]
 
 _FORKING = "forking"
 _START = "cleared at"
@@ -43,7 +43,7 @@ class Marks(Struct, frozen=True):
 
     @classmethod
     def of(cls, head: Head | None) -> Marks:
-        """The marks of *head*; words that this release does not know mean nothing."""
+        """The marks of *head*; words that mean nothing to this release are passed over."""
         found = cls()
         for phrase in (head.status or "").split(", ") if head is not None else ():
             found = _read(phrase, found)
@@ -92,16 +92,41 @@ class Marks(Struct, frozen=True):
         return next((last for first, last in self.gaps if first <= position <= last), None)
 
 
+def damaged(status: str) -> str | None:
+    """The first phrase of *status* that begins as a mark does and is none."""
+    return next((phrase for phrase in status.split(", ") if _change(phrase) is None), None)
+
+
 def _read(phrase: str, marks: Marks) -> Marks:
+    change = _change(phrase)
+    return marks.but(**change) if change else marks
+
+
+def _change(phrase: str) -> dict[str, object] | None:
+    """What *phrase* says of the marks: nothing, if it is unknown; None, if it cannot be read."""
+    try:
+        return _said(phrase)
+    except ValueError:
+        return None
+
+
+def _said(phrase: str) -> dict[str, object]:
     if phrase == _FORKING:
-        return marks.but(forking=True)
+        return {"forking": True}
     if phrase.startswith(_START):
-        return marks.but(start=int(phrase.removeprefix(_START)))
+        return {"start": _position(phrase.removeprefix(_START))}
     if phrase.startswith(_SUMMARY):
-        return marks.but(summary=int(phrase.removeprefix(_SUMMARY)))
+        return {"summary": _position(phrase.removeprefix(_SUMMARY))}
     if phrase.startswith(_PINS):
-        return marks.but(pins=tuple(map(int, phrase.removeprefix(_PINS).split())))
+        return {"pins": tuple(map(_position, phrase.removeprefix(_PINS).split()))}
     if phrase.startswith(_GAPS):
         pairs = (gap.partition("-") for gap in phrase.removeprefix(_GAPS).split())
-        return marks.but(gaps=tuple((int(first), int(last)) for first, _, last in pairs))
-    return marks
+        return {"gaps": tuple((_position(first), _position(last)) for first, _, last in pairs)}
+    return {}
+
+
+def _position(text: str) -> int:
+    position = int(text)
+    if position < 0:
+        raise ValueError(text)
+    return position

@@ -95,13 +95,7 @@ def store_options(command: C) -> C:
 
 def heads(store: holdfast.Store, kind: str, **filters: Any) -> Iterator[Head]:
     """The journals of one *kind*, by id."""
-    cursor: str | None = None
-    while True:
-        page = store.backend.scan(store.tenant, kind, cursor=cursor, **filters)
-        yield from page.heads
-        cursor = page.cursor
-        if cursor is None:
-            return
+    yield from store.backend.heads(store.tenant, kind, **filters)
 
 
 def find(store: holdfast.Store, name: str) -> Head:

@@ -551,6 +551,20 @@ class BackendContract:
         assert store.append(expect=0).seq == 1
         assert store.head(KEY).lease is not None
 
+    def test_status_and_labels_of_a_lease_alone_are_those_of_the_journal(
+        self, store: Caller
+    ) -> None:
+        """Whoever prepares a task under a lease loses nothing of it; a time to live comes later."""
+        store.append(body=b"", count=0, status="lost", labels={"a": "lost"})  # no lease, no effect
+        lease = store.acquire(KEY, "me", 60)
+        asked: dict[str, Any] = {"status": "new", "labels": {"a": "1", "b": "2"}, "ttl": 1000}
+        assert store.append(body=b"", count=0, epoch=lease.epoch, **asked).seq == 0
+        assert store.append(body=b"", count=0, labels={"b": None, "c": "3"}).seq == 0
+        assert store.head(KEY) is None
+        store.append(labels={"c": "4"})
+        head = store.head(KEY)
+        assert (head.status, head.labels, head.ttl) == ("new", {"a": "1", "c": "4"}, None)
+
     def test_a_head_shows_the_lease_while_it_is_valid(self, store: Caller) -> None:
         """Who works on it, and until when."""
         store.append()
