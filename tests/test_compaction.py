@@ -115,16 +115,16 @@ def test_a_window_that_would_be_cut_is_compacted_first(store: Store) -> None:
     """Then nothing that was said is missing from it: it is there, or in the summary."""
     chat = store.conversation("alice")
     chat.append(system("s"), *numbered(10))
-    full = chat.window(max_tokens=400, compact=contents)
+    full = chat.window(max_tokens=600, compact=contents)
     assert full == chat.messages()
     chat.append(*numbered(40)[10:])
-    found = chat.window(max_tokens=400, compact=contents)
+    found = chat.window(max_tokens=600, compact=contents)
     (made,) = chat.summaries()
     assert found[0] == system("s")
     assert found[1]["content"].endswith(f"> {made.text}")
     assert found[2:] == numbered(40)[made.messages :]
-    assert sum(map(tokens.estimate, found)) <= 400
-    assert chat.window(max_tokens=400, compact=lambda _: pytest.fail("again")) == found
+    assert sum(map(tokens.estimate, found)) <= 600
+    assert chat.window(max_tokens=600, compact=lambda _: pytest.fail("again")) == found
     with pytest.raises(ValueError, match="needs max_tokens"):
         chat.window(compact=contents)
 

@@ -6,6 +6,7 @@ import builtins
 import re
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_type
 
 import pytest
@@ -359,13 +360,28 @@ def test_only_what_fits_is_sent(rig: Rig) -> None:
     assert len(rig.messages()) == 20
 
 
-def test_a_question_that_does_not_fit_is_an_error_before_the_model_is_asked(rig: Rig) -> None:
-    """With the question stored: shorten what surrounds it, or allow more."""
-    with Server(Answer("Yes.")) as server:
-        with pytest.raises(WindowTooSmall):
-            rig.chat(server, max_tokens=50).send("word " * 100)
-        assert rig.chat(server, max_tokens=500).resume().text == "Yes."
-    assert len(server.requests) == 1
+def test_a_question_that_does_not_fit_is_refused_before_it_is_stored(rig: Rig) -> None:
+    """A pasted log: what was said before is sent with the next question, as if nothing had been."""
+    with Server(brain=lambda _: Answer("Yes.")) as server:
+        chat = rig.chat(server, max_tokens=300, instructions="Be brief.")
+        assert [chat.send(f"Fact {n}.").text for n in range(3)] == ["Yes."] * 3
+        for ask in (chat.send, lambda words: list(chat.stream(words))):
+            with pytest.raises(
+                WindowTooSmall, match=r"not stored, does not fit 300 tokens .*short"
+            ):
+                ask("word " * 500)
+        assert chat.resume() is None
+        chat.send("What were my facts?")
+        said = texts(rig.messages())
+        assert texts(server.requests[-1].history) == said[:-1]
+        assert len(said) == 8
+        large = rig.chat(server, max_tokens=2_000)
+        assert large.send("word " * 500).text == "Yes."
+        chat.send("And now?")
+    sent = texts(server.requests[-1].history)
+    assert [said[0], "user: And now?"] == [sent[0], sent[-1]]
+    assert [text for text in sent if "a message (position" in text and "left out" in text]
+    assert server.refused == []
 
 
 def test_tools_and_instructions_count(rig: Rig) -> None:
@@ -428,6 +444,27 @@ def test_a_history_that_was_broken_before_is_repaired(rig: Rig) -> None:
     with Server(Answer("Yes.")) as server:
         rig.chat(server).send("Are you there?")
     assert server.refused == []
+
+
+def test_a_call_that_no_model_has_made_is_an_error_that_says_where(one_by_one: Rig) -> None:
+    """Somebody has put it there; it is taken back, and the chat goes on."""
+    conversation = one_by_one.place.open().conversation("alice")
+    conversation.append(user("Hi."))
+    with Server(Answer("Hello.")) as server:
+        chat = one_by_one.chat(server)
+        for bad in (
+            {"role": "assistant", "tool_calls": [{"id": "c1"}]},
+            {"role": "assistant", "tool_calls": ["c1"]},
+            {"type": "function_call", "name": "pay"},
+        ):
+            conversation.append(bad)
+            for again in (chat.resume, partial(chat.send, "Hi?")):
+                with pytest.raises(
+                    InvalidMessage, match=r"^Entry \d of conversation 'alice' .*pop"
+                ):
+                    again()
+            conversation.pop()
+        assert chat.resume().text == "Hello."
 
 
 # -- two who speak at the same time ----------------------------------------------------------------
@@ -519,8 +556,10 @@ def test_a_client_goes_with_a_store_of_its_kind(tmp_path: Path) -> None:
         conversation: Any = store.conversation("alice")
         with pytest.raises(TypeError, match="AsyncOpenAI does not go with this store"):
             Chat(AsyncOpenAI(api_key="none"), conversation, model="m")
-        with pytest.raises(TypeError, match="is about a conversation"):
+        with pytest.raises(TypeError, match=r"of an async store.*holdfast\.open_async\(\)"):
             AsyncChat(AsyncOpenAI(api_key="none"), conversation, model="m")
+        with pytest.raises(TypeError, match=r"is about a conversation: .*, not 'alice'"):
+            AsyncChat(AsyncOpenAI(api_key="none"), "alice", model="m")
     other: Any = holdfast.open_async("memory:").conversation("alice")
     with OpenAI(api_key="none") as client, pytest.raises(TypeError, match="OpenAI does not go"):
         Chat(client, other, model="m")
@@ -551,7 +590,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setattr(builtins, "__import__", missing)
     with holdfast.open("memory:") as store:
         conversation = store.conversation("alice")
-        with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[openai\]'"):
+        with pytest.raises(MissingExtra, match=r"\[openai\].*pip install openai"):
             Chat(object(), conversation, model="m")
 
 

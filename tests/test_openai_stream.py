@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,9 +18,11 @@ from holdfast.adapters import _openai_stream
 from holdfast.adapters.openai import (
     AsyncChat,
     StreamCut,
+    tool,
 )
 from holdfast.testing.providers import check_chat, check_responses
 from tests import openai_rig
+from tests.nouns import Place
 from tests.openai_rig import HELLO, LONG, Rig, Till, paying, texts
 from tests.openai_server import Answer, Server, Trouble
 
@@ -138,6 +141,14 @@ def test_a_stream_without_words_goes_on_with_what_is_unanswered(rig: Rig) -> Non
         assert list(rig.chat(server).stream()) == []
 
 
+def test_a_character_that_comes_in_halves_is_made_whole(rig: Rig) -> None:
+    """There are servers that cut an emoji in two; half of one alone is replaced, not an error."""
+    with Server(brain=lambda _: Answer("1234567\ud83d\ude00, \ud83d!")) as server:
+        chat = rig.chat(server)
+        assert "".join(chat.stream(HELLO)) == chat.send("And?").text == "1234567😀, \ufffd!"
+    assert texts(rig.messages())[1::2] == ["assistant: 1234567😀, \ufffd!"] * 2
+
+
 def test_under_an_id_a_stream_gives_the_stored_reply(rig: Rig) -> None:
     """In one piece, and without asking the model."""
     with Server(Answer(LONG)) as server:
@@ -157,10 +168,10 @@ def test_a_sync_stream_that_is_left_lets_go_at_once(one_by_one: Rig) -> None:
         assert chat.send("And?").text == "Yes."
 
 
-def test_a_stream_that_is_still_open_is_named_to_who_waits_for_it(one_by_one: Rig) -> None:
-    """It is the same program's, which would look for another process in vain."""
+def test_a_stream_that_is_still_open_is_named_at_once_to_who_reads_it(one_by_one: Rig) -> None:
+    """It is his own: he would wait for it in vain, for as long as he allows for others."""
     with Server(Answer(LONG), Answer("Yes.")) as server:
-        chat = one_by_one.chat(server, wait=0)
+        chat = one_by_one.chat(server, wait=3_600)
         pieces = chat.stream(HELLO)
         next(pieces)
         with pytest.raises(LeaseHeld, match=r"stream of this chat in 'alice' is still open.*close"):
@@ -169,6 +180,67 @@ def test_a_stream_that_is_still_open_is_named_to_who_waits_for_it(one_by_one: Ri
             one_by_one.chat(server, wait=0).send("And?")
         pieces.close()
         assert chat.send("And?").text == "Yes."
+
+
+def test_who_does_not_read_a_stream_waits_for_its_end(one_by_one: Rig) -> None:
+    """Another thread of the same program goes on with it."""
+    with Server(Answer(LONG), Answer("Yes.")) as server:
+        chat = one_by_one.chat(server, wait=3_600)
+        pieces = chat.stream(HELLO)
+        next(pieces)
+        replies: list[str] = []
+        other = threading.Thread(target=lambda: replies.append(chat.send("And?").text))
+        other.start()
+        assert "".join(pieces) == LONG[8:]
+        other.join()
+        assert replies == ["Yes."]
+
+
+def test_an_async_stream_that_is_held_is_named_and_one_that_nobody_holds_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    """A loop was left: the event loop is about to close the stream, if nobody else will."""
+
+    async def leave(chat: AsyncChat) -> str:
+        pieces = chat.stream(HELLO)
+        await anext(pieces)
+        with pytest.raises(LeaseHeld, match="stream of this chat in 'alice' is still open"):
+            await chat.send("And?")
+        other = asyncio.create_task(chat.send("And?"))
+        await asyncio.sleep(0)
+        await pieces.close()
+        assert (await other).text == "Yes."
+        async for _ in chat.stream(HELLO):
+            break
+        return (await chat.send("And then?")).text
+
+    place = Place("memory", "async", tmp_path)
+    answers = Answer(LONG), Answer("Yes."), Answer(LONG), Answer("No.")
+    with Server(*answers) as server:
+        rig = Rig(place, "chat")
+        chat = rig.chat(server, wait=3_600)._core
+        assert place._loop.run_until_complete(leave(chat)) == "No."
+        rig.close()
+
+
+def test_a_tool_that_speaks_in_its_own_chat_is_told_at_once(rig: Rig) -> None:
+    """It would wait for its own end."""
+
+    def ask(question: str) -> str:
+        """Ask somebody."""
+        return str(chat.send(question).text)
+
+    async def ask_async(question: str) -> str:
+        """Ask somebody."""
+        return str((await chat._core.send(question)).text)
+
+    asking = tool(ask_async if rig.place.is_async else ask, name="ask")
+    question = Answer(calls=(("ask", {"question": "Why?"}),))
+    with Server(question, Answer("I see."), question, Answer("So what?")) as server:
+        chat = rig.chat(server, wait=3_600, tools=[asking])
+        assert chat.send(HELLO).text == "I see."
+        assert "".join(chat.stream("Again.")) == "So what?"
+    assert ["another conversation" in told for told in rig.results()] == [True, True]
 
 
 def test_a_reply_that_was_popped_does_not_come_back_as_a_partial_one(

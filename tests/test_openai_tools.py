@@ -153,18 +153,23 @@ def test_an_error_in_a_tool_is_told_to_the_model_as_data(rig: Rig) -> None:
 
 
 def test_results_that_are_no_text_become_json(rig: Rig) -> None:
-    """And what cannot become JSON is an error of the tool's."""
+    """Of what cannot become JSON the model is told that it is there: it need not ask again."""
 
     def look(what: str) -> Any:
         """Look."""
-        return {"found": [1, None]} if what == "data" else object()
+        return {"data": {"found": [1, None]}, "thing": object()}[what]
 
-    calls = (("look", {"what": "data"}), ("look", {"what": "thing"}))
+    def pick() -> Any:
+        """Pick the first of none."""
+        return next(iter(()))
+
+    calls: Any = (("look", {"what": "data"}), ("look", {"what": "thing"}), ("pick", {}))
     with Server(Answer(calls=calls), Answer("I see.")) as server:
-        rig.chat(server, tools=[look]).send(HELLO)
-    data, thing = rig.results()
+        rig.chat(server, tools=[look, pick]).send(HELLO)
+    data, thing, none = rig.results()
+    assert json.loads(none)["error"] == "RuntimeError: the tool raised StopIteration"
     assert data == '{"found":[1,null]}'
-    assert "NotStorable" in json.loads(thing)["error"]
+    assert "has run, but what it returned cannot be told" in json.loads(thing)["error"]
 
 
 def test_async_tools_run_side_by_side(tmp_path: Path) -> None:

@@ -930,7 +930,7 @@ def test_stored_text_cannot_leave_its_fence(store: Store) -> None:
         crash(Boom(ATTACK))
     with task:
         task.plan([])
-    for whole in (task.resume_context(), task.resume_context(max_tokens=500)):
+    for whole in (task.resume_context(), task.resume_context(max_tokens=1000)):
         text = whole.removeprefix(PREAMBLE)
         outside = re.sub(r"^<data>\n.*?\n</data>$", "", text, flags=re.DOTALL | re.MULTILINE)
         assert text.count("<data>") == text.count("</data>") == outside.count(":\n") > 5

@@ -25,7 +25,8 @@ Message = dict[str, Any]
 
 # -- random histories, as each provider has them ---------------------------------------------------
 
-texts = st.integers(1, 60).map(lambda length: "x" * length)
+# Some are too large for most budgets.
+texts = (st.integers(1, 60) | st.integers(300, 900)).map(lambda length: "x" * length)
 
 
 class Chat:
@@ -210,6 +211,14 @@ def is_lost(message: Message, among: list[Message]) -> bool:
     return role_of(message) == "tool" and not made.intersection(results_of(message))
 
 
+def omission(unit: list[Message], history: list[Message]) -> Message:
+    """What stands in place of *unit*."""
+    first, last = (next(n for n, m in enumerate(history, 1) if m is unit[at]) for at in (0, -1))
+    what = f"{len(unit)} messages (positions {first} to {last}) were"
+    what = f"a message (position {first}) was" if len(unit) == 1 else what
+    return user(f"[holdfast: {what} left out here, being too large to be shown with the rest.]")
+
+
 def plainly(
     history: list[Message],
     rule: Any = "stub",
@@ -224,23 +233,34 @@ def plainly(
             max_messages is None or len(messages) <= max_messages
         )
 
+    made: list[Message] = []
     opening = list(itertools.takewhile(lambda m: m.get("role") == "system", history))
     if opening and not fits(opening):
         return None
     rest = history[len(opening) :]
     taken: list[list[Message]] = []
+    left_out = 0
     for unit in reversed(units(rest)):
-        shown = [m for part in [unit, *taken] for m in part if not is_lost(m, rest)]
-        if not fits(opening + shown):
-            if not any(not is_lost(m, rest) for part in taken for m in part):
-                return None
+        before = [m for part in taken for m in part if m in made or not is_lost(m, rest)]
+        if fits(opening + [m for m in unit if not is_lost(m, rest)] + before):
+            taken.insert(0, unit)
+            continue
+        if not before:
+            return None
+        # Neither is the window half full, so this unit is large: it is left out, and said to be.
+        left_out += 1
+        marker = omission(unit, history)
+        if left_out > _window.OMITTED or not (
+            fits(opening + before + before) and fits([*opening, marker, *before])
+        ):
             break
-        taken.insert(0, unit)
+        made.append(marker)
+        taken.insert(0, [marker])
     while True:
         found = repair(opening + [m for part in taken for m in part], rule, keep_open=True).messages
         if fits(found) or not history:
             return found
-        if not any(not is_lost(m, rest) for part in taken[1:] for m in part):
+        if not any(m in made or not is_lost(m, rest) for part in taken[1:] for m in part):
             return None
         taken.pop(0)
 
@@ -360,6 +380,11 @@ def words(message: Mapping[str, Any]) -> int:
     return len(message["content"].split())
 
 
+def quarter(message: Mapping[str, Any]) -> int:
+    """Four characters to a token."""
+    return len(message["content"]) // 4
+
+
 def test_each_message_is_counted_once(store: Store) -> None:
     """Exact counting is slow."""
     chat = store.conversation("alice")
@@ -377,7 +402,7 @@ def test_a_tool_call_and_its_results_go_together(store: Store) -> None:
     """A result without its call, or the reverse, bricks the session with every provider."""
     chat = store.conversation("alice")
     chat.append(user("Weather and time?"), call("a", "b"), result("a"), result("b"), bot("Fine."))
-    assert chat.window(max_messages=3) == [bot("Fine.")]
+    assert chat.window(max_messages=2)[1:] == [bot("Fine.")]
     assert chat.window(max_messages=4) == [call("a", "b"), result("a"), result("b"), bot("Fine.")]
 
 
@@ -529,6 +554,63 @@ def test_a_newest_message_that_does_not_fit_is_an_error(store: Store) -> None:
         chat.window(max_messages=1)
 
 
+def test_one_large_message_does_not_hide_what_was_said_before_it(store: Store) -> None:
+    """A pasted log, or what a tool returned: it alone is left out, and its place says so."""
+    chat = store.conversation("alice")
+    facts = [user(f"Fact {n}.") for n in range(5)]
+    chat.append(system("s"), *facts)
+    chat.append(user("log " * 2_000))
+    chat.append(call("a"), result("a", "w " * 5_000), bot("I have read it."))
+    chat.append(user("What were my facts?"))
+    found = chat.window(max_tokens=800, reserve=500, repair="raise")
+    check_chat(found)
+    assert found[:6] == [system("s"), *facts]
+    assert "a message (position 7) was left out" in found[6]["content"]
+    assert "2 messages (positions 8 to 9) were left out" in found[7]["content"]
+    assert found[8:] == [bot("I have read it."), user("What were my facts?")]
+    assert chat.window() == chat.messages()
+    assert chat.repairs() == []
+    shorter = chat.window(max_tokens=800, compact="outputs")
+    assert [*shorter[:7], *shorter[9:]] == [*found[:7], *found[8:]]
+    assert [len(m["content"] or "") < 300 for m in shorter[7:9]] == [True, True]
+
+
+def test_a_window_that_is_half_full_ends_at_what_does_not_fit(store: Store) -> None:
+    """As what is newest matters most; nothing is said of what is merely older."""
+    chat = store.conversation("alice")
+    chat.append(user("old"), user("x" * 300), user("y" * 300), bot("z" * 300))
+    assert chat.window(max_tokens=270) == [user("y" * 300), bot("z" * 300)]
+
+
+def test_it_does_not_look_far_past_what_is_too_large(store: Store) -> None:
+    """Each costs a read for nothing; a history of nothing else is not read to its beginning."""
+    chat = store.conversation("alice")
+    for n in range(100):
+        chat.append(user(f"{n} " * 3_000))
+    chat.append(user("Hello?"))
+    counting = Counting(store.backend)
+    found = chat.window(max_tokens=1_000)
+    assert len(found) == _window.OMITTED + 1
+    assert found[-1] == user("Hello?")
+    assert counting.records <= 2 * _window.OMITTED + 8
+
+
+def test_what_is_pinned_stays_though_it_is_amid_what_is_too_large(store: Store) -> None:
+    """The user spoke while a tool ran, and what that returned does not fit."""
+    chat = store.conversation("alice")
+    chat.append(user("Weather?"), call("a"))
+    chat.append(user("My name is Ann."), pin=True)
+    chat.append(result("a", "w " * 5_000), bot("Fine."), user("And?"))
+    found = chat.window(max_tokens=300)
+    check_chat(found)
+    assert [m["content"] for m in found if "left out" not in m["content"]] == [
+        "My name is Ann.",
+        "Weather?",
+        "Fine.",
+        "And?",
+    ]
+
+
 def test_an_opening_that_does_not_fit_is_an_error(store: Store) -> None:
     """The system message is never dropped silently."""
     chat = store.conversation("alice")
@@ -544,6 +626,18 @@ def test_a_budget_is_a_number(store: Store, name: str, value: Any) -> None:
     store.conversation("alice").append(user("1"))
     with pytest.raises(ValueError, match=f"{name}=.*a number from 0 up"):
         store.conversation("alice").window(**{name: value})
+
+
+def test_a_rule_and_a_shape_are_among_those_that_there_are(store: Store) -> None:
+    """Whether there is anything to repair or not: a slip of the pen is found the first time."""
+    chat = store.conversation("alice")
+    wrong: Any = "openai"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"shape='openai': .*\"responses\" or \"anthropic\""):
+            chat.window(shape=wrong)
+        with pytest.raises(ValueError, match=r"repair='openai': .*\"stub\", \"drop\" or \"raise\""):
+            chat.window(repair=wrong)
+        chat.append(user("1"))
 
 
 def test_nothing_gives_an_empty_window(store: Store) -> None:
@@ -659,7 +753,7 @@ def test_a_huge_message_is_not_counted_to_its_end(store: Store) -> None:
         return exact(text)
 
     counter._text = text
-    assert chat.window(max_tokens=1000, count=counter) == [user("Hello.")]
+    assert chat.window(max_tokens=1000, count=counter)[1:] == [user("Hello.")]
     assert max(seen) < 20_000
 
 
@@ -691,7 +785,7 @@ def test_it_reads_no_more_of_a_long_conversation_than_of_a_short_one(store: Stor
         for start in range(0, length, 2):
             chat.append(user(f"{start:08}" * 20), bot(f"{start + 1:08}" * 20))
         counting = Counting(store.backend)
-        assert len(chat.window(max_tokens=800)) == 1 + 18
+        assert len(chat.window(max_tokens=750, count=quarter)) == 1 + 18
         reads.append((counting.calls, counting.records))
     assert reads[0] == reads[1]
     assert reads[1][1] <= 8 + 2 * 9
@@ -715,12 +809,12 @@ def test_pins_and_a_summary_cost_a_read_each(store: Store) -> None:
         chat.append(system("s"), user("first"), pin=True)
         for start in range(0, length, 2):
             chat.append(user(f"{start:08}" * 20), bot(f"{start + 1:08}" * 20))
-        chat.compact(lambda messages: f"{len(messages)} messages", keep_tokens=6_000)
+        chat.compact(lambda found: f"{len(found)} messages", keep_tokens=6_000, count=quarter)
         chat.append(*(user(f"{n:08}" * 20) for n in range(10)), pin=True)
         for start in range(0, length, 2):
             chat.append(user(f"{start:08}" * 20), bot(f"{start + 1:08}" * 20))
         counting = Counting(store.backend)
-        found = chat.window(max_tokens=1_500)
+        found = chat.window(max_tokens=1_500, count=quarter)
         assert "messages" in found[1]["content"]
         assert user("first") in found
         reads.append((counting.calls, counting.records))

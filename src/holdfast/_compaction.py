@@ -110,18 +110,18 @@ class Compactor:
         if not keep_system:
             front = Front([], front.summary, front.pins)
         window = Window(budget, rule=rule, shape=shape, look=notes.look)
-        for item in front.opening:
-            window.keep(item, "The system message")
-        summary = None if front.summary is None else front.summary.message
-        if summary is not None:
-            window.keep((0, summary), "The summary")
-        in_front = dict(front.opening)
-        for item in front.pins:
-            if item[0] not in in_front:
-                window.pin(item)
+        _put(front, window)
         size = _page(head, budget)
         await self._said.newest_first(window.take, size, after=front.after(marks), see=notes.see)
         return window.view(), notes
+
+    async def check(self, message: dict[str, Any], budget: Budget) -> None:
+        """`WindowTooSmall` if *message*, said now, would not fit with what stands in front."""
+        window = Window(budget)
+        head = await self._journal.head()
+        if head is not None:
+            _put(await self._fronts.of(head), window)
+        window.keep((0, message), "This message, which was not stored,")
 
     async def run(
         self, steps: Sequence[Step], *, keep: int, count: Any, over: int | None = None
@@ -225,6 +225,19 @@ class Compactor:
             await self._journal.append((SHORTENED, {"upto": upto, "most": most}))
 
 
+def _put(front: Front, window: Window) -> None:
+    """Put what is in *front* into *window*."""
+    for item in front.opening:
+        window.keep(item, "The system message")
+    summary = None if front.summary is None else front.summary.message
+    if summary is not None:
+        window.keep((0, summary), "The summary")
+    in_front = dict(front.opening)
+    for item in front.pins:
+        if item[0] not in in_front:
+            window.pin(item)
+
+
 def _cut(items: list[Item], budget: Budget) -> tuple[int, int]:
     """How many of *items* have to go so that the rest is in *budget*, and what all of them take.
 
@@ -258,5 +271,7 @@ def _page(head: Head, budget: Budget) -> int:
     """How many records a window will take, by a guess: two messages each, of the usual size."""
     if budget.max_tokens is None:
         return budget.max_messages or 100
-    usual = max(1, head.size // max(1, head.seq - head.floor)) / tokens.BYTES_PER_TOKEN
+    estimated = not getattr(budget.count, "exact", True)
+    size = tokens.ESTIMATED_BYTES if estimated else tokens.BYTES_PER_TOKEN
+    usual = max(1, head.size // max(1, head.seq - head.floor)) / size
     return min(budget.places, int(budget.room / usual * 0.6) + 4)

@@ -4,6 +4,10 @@ Messages come newest first, and no more of them than are needed. They are cut on
 most are one message; from a tool call to the last of its results is one, however many calls are
 made at once and whatever was said meanwhile; and so is, in items of OpenAI's Responses, all that
 the model said and called after one thought.
+
+The first unit that does not fit ends a window that is half full. Where it is not, that unit takes
+over half of it by itself: it alone is left out, words that say so stand in its place, and older
+ones go on. Otherwise one large message would hide all that was said before it.
 """
 
 from __future__ import annotations
@@ -36,6 +40,11 @@ __all__ = ["Budget", "Units", "View", "Window"]
 #: that are made at once count as one, and their results not at all. A result further off counts as
 #: one without a call: looking for that must not mean reading all.
 REACH = 64
+
+#: How many units may be left out amid others: each is read, and all of it for nothing.
+OMITTED = 8
+#: What a model reads in their place.
+TOO_LARGE = "[holdfast: {} left out here, being too large to be shown with the rest.]"
 
 _PLAIN = ("role", "content")
 _SPEAKERS = ("user", "assistant", "system", "developer")
@@ -125,7 +134,7 @@ class Budget:
     def __init__(
         self,
         max_tokens: int | None,
-        max_messages: int | None,
+        max_messages: int | None = None,
         count: Count | str | None = None,
         *,
         reserve: int = 0,
@@ -181,7 +190,7 @@ def _check(name: str, value: object) -> None:
 
 
 class View(Struct, frozen=True):
-    """A window: its messages, what was wrong in the history, and whether older ones were left."""
+    """A window: its messages, what was wrong in the history, and whether any were left out."""
 
     messages: list[dict[str, Any]]
     repairs: list[tuple[int, Repair]]
@@ -207,6 +216,8 @@ class Window:
         self._pins: dict[int, dict[str, Any]] = {}
         self._taken: list[list[Item]] = []  # units, newest first
         self._used = self._number = 0
+        self._front_used = self._standing = 0  # of that, what stays in front: tokens and messages
+        self._omitted = 0
         self._units = Units()
         self._idle = True  # no unit is begun
         self._plain = shape is None  # so far there is nothing to repair
@@ -226,6 +237,7 @@ class Window:
         self._plain = self._plain and is_plain(message)
         self._used += self._budget.cost(message)
         self._number += 1
+        self._front_used, self._standing = self._used, self._number
         if not self._budget.allows(self._used, self._number):
             raise self._budget.too_small(what)
 
@@ -250,8 +262,7 @@ class Window:
             self._used, self._number = used, number
             self._taken.append([(position, message)])
             return True
-        self._full = not self._fits([(position, message)])
-        return False
+        return self._add([[(position, message)]])
 
     def _add(self, units: Iterable[list[Item]]) -> bool:
         for unit in units:
@@ -272,7 +283,19 @@ class Window:
             return True
         if not any(map(self._is_shown, self._taken)):
             raise self._too_small()
-        return False
+        return self._omits(unit)
+
+    def _omits(self, unit: list[Item]) -> bool:
+        """Leave *unit* out, and no other, if the window is not half full without it."""
+        budget, marker = self._budget, _omission(unit)
+        used, number = self._used + budget.cost(marker), self._number + 1
+        early = budget.allows(2 * self._used - self._front_used, 2 * self._number - self._standing)
+        if not early or self._omitted == OMITTED or not budget.allows(used, number):
+            return False
+        self._used, self._number = used, number
+        self._omitted += 1
+        self._taken.append([(0, marker)])
+        return True
 
     def _is_shown(self, unit: list[Item]) -> bool:
         return not all(map(self._units.is_lost, unit))
@@ -283,7 +306,7 @@ class Window:
     def view(self) -> View:
         """What was taken, oldest first, such that a model takes it."""
         self._add(self._units.rest())
-        cut = self._full
+        cut = self._full or self._omitted > 0
         if self._plain:
             return View([message for _, message in self._items()], [], cut)
         while True:
@@ -306,6 +329,14 @@ class Window:
         messages = [message for _, message in items]
         done = repair(messages, self._rule, shape=self._shape, keep_open=True)
         return done.messages, [(items[found.index][0], found) for found in done.repairs]
+
+
+def _omission(unit: list[Item]) -> dict[str, Any]:
+    """What stands in place of *unit*; the user's, as a summary is: a record, and no instruction."""
+    last, first = unit[0][0], unit[-1][0]
+    what = f"{len(unit):,} messages (positions {first} to {last}) were"
+    what = f"a message (position {first}) was" if len(unit) == 1 else what
+    return {"role": "user", "content": TOO_LARGE.format(what)}
 
 
 def is_plain(message: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ from holdfast.codec import convert, plain
 from holdfast.errors import Conflict, ConversationNotFound, InvalidMessage
 from holdfast.ids import check_ttl
 from holdfast.journal import PAGE, Lasting, about
+from holdfast.messages.repair import check_terms
 from holdfast.messages.repair import repair as repaired
 
 if TYPE_CHECKING:
@@ -45,12 +46,15 @@ if TYPE_CHECKING:
 
     from holdfast._compaction import Step
     from holdfast._conversation.transcript import Item
+    from holdfast._conversation.typed import Messages
     from holdfast.journal import AsyncJournal
     from holdfast.messages.repair import Rule
     from holdfast.messages.shape import Shape
     from holdfast.tokens import Count
 
     Message = Mapping[str, Any]
+
+R = TypeVar("R")
 
 __all__ = [
     "CHUNK",
@@ -177,6 +181,33 @@ class AsyncConversation(Lasting):
         """
         return await self._writer.pop()
 
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: None = None,
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: type[R],
+    ) -> list[R]: ...
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: Any,
+    ) -> list[Any]: ...
     async def messages(
         self,
         *,
@@ -257,7 +288,8 @@ class AsyncConversation(Lasting):
         not at all. *count* is the model's name, or a function that says how many tokens a message
         takes; without it they are estimated (see `holdfast.tokens`). *tools* count too, and
         *reserve* tokens are left for the reply. `WindowTooSmall` if the newest message, with what
-        belongs to it, is over the budget by itself.
+        belongs to it, is over the budget by itself. An older one that takes over half of the budget
+        and does not fit is left out alone: words stand in its place, and older ones go on.
 
         A call that has no result, or the reverse, is made such that a model takes it, by the rule
         *repair*: ``"stub"`` answers it with words that say so, ``"drop"`` leaves it out,
@@ -267,6 +299,7 @@ class AsyncConversation(Lasting):
 
         Reads from the end, and no further than it must.
         """
+        check_terms(repair, shape)
         steps = [] if compact is None else steps_of(compact)
         if steps and max_tokens is None:
             msg = "window(compact=…) needs max_tokens, to know when there is too much."
@@ -399,7 +432,7 @@ class Conversation(Face[AsyncConversation]):
     repairs = blocking(AsyncConversation.repairs)
     compact = blocking(AsyncConversation.compact)
     summaries = blocking(AsyncConversation.summaries)
-    messages = blocking(AsyncConversation.messages)
+    messages: Messages = cast("Any", blocking(AsyncConversation.messages))
     items = blocking(AsyncConversation.items)
     last = blocking(AsyncConversation.last)
     length = blocking(AsyncConversation.length)

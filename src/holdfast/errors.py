@@ -62,11 +62,13 @@ Adapters have some of their own, all of them below `HoldfastError`.
 Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
 Some things are worth a warning: a `DurabilityWarning`, for a store that may forget what it
 acknowledged; an `EffectsWarning`, for a past that is taken up again though its effects are out; a
-`ChangedWarning`, for a state that is loaded into an agent which is not the one that saved it.
+`ChangedWarning`, for a state that is loaded into an agent which is not the one that saved it; an
+`EstimateWarning`, for tokens that are estimated and could be counted.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -85,6 +87,7 @@ __all__ = [
     "DurabilityWarning",
     "EffectsWarning",
     "EmbeddingFailed",
+    "EstimateWarning",
     "Fenced",
     "GoalMismatch",
     "HoldfastError",
@@ -149,6 +152,10 @@ class DurabilityWarning(UserWarning):
 
 class EffectsWarning(UserWarning):
     """A task goes back to a point after which it has had effects, and may have them again."""
+
+
+class EstimateWarning(UserWarning):
+    """Tokens are estimated that could be counted, if a package was there."""
 
 
 class ChangedWarning(UserWarning):
@@ -453,6 +460,14 @@ class EmbeddingFailed(HoldfastError, RuntimeError):
 
 class NotLoaded(HoldfastError, LookupError):
     """A large result is kept apart, and this face loads nothing by itself."""
+
+
+def outside() -> int:
+    """How far up the stack the user's own line is, for a warning about it."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 - the only way there is
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from holdfast._state.words import told
 from holdfast._state.writing import Writer
 from holdfast.backends.base import UNSET, Head, UnsetType
 from holdfast.codec import convert, fresh
-from holdfast.errors import ChangedWarning, Conflict, StateChanged
+from holdfast.errors import ChangedWarning, Conflict, StateChanged, outside
 from holdfast.ids import check_ttl
 from holdfast.journal import Lasting, about
 from holdfast.migrations import check_version
@@ -201,7 +201,7 @@ class AsyncState(Lasting):
         if on_change == "warn":
             import warnings  # noqa: PLC0415 - rarely needed
 
-            warnings.warn(ChangedWarning(msg), stacklevel=_outside())
+            warnings.warn(ChangedWarning(msg), stacklevel=outside())
         return document
 
     async def at(self, when: int | datetime, *, as_: Any = None, migrate: bool = True) -> Any:
@@ -438,14 +438,6 @@ def _check_on_change(on_change: Any) -> None:
     if not callable(on_change) and on_change not in ("warn", "raise", "ignore"):
         msg = f'on_change is "warn", "raise", "ignore" or a function, not {on_change!r:.80}.'
         raise ValueError(msg)
-
-
-def _outside() -> int:
-    """How far up the stack the user's own line is: another number for each face."""
-    frame, level = sys._getframe(1), 1  # noqa: SLF001 - the only way there is
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _plain_fingerprint(fingerprint: Any, codec: Any) -> dict[str, Any] | None:

@@ -49,6 +49,9 @@ SUMMARISED = (
 )
 #: And where a tool's output was shortened.
 CUT = "… [holdfast: {:,} of {:,} characters of this output are left out here]"
+#: How long that can become. What is longer than it should be by no more is left as it is: it may
+#: have been shortened before.
+LONGEST_CUT = len(CUT.format(10**9, 10**9))
 
 
 class Summary(Struct, frozen=True):
@@ -174,7 +177,7 @@ def _cut_result(block: Any, most: int) -> Any:
 def _cut(value: Any, most: int) -> Any:
     """Text cut short, also where it lies in parts."""
     if isinstance(value, str):
-        if len(value) <= most + len(CUT):
+        if len(value) <= most + LONGEST_CUT:
             return value
         return value[:most] + CUT.format(len(value) - most, len(value))
     return _each(_cut_part, value, most) if isinstance(value, list) else value

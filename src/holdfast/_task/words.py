@@ -78,7 +78,10 @@ def single(error: BaseException) -> list[BaseException]:
 
 def described(error: object) -> str:
     """An *error* in a line that can be stored."""
-    found = str(error)
+    try:
+        found = str(error)
+    except Exception:  # noqa: BLE001 - an error of the user's, which cannot tell of itself
+        found = ""
     if isinstance(error, BaseException):
         found = f"{type(error).__name__}: {found}".removesuffix(": ")
     return found.encode(errors="backslashreplace").decode()  # file names may have half a character

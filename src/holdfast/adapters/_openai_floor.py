@@ -8,18 +8,21 @@ not come to its end.
 from __future__ import annotations
 
 import hashlib
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
 from holdfast._conversation.transcript import MESSAGE, Transcript
 from holdfast.adapters._openai_wire import Call, calls_in, text_of
-from holdfast.errors import Conflict, IdReused, LeaseHeld, besides
+from holdfast.errors import Conflict, IdReused, InvalidMessage, LeaseHeld, besides
 from holdfast.leases import Hold, Keeper
 from holdfast.messages import results_of
 from holdfast.messages.shape import role_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from holdfast.conversation import AsyncConversation
@@ -27,7 +30,18 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-__all__ = ["BEGUN", "CUT", "CUT_OFF", "DROPPED", "PIECE", "REQUEST", "Floor", "Turn", "is_question"]
+__all__ = [
+    "BEGUN",
+    "CUT",
+    "CUT_OFF",
+    "DROPPED",
+    "PIECE",
+    "REQUEST",
+    "Floor",
+    "Reader",
+    "Turn",
+    "is_question",
+]
 
 # Entry types of a chat, beside those of the conversation.
 REQUEST = "request"  # what is known about the reply before it: model, usage, how long it took
@@ -119,6 +133,27 @@ def is_question(message: Message) -> bool:
     return message.get("role") == "user" and not results_of(message)
 
 
+class Reader:
+    """Who goes on with a stream: the task or thread that last did; nobody, once it is let go."""
+
+    def __init__(self) -> None:
+        self.who: object = None
+
+    def is_here(self) -> None:
+        """The one who calls this."""
+        self.who = _caller()
+
+
+def _caller() -> object:
+    """The task that is running, or where there is none the thread."""
+    import asyncio  # noqa: PLC0415 - sync programs have it from openai only
+
+    try:
+        return asyncio.current_task() or threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
 class Floor:
     """A conversation while one of those who use it has the right to speak.
 
@@ -133,34 +168,57 @@ class Floor:
         *,
         lease: float,
         wait: float,
-        streams: set[Floor],
-        streaming: bool = False,
+        others: set[Floor],
+        reader: Reader | None = None,
     ) -> None:
         self._conversation = conversation
         self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
         self._port = self._journal._port  # noqa: SLF001
         self._hold = Hold(self._port, keeper, self._journal.key, lease, agent="a chat")
         self._wait = wait
-        self._streams = streams  # those of the same chat that are not at their end
-        self._streaming = streaming
+        self._others = others  # of the same chat, who speak just now
+        self._reader = reader or Reader()
+        self._streams = reader is not None
+        self._tools: set[object] = set()  # the tasks or threads in which tools run
 
     async def __aenter__(self) -> Self:
-        """Wait for the right to speak; `LeaseHeld`, if that takes too long."""
+        """Wait for the right to speak; `LeaseHeld`, if that takes too long, or for ever."""
+        caller, others = _caller(), tuple(self._others)  # which other threads change
+        tool = any(caller in floor._tools for floor in others)  # noqa: SLF001 - one of us
+        reads = any(floor._reader.who == caller for floor in others)  # noqa: SLF001
         try:
-            await self._hold.take(self._wait)
+            # Whoever has it himself cannot let go of it while he waits here.
+            await self._hold.take(0 if tool or reads else self._wait)
         except LeaseHeld as held:
-            raise (self._still_open(held) if self._streams else held) from None
-        if self._streaming:
-            self._streams.add(self)
+            why = self._why(tool=tool)
+            raise LeaseHeld(why, held.holder, held.until, held.epoch) if why else held from None
+        self._others.add(self)
         return self
 
-    def _still_open(self, held: LeaseHeld) -> LeaseHeld:
-        msg = (
-            f"A stream of this chat in {self._conversation.id!r} is still open, and one speaks at "
-            "a time. Read it to its end, or close it: with chat.stream(…) as pieces, or "
-            "pieces.close()."
-        )
-        return LeaseHeld(msg, held.holder, held.until, held.epoch)
+    def _why(self, *, tool: bool) -> str | None:
+        """What there is to say of those of the same chat that keep us from speaking."""
+        where = repr(self._conversation.id)
+        if tool:
+            return (
+                f"This chat in {where} is running this tool, and what that says here would have "
+                "to wait for its own end. Let it return that, or say it in another conversation."
+            )
+        if any(floor._streams for floor in tuple(self._others)):  # noqa: SLF001 - one of us
+            return (
+                f"A stream of this chat in {where} is still open, and one speaks at a time. Read "
+                "it to its end, or close it: with chat.stream(…) as pieces, or pieces.close()."
+            )
+        return None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While a tool runs here, which cannot speak in the chat that runs it."""
+        caller = _caller()
+        self._tools.add(caller)
+        try:
+            yield
+        finally:
+            self._tools.discard(caller)
 
     async def __aexit__(
         self,
@@ -169,7 +227,7 @@ class Floor:
         trace: TracebackType | None,
     ) -> None:
         """Let others speak."""
-        self._streams.discard(self)
+        self._others.discard(self)
         with besides(error, f"{self._conversation!r} could not be let go"):
             await self._hold.let_go()
 
@@ -215,8 +273,21 @@ class Floor:
         """What was said since the user last spoke."""
         turn, entries = await self._since()
         for entry in entries:
-            turn.take(*entry)
+            self._take(turn, *entry)
         return turn
+
+    def _take(self, turn: Turn, position: int, kind: str, body: Any) -> None:
+        """Add an entry to *turn*. It may be of somebody else: an import, or a program of theirs."""
+        try:
+            turn.take(position, kind, body)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error!s:.80}".rstrip(".")
+            msg = (
+                f"Entry {position} of conversation {self._conversation.id!r} is none that a chat "
+                f"can go on from: a {kind} without what belongs to it ({why}). Nothing was "
+                "changed. Take it back with pop(), or put others in its place with replace(…)."
+            )
+            raise InvalidMessage(msg) from error
 
     async def turn_at(self, position: int) -> Turn:
         """What came of what was asked at *position*, up to the model's answer.
@@ -229,7 +300,7 @@ class Floor:
                 if turn.answered:
                     return turn
                 continue
-            turn.take(at, kind, body)
+            self._take(turn, at, kind, body)
             # It stands behind the last message of a reply. Amid them nobody can tell.
             if kind == REQUEST and turn.answered:
                 return turn

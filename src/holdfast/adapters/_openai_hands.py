@@ -144,12 +144,15 @@ class Hands:
                 entries.append((BEGUN, {"calls": [call.id]}))
             if entries:
                 await floor.write(*entries)
-            entries = [(MESSAGE, call.answered(await self._outcome(call)))]
+            with floor.running():
+                entries = [(MESSAGE, call.answered(await self._outcome(call)))]
         if entries:
             await floor.write(*entries)
 
     async def _one(self, floor: Floor, call: Call) -> None:
-        await floor.write((MESSAGE, call.answered(await self._outcome(call))))
+        with floor.running():
+            outcome = await self._outcome(call)
+        await floor.write((MESSAGE, call.answered(outcome)))
 
     async def _outcome(self, call: Call) -> str:
         """What the model is told: the result, or what went wrong, as data."""
@@ -169,6 +172,9 @@ class Hands:
         except Exception as error:
             if error is not heard.raised and not isinstance(error, StepTimedOut):
                 raise
+            if heard.returned:
+                # A model that took this for a failure would do it again.
+                return _error(f"{call.name} has run, but what it returned cannot be told: {error}")
             return _error(described(error))
 
     async def _perform(
@@ -204,6 +210,7 @@ class _Heard:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.raised: Exception | None = None
+        self.returned = False
         self._function = function
         awaits = inspect.iscoroutinefunction(function)
         self.function: Callable[..., Any] = self._awaited if awaits else self._called
@@ -211,17 +218,24 @@ class _Heard:
     def _called(self, **arguments: Any) -> Any:
         try:
             result = self._function(**arguments)
-            return result if hasattr(result, "__await__") else plain(result, "result")
+            return result if hasattr(result, "__await__") else self._plain(result)
+        except StopIteration as error:  # which no coroutine lets through
+            self.raised = RuntimeError("the tool raised StopIteration")
+            raise self.raised from error
         except Exception as error:
             self.raised = error
             raise
 
     async def _awaited(self, **arguments: Any) -> Any:
         try:
-            return plain(await self._function(**arguments), "result")
+            return self._plain(await self._function(**arguments))
         except Exception as error:
             self.raised = error
             raise
+
+    def _plain(self, result: Any) -> Any:
+        self.returned = True
+        return plain(result, "result")
 
 
 def _effect(tool: Tool) -> How | None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast._faces import Face, blocking, drive
 from holdfast.adapters._openai_floor import PIECE
+from holdfast.adapters._openai_wire import sound
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from holdfast._faces import Port
-    from holdfast.adapters._openai_floor import Floor
+    from holdfast.adapters._openai_floor import Floor, Reader
     from holdfast.adapters._openai_reply import Reply
     from holdfast.adapters._openai_wire import Assembly, Said
 
@@ -41,6 +42,7 @@ class Live:
         self._assembly = assembly
         self._started = self._stored_at = started
         self._unstored: list[str] = []
+        self._half = ""  # of a character, whose other half is to come
         self._stored = False
         self._whole: Said | None = None
         self.seconds = 0.0
@@ -51,12 +53,21 @@ class Live:
         event = await self._port.ask(following, self._events, None)
         if event is None:
             return None
-        piece = self._assembly.take(event)
+        piece = self._joined(self._assembly.take(event))
         if piece:
             self._unstored.append(piece)
             if self._due():
                 await self._store()
         return piece
+
+    def _joined(self, piece: str) -> str:
+        """*piece*, without the half of a character at its end, which goes with the next one."""
+        if not piece:
+            return ""
+        piece = self._half + piece
+        cut = "\ud800" <= piece[-1] <= "\udbff"
+        self._half = piece[-1] if cut else ""
+        return str(sound(piece[:-1] if cut else piece))
 
     def _due(self) -> bool:
         late = time.monotonic() - self._stored_at >= PIECE_SECONDS
@@ -96,10 +107,13 @@ class AsyncReplyStream:
     To leave it early, close it: ``async with chat.stream(…) as pieces``, or `close`.
     """
 
-    def __init__(self, pieces: AsyncGenerator[str, None], done: list[Reply]) -> None:
+    def __init__(
+        self, pieces: AsyncGenerator[str, None], done: list[Reply], reader: Reader
+    ) -> None:
         # The generator must not know us: a stream that nobody holds any more is closed at once.
         self._pieces = pieces
         self._done = done
+        self._reader = reader
 
     @property
     def reply(self) -> Reply | None:
@@ -110,6 +124,7 @@ class AsyncReplyStream:
         return self
 
     async def __anext__(self) -> str:
+        self._reader.is_here()
         return await anext(self._pieces)
 
     async def close(self) -> None:
@@ -121,6 +136,10 @@ class AsyncReplyStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        # Its loop is about to close it: others wait for that.
+        self._reader.who = None
 
 
 class ReplyStream(Face[AsyncReplyStream]):

@@ -30,6 +30,7 @@ __all__ = [
     "Wire",
     "as_sent",
     "calls_in",
+    "sound",
     "text_of",
 ]
 
@@ -414,6 +415,22 @@ def text_of(message: Mapping[str, Any], key: str = "text") -> str:
     parts = content if isinstance(content, list) else []
     found = [part.get(key) for part in parts if isinstance(part, dict)]
     return "".join(text for text in found if isinstance(text, str))
+
+
+def sound(value: Any) -> Any:
+    """*value* with every character of its texts whole: halves are joined, one alone is replaced.
+
+    There are servers that cut an emoji in two. The reply is paid for; it must be storable.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, dict):
+        return {key: sound(item) for key, item in value.items()}
+    return [sound(item) for item in value] if isinstance(value, list) else value
 
 
 WIRES: dict[str, Wire] = {"chat": ChatWire(), "responses": ResponsesWire()}

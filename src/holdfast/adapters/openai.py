@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from holdfast import tokens
 from holdfast._conversation.transcript import MESSAGE
 from holdfast._faces import HopPort, blocking, faced
+from holdfast._window import Budget
 from holdfast.adapters._openai_floor import (
     BEGUN,
     CUT,
     CUT_OFF,
     REQUEST,
     Floor,
+    Reader,
     Turn,
     is_question,
 )
@@ -34,7 +36,7 @@ from holdfast.adapters._openai_hands import Hands
 from holdfast.adapters._openai_reply import Made, Reply, Request, Usage, sum_of
 from holdfast.adapters._openai_stream import AsyncReplyStream, Live, ReplyStream, StreamCut
 from holdfast.adapters._openai_tools import Tool, tool, toolbox
-from holdfast.adapters._openai_wire import WIRES, Call, ModelFailed, Said, as_sent
+from holdfast.adapters._openai_wire import WIRES, Call, ModelFailed, Said, as_sent, sound
 from holdfast.codec import plain
 from holdfast.conversation import AsyncConversation, Conversation
 from holdfast.errors import CallsInDoubt, HoldfastError, InvalidMessage, MissingExtra
@@ -102,10 +104,7 @@ class AsyncChat:
         **params: Any,
     ) -> None:
         if not isinstance(conversation, AsyncConversation):
-            msg = (
-                f"A chat is about a conversation: store.conversation(…), not {conversation!r:.80}."
-            )
-            raise TypeError(msg)
+            raise _no_conversation(conversation)
         if api not in WIRES:
             raise ValueError(f'api is "chat" or "responses"; not {api!r}.')
         if repair not in ("stub", "drop", "raise"):
@@ -128,7 +127,7 @@ class AsyncChat:
         self._repair: Rule = repair
         self._max_rounds = max_rounds
         self._keeper = Keeper(self._port.backend)
-        self._streams: set[Floor] = set()
+        self._speaking: set[Floor] = set()
         self._lease = check_seconds(lease, "lease")
         self._wait = wait
         self._params = _checked(params)
@@ -169,7 +168,9 @@ class AsyncChat:
         What has come is stored once in a while. Without *content* it is `resume` in pieces.
         """
         done: list[Reply] = []
-        return AsyncReplyStream(self._stream(done, content, id, _checked(params)), done)
+        reader = Reader()
+        pieces = self._stream(reader, done, content, id, _checked(params))
+        return AsyncReplyStream(pieces, done, reader)
 
     async def resolve(self, call_id: str, result: Any) -> None:
         """Say what came of a tool call that is in doubt."""
@@ -180,14 +181,14 @@ class AsyncChat:
                     return
         raise ValueError(f"No tool call {call_id!r} is waiting for a result.")
 
-    def _floor(self, *, streaming: bool = False) -> Floor:
+    def _floor(self, reader: Reader | None = None) -> Floor:
         return Floor(
             self.conversation,
             self._keeper,
             lease=self._lease,
             wait=self._wait,
-            streams=self._streams,
-            streaming=streaming,
+            others=self._speaking,
+            reader=reader,
         )
 
     async def _unanswered(self, floor: Floor) -> bool:
@@ -204,6 +205,10 @@ class AsyncChat:
         turn = await floor.turn()
         if id is None and turn.asked == message and not turn.answered:
             return None
+        if self._max_tokens is not None:
+            # Before it is stored: nobody could ever answer it, and later windows would go round it.
+            compactor = self.conversation._compactor  # noqa: SLF001 - that makes the windows
+            await compactor.check(message, Budget(count=self._count, **self._budget()))
         await self._leave(floor, turn)
         await floor.write((MESSAGE, message), id=id)
         return None
@@ -249,7 +254,7 @@ class AsyncChat:
 
     async def _keep(self, floor: Floor, said: Said, seconds: float) -> set[str]:
         """Store a reply and what it cost; the calls that are about to run are marked with it."""
-        entries: list[tuple[str, Any]] = [(MESSAGE, message) for message in said.messages]
+        entries: list[tuple[str, Any]] = [(MESSAGE, sound(message)) for message in said.messages]
         entries.append((REQUEST, said.about(seconds)))
         begun = self._hands.first(said.calls())
         if begun:
@@ -268,20 +273,23 @@ class AsyncChat:
 
     async def _body(self, params: dict[str, Any], **default: Any) -> dict[str, Any]:
         """The request, with as much of the conversation as fits beside what is always there."""
-        functions = self._hands.tools.values()
-        tools = [*self._wire.tools(functions), *self._hosted]
+        budget = self._budget()
         window = await self.conversation.window(
-            max_tokens=self._max_tokens,
-            reserve=self._reserve + self._told(),
-            count=self._count,
-            tools=tools,
-            repair=self._repair,
-            compact=self._compact,
+            **budget, count=self._count, repair=self._repair, compact=self._compact
         )
         body = self._wire.body(self._wire.shaped(window, self._repair), self._instructions)
-        if tools:
-            body["tools"] = tools
+        if budget["tools"]:
+            body["tools"] = budget["tools"]
         return {"model": self.model, **body, **default, **self._params, **params}
+
+    def _budget(self) -> dict[str, Any]:
+        """How much may be sent, and what is always sent beside the conversation."""
+        functions = self._hands.tools.values()
+        return {
+            "max_tokens": self._max_tokens,
+            "reserve": self._reserve + self._told(),
+            "tools": [*self._wire.tools(functions), *self._hosted],
+        }
 
     def _told(self) -> int:
         """The tokens of the instructions."""
@@ -292,10 +300,15 @@ class AsyncChat:
     # -- in pieces -----------------------------------------------------------------------------
 
     async def _stream(
-        self, done: list[Reply], content: Content | None, id: str | None, params: dict[str, Any]
+        self,
+        reader: Reader,
+        done: list[Reply],
+        content: Content | None,
+        id: str | None,
+        params: dict[str, Any],
     ) -> AsyncGenerator[str, None]:
         """The pieces of a reply; at their end, *done* has all of it."""
-        async with self._floor(streaming=True) as floor:
+        async with self._floor(reader) as floor:
             if content is None and not await self._unanswered(floor):
                 return
             known = None if content is None else await self._begin(floor, content, id)
@@ -409,6 +422,16 @@ def _message(content: Content) -> dict[str, Any]:
         )
         raise InvalidMessage(msg)
     return found
+
+
+def _no_conversation(given: object) -> TypeError:
+    if isinstance(given, Conversation):
+        msg = (
+            "An AsyncChat is about a conversation of an async store, and this is of another: open "
+            "the store with holdfast.open_async(), or use Chat with an OpenAI client."
+        )
+        return TypeError(msg)
+    return TypeError(f"A chat is about a conversation: store.conversation(…), not {given!r:.80}.")
 
 
 def _checked(params: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class HoldfastSession:
             return _unwrapped(await self._conversation.messages(last=limit))
         if self._max_tokens is not None:
             return _unwrapped(await self._window(self._max_tokens))
-        found = await self._conversation.messages()
+        found: list[Any] = await self._conversation.messages()
         kinds = {item.get("type") for item in found}
         if not (self._rule is None or kinds.isdisjoint(_OF_TOOLS) or _is_whole(found)):
             found = await self._conversation.messages(repair=self._rule)

@@ -61,14 +61,20 @@ def repair(
     >>> repair([{"role": "user", "content": "Pay."}, cut], "drop").messages
     [{'role': 'user', 'content': 'Pay.'}]
     """
-    if rule not in ("stub", "drop", "raise"):
-        msg = f'repair(rule={rule!r}): a rule is "stub", "drop" or "raise".'
-        raise ValueError(msg)
+    check_terms(rule, shape)
     mender = Mender(messages, shape or shape_of_all(messages), rule=rule, keep_open=keep_open)
     mended, repairs = mender.run()
     if rule == "raise":
         check(repairs)
     return Repaired([message for _, message in mended], repairs)
+
+
+def check_terms(rule: object, shape: object) -> None:
+    """`ValueError` if *rule* or *shape* is none of those that there are."""
+    if rule not in ("stub", "drop", "raise"):
+        raise ValueError(f'repair={rule!r}: a rule is "stub", "drop" or "raise".')
+    if shape not in (None, "chat", "responses", "anthropic"):
+        raise ValueError(f'shape={shape!r}: a shape is "chat", "responses" or "anthropic".')
 
 
 def check(repairs: list[Repair]) -> None:
