@@ -7,7 +7,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.base import Response
-from autogen_agentchat.messages import BaseChatMessage, MessageFactory, StructuredMessage
+from autogen_agentchat.messages import (
+    BaseChatMessage,
+    MessageFactory,
+    ModelClientStreamingChunkEvent,
+    StructuredMessage,
+)
 
 from holdfast.adapters._autogen_hooks import Hooks
 from holdfast.adapters._autogen_kept import KNOWN, NEW
@@ -63,7 +68,7 @@ class KeptAgent:
         if self._inside is asyncio.current_task():  # it asks itself
             return await self._on_messages(messages, cancellation_token)  # type: ignore[no-any-return]
         response = None
-        async for item in self.on_messages_stream(messages, cancellation_token):
+        async for item in self._stream(messages, cancellation_token, is_heard=False):
             response = item
         assert isinstance(response, Response)  # noqa: S101 - the last one always is
         return response
@@ -76,6 +81,14 @@ class KeptAgent:
             async for item in self._on_messages_stream(messages, cancellation_token):
                 yield item
             return
+        async with aclosing(self._stream(messages, cancellation_token, is_heard=True)) as items:
+            async for item in items:
+                yield item
+
+    async def _stream(
+        self, messages: Sequence[Any], cancellation_token: Any, *, is_heard: bool
+    ) -> AsyncGenerator[Any, None]:
+        """An answer in pieces; *is_heard*: whether somebody hears each as it comes."""
         keeping = self._keeping
         response: Response | None = None
         async with keeping.using():
@@ -83,14 +96,18 @@ class KeptAgent:
             run = keeping.begun
             if how == KNOWN:
                 response = self._known(run)
+                for item in response.inner_messages or ():
+                    yield item
             else:
                 given = [*keeping.unheard, *messages] if how == NEW else keeping.created(run.task)
                 async with aclosing(self._answered(given, cancellation_token)) as items:
                     async for item in items:
                         if isinstance(item, Response):
                             response = item
-                        else:
-                            yield item
+                            continue
+                        if is_heard and not isinstance(item, ModelClientStreamingChunkEvent):
+                            await keeping.flush()  # or another process might say something else
+                        yield item
         yield response
 
     async def _answered(
@@ -111,8 +128,11 @@ class KeptAgent:
                 answer = [*(response.inner_messages or ()), response.chat_message]
                 keeping.begun.said = [dict(message.dump()) for message in answer]
             await keeping.end()
-        except BaseException:
+        except BaseException as error:
             keeping.distrust()
+            cause = keeping.cause(error)
+            if cause is not error:
+                raise cause from None
             raise
         finally:
             self._inside = None

@@ -26,7 +26,7 @@ from holdfast.codec import fresh
 from holdfast.errors import CallsInDoubt, Conflict, HoldfastError, WrongState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from autogen_agentchat.messages import MessageFactory
 
@@ -85,7 +85,9 @@ class Keeping:
         self._dump = Dump(part.it)
         self._state: dict[str, Any] | None = None  # as AutoGen had it when the turn began
         self._beside: dict[str, Any] = {}
-        self._wanted = self._stored = 0  # how many changes of the log there were, and are durable
+        self.durable = 0  # how many changes of the log there were when it was last saved
+        self.turns = 0  # how many turns have ended, and are durable
+        self._news = asyncio.Event()  # for those who wait until a message may be put out
 
     @property
     def begun(self) -> Run:
@@ -245,13 +247,15 @@ class Keeping:
             self._state = await self._dump()
             # Copied, because some of it is still AutoGen's to change.
             self._beside = copied(await self.part.save())
-        self._stored = self._wanted
-        document = {**self._state, OURS: self._ours()}
+        upto, document = self.log.changes, {**self._state, OURS: self._ours()}
         try:
             await self.state.save(document, fingerprint=self._fingerprint)
         except Exception as error:
             self.trouble = error
             raise
+        self.durable = max(self.durable, upto)
+        self.turns += between
+        self.tell()
 
     def _ours(self) -> dict[str, Any]:
         found: dict[str, Any] = {"format": FORMAT}
@@ -272,12 +276,31 @@ class Keeping:
 
     async def flush(self) -> None:
         """Make the log durable; several who ask at once share a write."""
-        self._wanted += 1
-        mine = self._wanted
+        await self.secure(self.log.changes)
+
+    async def secure(self, upto: int) -> None:
+        """Make the log durable, if so many changes of it are not."""
+        if self.durable >= upto:
+            return
         await asyncio.sleep(0)
         async with self._writing:
-            if self._stored < mine:
+            if self.durable < upto:
                 await self._save(between=False)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a save, or for whatever else is told, that makes *condition* so."""
+        while not condition():
+            await self._news.wait()
+
+    def tell(self) -> None:
+        """Let those who wait look again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def cause(self, error: BaseException) -> BaseException:
+        """What a run has ended with, where AutoGen has made a text of it."""
+        found = self.log.refused or self.trouble
+        return found if found is not None and isinstance(error, RuntimeError) else error
 
     async def boundary(self) -> None:
         """A turn has ended, and nothing is under way."""

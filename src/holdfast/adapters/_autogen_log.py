@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Actor", "Doubt", "Log"]
 
+#: What is kept of a call that is a step: the task's id, and the step's name.
+_STEP = ("task", "step")
+
 
 class Doubt(Struct, frozen=True):
     """A tool call that was begun before a process ended, and nobody knows what came of it."""
@@ -36,15 +39,25 @@ class Log:
         self.note = note
         self.is_open = False
         self.turn = 0  # another number for every turn that begins or is broken off
-        self.refused: Exception | None = None  # why the store has not taken what a tool was to do
+        self.changes = 0  # how often anything was added to it
+        self.refused: Exception | None = None  # why the turn cannot go on
         self._actors: dict[str, Actor] = {}
 
     def actor(self, path: str) -> Actor:
         """Who sits at *path*."""
         return self._actors.setdefault(path, Actor(self, path))
 
+    def refuse(self, error: Exception) -> None:
+        """The turn cannot go on: the store has not taken a part of it, or its task stands still."""
+        if self.refused is None:
+            self.refused = error
+
+    def is_refused(self) -> bool:
+        """Whether the turn cannot go on."""
+        return self.refused is not None
+
     def check(self) -> None:
-        """Raise what the store has refused: the turn cannot go on."""
+        """Raise what the turn cannot go on for."""
         if self.refused is not None:
             raise self.refused
 
@@ -69,6 +82,15 @@ class Log:
     def __iter__(self) -> Iterator[Actor]:
         """Who has said or done anything."""
         return (actor for actor in self._actors.values() if actor.dump())
+
+    def steps(self) -> list[str]:
+        """The names of the steps that calls were begun as."""
+        return [
+            step["step"]
+            for actor in self._actors.values()
+            for step in map(actor.step, actor.calls)
+            if step
+        ]
 
     def doubt(self) -> None:
         """The turn was broken off."""
@@ -96,6 +118,7 @@ class Actor:
         self._heard = 0  # how many of the replies were given out since the turn began
         self._made: Counter[str] = Counter()
         self._doubtful: set[str] = set()
+        self.busy = 0  # how many of its tools are running
 
     def load(self, saved: dict[str, Any]) -> None:
         """What was stored. A call without a result is in doubt: who ran it is no more."""
@@ -130,6 +153,7 @@ class Actor:
         """The model has answered."""
         self.replies.append(reply)
         self._heard += 1
+        self.log.changes += 1
 
     # -- what tools did ----------------------------------------------------------------------------
 
@@ -145,21 +169,35 @@ class Actor:
         """Whether a process that is no more has begun it."""
         return key in self._doubtful
 
-    def begin(self, key: str, tool: str) -> None:
-        """The tool is about to run."""
-        self.calls.setdefault(key, {"tool": tool})
+    def begin(self, key: str, tool: str, step: dict[str, str]) -> None:
+        """The tool is about to run; *step* says as which of which task, if it is one."""
+        if key not in self.calls:
+            self.calls[key] = {"tool": tool, **step}
+            self.log.changes += 1
+
+    def step(self, key: str) -> dict[str, str]:
+        """Of which task a call that was begun is a step, and which; nothing, if it is none."""
+        call = self.calls.get(key, {})
+        return {name: call[name] for name in _STEP} if call.keys() >= set(_STEP) else {}
+
+    def take_back(self, key: str) -> None:
+        """A call that was begun is to be made again: it had no effect, or its step knows of it."""
+        if not self.step(key) and not self.is_doubtful(key):
+            self.calls.pop(key, None)
+            self.log.changes += 1
 
     def end(self, key: str, tool: str, result: Any) -> None:
         """What came of it."""
         self._doubtful.discard(key)
         self.calls[key] = {"tool": tool, "result": result}
+        self.log.changes += 1
 
     def doubts(self) -> list[Doubt]:
-        """The calls of which nobody knows what came."""
+        """The calls of which nobody knows what came; but of a step, its task decides."""
         return [
             Doubt(key.partition(":")[2], call["tool"], self.path)
             for key, call in self.calls.items()
-            if key in self._doubtful
+            if key in self._doubtful and not self.step(key)
         ]
 
     def resolve(self, call_id: str, result: str) -> bool:
@@ -177,7 +215,11 @@ class Actor:
 
         If it made no others with them, it is asked again. Tools in *again* just run again.
         """
-        gone = [key for key in self._doubtful if self.calls[key]["tool"] not in again]
+        gone = [
+            key
+            for key in self._doubtful
+            if self.calls[key]["tool"] not in again and not self.step(key)
+        ]
         found = [doubt for doubt in self.doubts() if doubt.tool not in again]
         for key in gone:
             del self.calls[key]

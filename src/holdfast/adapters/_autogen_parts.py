@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.agents import (
@@ -12,21 +13,24 @@ from autogen_agentchat.agents import (
     MessageFilterAgent,
     SocietyOfMindAgent,
 )
+from autogen_agentchat.base import Response
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import AgentId, SingleThreadedAgentRuntime
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
 from holdfast.adapters._autogen_counters import Counters
+from holdfast.adapters._autogen_hooks import Hooks
 from holdfast.adapters._autogen_recorded import (
     RecordedClient,
     RecordedExecutor,
     RecordedTools,
     recorded_tools,
 )
+from holdfast.adapters._autogen_tools import as_steps, halt_in, listen, runners_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from autogen_agentchat.messages import MessageFactory
 
@@ -102,6 +106,9 @@ class AgentPart(Part):
             self.parts["wrapped"] = part_of(it._wrapped_agent, self.below("wrapped"))
         # These have a model context, and do not save it.
         self._forgets = isinstance(it, (SocietyOfMindAgent, CodeExecutorAgent))
+        self._hooks = Hooks()
+        #: The id of the message that it last answered with.
+        self.answer: str | None = None
 
     async def _save(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -130,13 +137,51 @@ class AgentPart(Part):
         actor = log.actor(self.path)
         _record_client(self.it, log, self.path, lambda: "/" in self.path)
         if benches := self._benches():
-            self.it._workbench = [recorded_tools(bench, actor, again) for bench in benches]
+            steps = [as_steps(bench, self._hooks) for bench in benches]
+            self._listen(self, [])
+            self.it._workbench = [
+                recorded_tools(bench, actor, again, names)
+                for bench, names in zip(benches, steps, strict=True)
+            ]
         if isinstance(getattr(self.it, "_code_executor", None), CodeExecutor):
             executor = RecordedExecutor(self.it._code_executor, actor, again)
             self.it._code_executor = executor
+        self._actor = actor
+        self._answers = self._hooks.put(self.it, "on_messages_stream", self._answered)
+
+    def _listen(self, part: Part, known: list[Any]) -> None:
+        """Hear of what the tools of *part* raise, and those of agents that are tools of it."""
+        benches = part._benches() if isinstance(part, AgentPart) else []
+        for bench in benches:
+            if bench in known:  # two may be tools of each other
+                continue
+            known.append(bench)
+            listen(bench, self._hooks)
+            for runner in runners_in(bench):
+                for inner in part_of(runner):
+                    self._listen(inner, known)
+
+    async def _answered(self, messages: Any, cancellation_token: Any) -> AsyncGenerator[Any, None]:
+        """The agent's own answer; but when the turn cannot go on, it says no more."""
+        log = self._actor.log
+        try:
+            async with aclosing(self._answers(messages, cancellation_token)) as items:
+                async for item in items:
+                    if log.is_open and not self._actor.busy:  # other tools come to their end
+                        log.check()
+                    if isinstance(item, Response):
+                        self.answer = item.chat_message.id
+                    yield item
+        except Exception as error:
+            halt = halt_in(error)  # AutoGen may have made another error of it
+            if halt is not None and log.is_open:
+                log.refuse(halt)
+                raise halt from None
+            raise
 
     def release(self) -> None:
         super().release()
+        self._hooks.release()
         _release_client(self.it)
         if any(isinstance(bench, RecordedTools) for bench in self._benches()):
             self.it._workbench = [bench.inner for bench in self._benches()]

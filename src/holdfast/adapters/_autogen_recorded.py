@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from autogen_core.code_executor import CodeExecutor, CodeResult
@@ -14,6 +15,9 @@ from autogen_core.tools import (
 )
 from pydantic import TypeAdapter
 
+from holdfast._task.effects import opened
+from holdfast.adapters._autogen_tools import Calling, calling, halt_in, step_for
+from holdfast.errors import TaskNotOpen
 from holdfast.messages._stubs import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -122,11 +126,11 @@ class _Calls(_Recorded):
         self._again = again
 
     def _may_run(self, key: str, name: str) -> bool:
-        return name in self._again or not self.actor.is_doubtful(key)
+        return name in self._again or not self.actor.is_doubtful(key) or bool(self.actor.step(key))
 
-    async def _begin(self, key: str, name: str) -> None:
-        if name not in self._again:
-            self.actor.begin(key, name)
+    async def _begin(self, key: str, name: str, step: dict[str, str] | None = None) -> None:
+        if step or name not in self._again:
+            self.actor.begin(key, name, step or {})
             await self.actor.log.flush()
 
     def _note(self, call_id: str | None, name: str) -> None:
@@ -141,9 +145,18 @@ class _Calls(_Recorded):
 class RecordedTools(_Calls, Workbench):
     """A workbench. What a tool has done in this turn it does not do again.
 
-    AutoGen waits for ever for a call that raises. So what the store refuses is kept, and raised
-    when the model is next asked, or when the turn ends; until then no tool runs.
+    AutoGen waits for ever for a call that raises. So what the store refuses is kept, and so is what
+    says that a task stands still; it is raised when the agent next says anything, asks its model,
+    or when the turn ends; until then no tool runs.
+
+    *steps*: the names of those that are effects: steps of the task that is open.
     """
+
+    def __init__(
+        self, inner: Any, actor: Actor, again: frozenset[str], steps: frozenset[str]
+    ) -> None:
+        super().__init__(inner, actor, again)
+        self._steps = steps
 
     async def list_tools(self) -> Any:
         return await self.inner.list_tools()
@@ -160,45 +173,95 @@ class RecordedTools(_Calls, Workbench):
 
     async def _called(self, *call: Any) -> AsyncGenerator[Any, None]:
         """What a call comes to; its last piece is the result."""
-        name, _, _, call_id = call
-        if not self.actor.log.is_open:
+        actor, log = self.actor, self.actor.log
+        if not log.is_open:
             async for piece in self._run(*call):
                 yield piece
             return
-        key, turn = self.actor.key(call_id), self.actor.log.turn
-        known = self.actor.result(key)
+        key, turn = actor.key(call[3]), log.turn
+        known = actor.result(key)
         if known is not None:
             yield ToolResult.model_validate(known)
             return
-        result: Any = None
+        actor.busy += 1
+        try:
+            async for piece in self._made(key, *call):
+                yield piece
+        finally:
+            if log.turn == turn:
+                actor.busy -= 1
+
+    async def _made(self, key: str, *call: Any) -> AsyncGenerator[Any, None]:
+        """What a call comes to of which nothing is known."""
+        name, _, _, call_id = call
+        log, turn, result = self.actor.log, self.actor.log.turn, None
         if not self._may_run(key, name):
             result = _unknown(name)
             self._note(call_id, name)
-        elif await self._is_begun(key, name):
-            async for piece in self._run(*call):
-                if result is not None:
-                    yield result
-                result = piece
-        else:
+        elif await self._is_begun(key, name, call_id):
+            now = Calling(self.actor.step(key).get("step"))
+            calling.set(now)
+            try:
+                async for piece in self._run(*call):
+                    if result is not None:
+                        yield result
+                    result = piece
+            except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+                now.stop = now.stop or halt_in(error) or error
+            finally:
+                now.step = None
+            if now.stop is not None and log.turn == turn:
+                await self._stop(key, now.stop)
+                result = None
+        if result is None:
             yield _unknown(name)  # nobody hears of it
             return
-        if self.actor.log.turn == turn:  # else its run was cancelled meanwhile: it is in doubt
+        if log.turn == turn:  # else its run was cancelled meanwhile: it is in doubt
             try:
                 await self._end(key, name, result.model_dump(mode="json"))
             except Exception as error:  # noqa: BLE001 - `Log.check` raises it
-                self.actor.log.refused = error
+                log.refuse(error)
         yield result
 
-    async def _is_begun(self, key: str, name: str) -> bool:
+    async def _is_begun(self, key: str, name: str, call_id: str | None) -> bool:
         """Whether the store knows of it, as of all before it: else it must not run."""
         log = self.actor.log
-        if log.refused is None:
-            try:
-                await self._begin(key, name)
-            except Exception as error:  # noqa: BLE001 - `Log.check` raises it
-                self.actor.calls.pop(key, None)
-                log.refused = error
-        return log.refused is None
+        if log.is_refused():
+            return False
+        try:
+            await self._begin(key, name, self._step(key, name, call_id))
+        except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+            self.actor.take_back(key)
+            log.refuse(error)
+        else:
+            if log.is_refused():  # by another call, while the store was asked
+                await self._take_back(key)
+        return not log.is_refused()
+
+    async def _stop(self, key: str, error: Exception) -> None:
+        """End the run with *error*; if it says nothing about the tool, that is called again."""
+        self.actor.log.refuse(error)
+        if halt_in(error) is not None:
+            await self._take_back(key)
+
+    async def _take_back(self, key: str) -> None:
+        self.actor.take_back(key)
+        with suppress(Exception):  # then it is in doubt
+            await self.actor.log.flush()
+
+    def _step(self, key: str, name: str, call_id: str | None) -> dict[str, str]:
+        """Which step of which task the call is made as; nothing, if as none."""
+        known, task = self.actor.step(key), opened.get()
+        if not known:
+            return step_for(task, name, call_id, self.actor.log) if name in self._steps else {}
+        if name in self._steps and task is not None and task.id == known["task"]:
+            return known
+        msg = (
+            f"A call of {name!r} was begun as step {known['step']!r} of task {known['task']!r}, "
+            "which knows what became of it. Go on with the run where that task is open, and the "
+            "tool a holdfast.effect; or begin another run."
+        )
+        raise TaskNotOpen(msg)
 
     async def _run(self, *call: Any) -> AsyncGenerator[Any, None]:
         yield await self.inner.call_tool(*call)
@@ -243,6 +306,7 @@ class RecordedExecutor(_Calls, CodeExecutor):
     async def execute_code_blocks(self, code_blocks: Any, cancellation_token: Any) -> CodeResult:
         if not self.actor.log.is_open:
             return await self._run(code_blocks, cancellation_token)
+        self.actor.log.check()
         key = self.actor.key("code")
         known = self.actor.result(key)
         if known is not None:
@@ -271,10 +335,12 @@ class RecordedExecutor(_Calls, CodeExecutor):
         await self.inner.restart()
 
 
-def recorded_tools(inner: Any, actor: Actor, again: frozenset[str]) -> RecordedTools:
+def recorded_tools(
+    inner: Any, actor: Actor, again: frozenset[str], steps: frozenset[str]
+) -> RecordedTools:
     """What stands before the workbench *inner*."""
     kind = RecordedStream if isinstance(inner, StaticStreamWorkbench) else RecordedTools
-    return kind(inner, actor, again)
+    return kind(inner, actor, again, steps)
 
 
 def _unknown(name: str) -> ToolResult:

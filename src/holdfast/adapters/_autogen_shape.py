@@ -62,6 +62,8 @@ class Call(Struct):
     """A tool call of a turn that is not over."""
 
     tool: str
+    task: str = ""
+    step: str = ""
     result: Dumped | None = None
 
 

@@ -24,6 +24,8 @@ from autogen_core._message_handler_context import MessageHandlerContext
 
 from holdfast.adapters._autogen_hooks import Hooks
 from holdfast.adapters._autogen_kept import KNOWN, NEW, RESUMED
+from holdfast.adapters._autogen_parts import AgentPart
+from holdfast.adapters._autogen_tools import halt_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -44,6 +46,9 @@ class KeptTeam:
         self._next: Callable[[], Awaitable[None]] | None = None
         self._is_left = False  # whether nobody listens any more
         self._is_there = False  # whether the turn that begins is the one that was broken off
+        self._is_heard = False  # whether somebody hears what is said as it is
+        self._is_over = False  # whether nothing more will be said
+        self._due: dict[str, tuple[int, int | None]] = {}  # what messages wait for, by their ids
         self.hooks = Hooks()
         self._hook()
 
@@ -72,11 +77,11 @@ class KeptTeam:
     ) -> TaskResult:
         """As AutoGen's, and durable; without a task it goes on where it was broken off."""
         result = None
-        async for item in self.run_stream(
-            task=task,
-            cancellation_token=cancellation_token,
-            output_task_messages=output_task_messages,
-        ):
+        options = {
+            "cancellation_token": cancellation_token,
+            "output_task_messages": output_task_messages,
+        }
+        async for item in self._stream(task, options, is_heard=False):
             result = item
         assert isinstance(result, TaskResult)  # noqa: S101 - the last one always is
         return result
@@ -85,6 +90,18 @@ class KeptTeam:
         self, *, task: Any = None, cancellation_token: Any = None, output_task_messages: bool = True
     ) -> AsyncGenerator[Any, None]:
         """The same in pieces. What a run has put out before it was broken off comes again."""
+        options = {
+            "cancellation_token": cancellation_token,
+            "output_task_messages": output_task_messages,
+        }
+        async with aclosing(self._stream(task, options, is_heard=True)) as items:
+            async for item in items:
+                yield item
+
+    async def _stream(
+        self, task: Any, options: dict[str, Any], *, is_heard: bool
+    ) -> AsyncGenerator[Any, None]:
+        """A run in pieces; *is_heard*: whether somebody hears each as it comes."""
         keeping = self._keeping
         messages = _messages(task)
         result: TaskResult | None = None
@@ -94,12 +111,9 @@ class KeptTeam:
             before = keeping.created(run.said) if how != NEW else []
             for item in before:
                 yield item
-            options = {
-                "task": self._given(messages, how),
-                "cancellation_token": cancellation_token,
-                "output_task_messages": output_task_messages,
-            }
-            stream = _ended(run.reason) if how == KNOWN else self._driven(options)
+            self._is_heard = is_heard
+            given = {"task": self._given(messages, how), **options}
+            stream = _ended(run.reason) if how == KNOWN else self._driven(given)
             async with aclosing(stream) as items:
                 async for item in items:
                     if isinstance(item, TaskResult):
@@ -119,28 +133,67 @@ class KeptTeam:
 
     async def _driven(self, options: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """AutoGen's run, whose result comes when it is durable."""
-        self._next, self._is_left = None, False
+        self._next, self._is_left, self._is_over = None, False, False
+        self._due.clear()
         result: TaskResult | None = None
+        late: list[Any] = []
         try:
             async with aclosing(self._run_stream(**options)) as items:
                 async for item in items:
                     if isinstance(item, TaskResult):
                         result = item
-                    else:
-                        try:
+                        continue
+                    try:
+                        if late or not await self._is_durable(item):
+                            late.append(item)
+                        else:
                             yield item
-                        except GeneratorExit:
-                            self._is_left = True
-                            raise
+                    except (GeneratorExit, asyncio.CancelledError):
+                        self._is_left = True
+                        raise
             if result is not None and not self._part.is_steered:
                 self._keeping.begun.said = [dict(message.dump()) for message in result.messages]
             await self._keeping.end(result.stop_reason if result else None)
         except BaseException as error:
             self._keeping.distrust()
-            if self._keeping.trouble is not None and isinstance(error, RuntimeError):
-                raise self._keeping.trouble from None  # AutoGen has made a text of it
+            cause = self._keeping.cause(error)
+            if cause is not error:
+                raise cause from None
             raise
+        for item in late:
+            yield item
         yield result
+
+    async def _is_durable(self, message: Any) -> bool:
+        """Whether who goes on after a crash puts out *message* too; else it waits for the end.
+
+        What a member answers is durable with its turn, for which this waits; all else is made so.
+        """
+        keeping = self._keeping
+        if not self._is_heard or isinstance(message, ModelClientStreamingChunkEvent):
+            return True
+        changes, turns = self._due.pop(message.id, (keeping.log.changes, None))
+        if turns is None:
+            await keeping.secure(changes)
+            return True
+
+        def is_stored() -> bool:
+            return keeping.durable >= changes and keeping.turns >= turns
+
+        await keeping.until(lambda: self._is_over or is_stored())
+        return is_stored()
+
+    def _due_with(self, message: Any) -> tuple[int, int | None]:
+        """What has to be durable before *message* is put out: so much of the log, so many turns.
+
+        No turns: it is no member's answer, and need not wait for the turn that it is a part of.
+        """
+        keeping, part = self._keeping, self._part.parts.get(message.source)
+        if not isinstance(part, AgentPart) or part.answer != message.id:
+            return keeping.log.changes, None
+        # An answer that no model gave is nowhere until the turn has ended: a person's, for one.
+        recorded = bool(keeping.log.actor(part.path).dump())
+        return keeping.log.changes, keeping.turns + (not recorded)
 
     async def reset(self) -> None:
         """As AutoGen's, and durable."""
@@ -165,6 +218,7 @@ class KeptTeam:
                     break
                 if not self._is_there:
                     await self._keeping.boundary()
+                    await asyncio.sleep(0)  # who hears now what was said may leave
                 self._is_there = False
                 if self._is_left:
                     break
@@ -179,6 +233,8 @@ class KeptTeam:
             try:
                 await choose()
             except Exception as error:
+                if (halt := halt_in(error)) is not None:
+                    self._keeping.log.refuse(halt)
                 said = SerializableException.from_exception(error)
                 await manager._signal_termination_with_error(said)
                 raise
@@ -198,7 +254,11 @@ class KeptTeam:
         mute = isinstance(message, (GroupChatTermination, ModelClientStreamingChunkEvent))
         if run is not None and self._keeping.log.is_open and not mute:
             run.said.append(message.dump())
+            self._due[message.id] = self._due_with(message)
         await self._put(message)
+        if isinstance(message, GroupChatTermination):
+            self._is_over = True
+            self._keeping.tell()
 
     async def _heard(self) -> Any:
         """What AutoGen's run waits for; if the wait is cancelled, nobody listens any more."""

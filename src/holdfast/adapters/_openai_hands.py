@@ -12,17 +12,11 @@ from holdfast._faces import HopPort
 from holdfast._task.core import described
 from holdfast._task.effects import opened
 from holdfast._task.retry import How
+from holdfast._task.steps import NOT_THE_STEPS
 from holdfast.adapters._openai_floor import BEGUN, DROPPED
 from holdfast.adapters._openai_tools import BadArguments
 from holdfast.codec import plain
-from holdfast.errors import (
-    CallsInDoubt,
-    DeadlinePassed,
-    Fenced,
-    StepTimedOut,
-    TaskHalted,
-    TaskNotOpen,
-)
+from holdfast.errors import CallsInDoubt, StepTimedOut
 from holdfast.messages._stubs import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -39,9 +33,6 @@ __all__ = ["NOT_RUN", "CallsInDoubt", "Hands"]
 
 #: What a model reads about a call that came to nothing because the user went on.
 NOT_RUN = "[holdfast: this call was interrupted before it was run. It had no effect.]"
-
-#: Errors that say nothing about the tool they came out of.
-_NOT_THE_TOOLS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
 
 #: How a tool that says nothing about itself comes back when it is in doubt, as a step of a task.
 _IN_DOUBT = {"stub": "skip", "drop": "skip", "raise": "ask"}
@@ -167,7 +158,7 @@ class Hands:
         heard = _Heard(_inner(tool))
         try:
             return self.worded(await self._perform(tool, call, heard.function, arguments))
-        except _NOT_THE_TOOLS:
+        except NOT_THE_STEPS:
             raise
         except Exception as error:
             if error is not heard.raised and not isinstance(error, StepTimedOut):

@@ -95,7 +95,10 @@ class Kept:
 
     @property
     def in_doubt(self) -> list[Doubt]:
-        """Tool calls of an unfinished run that were begun, and nobody knows what came of them."""
+        """Tool calls of an unfinished run that were begun, and nobody knows what came of them.
+
+        Not those that are steps of a task: it has them in doubt.
+        """
         return self._keeping.log.doubts()
 
     async def resume(self) -> TaskResult | None:
@@ -151,7 +154,8 @@ async def keep(
     A tool that was running when a process ended is not run again: by the rule *repair*, its model
     is told that nobody knows whether it took effect (``"stub"``), or is asked again as if it had
     not called it (``"drop"``), or `CallsInDoubt` is raised until you say so (``"raise"``). Those
-    named in *idempotent* are simply run again.
+    named in *idempotent* are simply run again; a `holdfast.effect` follows its own policy. A tool
+    whose task waits, or is halted, ends the run with that error, and is called again later.
 
     Of two processes that use it at once, one gets a `Conflict`. With *hold*, the second waits up to
     *wait* seconds until the run of the first has ended, then it is `LeaseHeld`; the lease of
