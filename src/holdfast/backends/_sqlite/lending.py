@@ -36,14 +36,16 @@ class Lending:
     def begin(self) -> None:
         """Nobody waits. Also in a forked child, where nobody else is."""
         self.lent: object | None = None  # whoever has it
-        self._news = threading.Condition()
+        # Held by `with self._lock`: an interrupt might come before a condition's own `__exit__`.
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
         self._groups: set[int] = set()  # threads that wait to commit
         self._owner: int | None = None  # the thread that has the connection
         self._connection: apsw.Connection | None = None
 
     def wait(self) -> None:
         """Wait, as a leader that is to commit, while it is `lent`."""
-        with self._news:
+        with self._lock:
             try:
                 self._groups.add(threading.get_ident())
                 self._wait(lambda: self.lent is None)
@@ -86,13 +88,13 @@ class Lending:
     def _turn(self) -> Iterator[None]:
         mine = object()
         try:
-            with self._news:
+            with self._lock:
                 # A group that waits goes first: it has waited for the last transaction already.
                 self._wait(lambda: self.lent is None and not self._groups)
                 self.lent = mine
             yield
         finally:
-            with self._news:
+            with self._lock:
                 if self.lent is mine:
                     self.lent = None
                 self._news.notify_all()
