@@ -123,7 +123,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "holdfast.backends.postgresql")
-    with pytest.raises(holdfast.MissingExtra, match=r"holdfast\[postgres\]"):
+    with pytest.raises(holdfast.MissingExtra, match=r"pip install '\.\[postgres\]'"):
         holdfast.open("postgresql://db/agents")
 
 

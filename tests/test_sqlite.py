@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -521,23 +521,28 @@ def test_nobody_begins_to_read_in_the_middle_of_a_fork(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection would be in two processes."""
-    backend = SqliteBackend(path)
+    backend, prepared = SqliteBackend(path), threading.Event()
     _add(backend)
-    reads: list[Future[object]] = []
     done: list[bool] = []
     prepare = backend._before_fork
 
-    def prepared() -> None:
-        prepare()
-        reads.append(pool.submit(backend.bodies, KEY))
-        time.sleep(0.1)  # for it to get as far as it does
-        done.append(reads[0].done())
+    def read() -> object:
+        assert prepared.wait(60)
+        return backend.bodies(KEY)
 
-    monkeypatch.setattr(backend, "_before_fork", prepared)
+    def prepare_and_look() -> None:
+        prepare()
+        prepared.set()
+        time.sleep(0.1)  # for it to get as far as it does
+        done.append(reading.done())
+
+    monkeypatch.setattr(backend, "_before_fork", prepare_and_look)
     with ThreadPoolExecutor(1) as pool:
+        # Submitted before: a pool's own lock may be taken in a fork.
+        reading = pool.submit(read)
         assert _watched(_in_a_fork(lambda: _add(backend) == 2)) == 0
         assert done == [False]
-        assert reads[0].result(60) in ([(1, b"x")], [(1, b"x"), (2, b"x")])
+        assert reading.result(60) in ([(1, b"x")], [(1, b"x"), (2, b"x")])
     assert _add(backend) == 3
     backend.close()
 
