@@ -48,7 +48,7 @@ from holdfast.backends.base import (
     micros,
     next_epoch,
 )
-from holdfast.backends.options import at_home, flag, seconds, url_parameters
+from holdfast.backends.options import at_home, check_durability, flag, seconds, url_parameters
 from holdfast.errors import (
     HoldfastError,
     InvalidURL,
@@ -71,16 +71,9 @@ T = TypeVar("T")
 _UNUSABLE = (StoreCorrupt, NotAStore, SchemaTooNew)
 
 
-def _durability(text: str) -> str:
-    if text not in ("full", "normal"):
-        msg = f"durability is full or normal, not {text!r}"
-        raise InvalidURL(msg)
-    return text
-
-
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "timeout": seconds,
-    "durability": _durability,
+    "durability": check_durability,
     "readonly": flag,
     "create": flag,
 }
@@ -107,7 +100,7 @@ class FileBackend(Backend):
         super().__init__(f"file:{path}")
         self.path = os.path.abspath(path)
         self._readonly = readonly
-        self._durability = _durability(durability)
+        self._durability = check_durability(durability)
         self._listing = Listing(self.path)
         self._shelves = [
             Shelf(

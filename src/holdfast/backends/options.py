@@ -11,7 +11,7 @@ from holdfast.errors import InvalidURL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["at_home", "flag", "safe_url", "seconds", "url_parameters"]
+__all__ = ["at_home", "check_durability", "flag", "safe_url", "seconds", "url_parameters"]
 
 
 def url_parameters(
@@ -55,6 +55,14 @@ def seconds(text: str | float) -> float:
     if not 0 <= float(text) < float("inf"):
         raise ValueError(f"it is a number of seconds from 0 up, not {text!r}")
     return float(text)
+
+
+def check_durability(text: str) -> str:
+    """``full``: an acknowledged write survives power loss; ``normal``: the process's end only."""
+    if text not in ("full", "normal"):
+        msg = f"durability is full or normal, not {text!r}"
+        raise InvalidURL(msg)
+    return text
 
 
 def safe_url(url: str) -> str:

@@ -36,7 +36,7 @@ from holdfast.backends.base import (
     micros,
     next_epoch,
 )
-from holdfast.backends.options import at_home, flag, seconds, url_parameters
+from holdfast.backends.options import at_home, check_durability, flag, seconds, url_parameters
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
@@ -50,16 +50,9 @@ __all__ = ["SqliteBackend"]
 T = TypeVar("T")
 
 
-def _durability(text: str) -> str:
-    if text not in ("full", "normal"):
-        msg = f"durability is full or normal, not {text!r}"
-        raise InvalidURL(msg)
-    return text
-
-
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "timeout": seconds,
-    "durability": _durability,
+    "durability": check_durability,
     "readonly": flag,
     "create": flag,
     "vfs": str,
@@ -109,7 +102,7 @@ class SqliteBackend(Transactional):
     ) -> None:
         super().__init__(f"sqlite:{path}")
         self.path = os.path.abspath(path)
-        self._durability = _durability(durability)
+        self._durability = check_durability(durability)
         self._database = Database(
             self.path, timeout=seconds(timeout), durability=durability, readonly=readonly, vfs=vfs
         )

@@ -16,13 +16,13 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 
 from holdfast.backends._postgresql.errors import Late
-from holdfast.backends.options import flag, safe_url, seconds
+from holdfast.backends.options import check_durability, flag, safe_url, seconds
 from holdfast.errors import InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-__all__ = ["Connection", "Pool", "Slot", "connect_parameters", "durability", "own_parameters"]
+__all__ = ["Connection", "Pool", "Slot", "connect_parameters", "own_parameters"]
 
 #: The least that a call is given, whatever its timeout: the time for one try.
 LEAST = 1.0
@@ -32,14 +32,6 @@ LOCKED = 1.0
 
 
 # -- the URL -----------------------------------------------------------------------------------
-
-
-def durability(text: str) -> str:
-    """``full`` or ``normal``."""
-    if text not in ("full", "normal"):
-        msg = f"durability is full or normal, not {text!r}"
-        raise InvalidURL(msg)
-    return text
 
 
 def schema(text: str) -> str:
@@ -62,7 +54,7 @@ def pool_size(text: str | int) -> int:
 PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "schema": schema,
     "timeout": seconds,
-    "durability": durability,
+    "durability": check_durability,
     "readonly": flag,
     "create": flag,
     "pool": pool_size,
