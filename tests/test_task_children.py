@@ -1,7 +1,6 @@
 """Tasks within tasks: a child's outcome is a step's result, and its news are its parent's."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -123,19 +122,20 @@ def test_children_that_wait_side_by_side_let_their_parent_wait() -> None:
         assert store.task("t").info().status == "waiting"
 
 
-def test_a_child_that_has_slept_leaves_no_time_behind() -> None:
+def test_a_child_that_has_slept_leaves_no_time_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or its parent, which waits for something else by now, would be woken for ever."""
 
     def nap(task: Task) -> None:
-        task.child("nap", lambda child: child.sleep(0.5, block=0))
+        task.child("nap", lambda child: child.sleep(60, block=0))
         task.wait_for("approval")
 
     with holdfast.open("memory:") as store:
         store.submit("job", "t", GOAL)
         registry = job(nap)
         registry.run(store, "t")
-        assert store.task("t").info().due is not None
-        time.sleep(0.5)
+        due = store.task("t").info().due
+        assert due is not None
+        monkeypatch.setattr(Core, "_now", lambda _: due)
         assert registry.run(store, "t").waits_for == "approval"
         assert store.task("t").info().due is None
         assert store.task("t").checkpoint().waiting_for == ["approval"]

@@ -32,9 +32,6 @@ place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
 
 GOAL = "Refund the customer"
 
-#: Seconds: later than the next line of a test, on a busy machine too.
-SOON = 0.5
-
 
 def types(store: Store, task: str = "t") -> list[str]:
     """The types of a task's entries."""
@@ -106,13 +103,16 @@ def test_a_task_can_wait_in_its_process_for_a_while(place: Place, store: Store) 
     assert types(store) == ["created", "waiting", "waiting"]
 
 
-def test_a_wait_may_end_without_a_signal(place: Place, store: Store) -> None:
+def test_a_wait_may_end_without_a_signal(
+    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time counts from the first call, over restarts, and how it ended is remembered."""
     with pytest.raises(TaskWaiting) as caught, store.task("t", GOAL) as task:
-        task.wait_for("approval", timeout=SOON)
-    assert caught.value.until is not None
-    assert store.task("t").info().due == caught.value.until
-    time.sleep(SOON)
+        task.wait_for("approval", timeout=60)
+    until = caught.value.until
+    assert until is not None
+    assert store.task("t").info().due == until
+    monkeypatch.setattr(Core, "_now", lambda _: until)
     with store.task("t") as task, pytest.raises(WaitTimedOut, match="'approval' came to task 't'"):
         task.wait_for("approval", timeout=60)
     store.signal("t", "approval", "too late")
@@ -167,12 +167,15 @@ def test_waits_side_by_side_take_a_signal_each(
     asyncio.run(main())
 
 
-def test_a_wait_that_the_program_no_longer_has_wakes_nobody(place: Place, store: Store) -> None:
+def test_a_wait_that_the_program_no_longer_has_wakes_nobody(
+    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its time is long past, and would wake the task for ever."""
     with ended_by(TaskWaiting, store.task("t", GOAL)) as task:
-        task.wait_for("approval", timeout=SOON)
-    assert store.task("t").info().due is not None
-    time.sleep(SOON)
+        task.wait_for("approval", timeout=60)
+    due = store.task("t").info().due
+    assert due is not None
+    monkeypatch.setattr(Core, "_now", lambda _: due)
     with ended_by(TaskWaiting, place.open().task("t")) as task:
         task.wait_for("another")
     assert store.task("t").info().due is None
@@ -395,11 +398,13 @@ def test_an_error_does_not_undo_what_somebody_said_meanwhile(
     assert types(store)[-1] == "stopped"
 
 
-def test_a_task_has_until_its_deadline(place: Place, store: Store) -> None:
+def test_a_task_has_until_its_deadline(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it takes nothing more, and has failed."""
-    with ended_by(DeadlinePassed, store.task("t", GOAL, deadline=0.05), "had until") as task:
-        assert task.deadline is not None
-        task.step("a", time.sleep, 0.06)
+    with ended_by(DeadlinePassed, store.task("t", GOAL, deadline=3600), "had until") as task:
+        deadline = task.deadline
+        assert deadline is not None
+        task.step("a", int)
+        monkeypatch.setattr(Core, "_now", lambda _: deadline)
         task.step("b", Calls())
     assert store.task("t").info().status == "failed"
     assert store.task("t").checkpoint().completed == ["a"]
