@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,27 @@ def waiting() -> None:
     Path("app.py").write_text(APP)
     run("submit", "report", "r-1", "--goal", "Report", "--input", "7")
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
+
+
+@pytest.mark.parametrize(
+    ("url", "tenant", "where"),
+    [
+        ("holdfast.db", "default", ""),
+        ("my agents.db", "default", " --store 'sqlite:my agents.db'"),
+        ("holdfast.db", "acme", " --tenant acme"),
+    ],
+)
+def test_the_command_that_an_error_names_can_be_pasted(url: str, tenant: str, where: str) -> None:
+    """With the store and the tenant, where they are not those that it finds by itself."""
+    with (
+        holdfast.open(url, tenant=tenant) as store,
+        pytest.raises(holdfast.TaskWaiting) as caught,
+        store.task("r 1", goal="Report") as task,
+    ):
+        task.wait_for("approval")
+    command = f"holdfast signal 'r 1' approval{where}"
+    assert f"`{command}`" in str(caught.value)
+    assert run(*shlex.split(command)[1:]).stdout == "Sent 'approval' to r 1.\n"
 
 
 @pytest.mark.usefixtures("waiting")

@@ -660,9 +660,10 @@ def test_a_process_at_work_on_this_machine_is_known_to_be(store: Store) -> None:
 def test_a_worker_of_another_machine_is_waited_for(place: Place, store: Store) -> None:
     """Nobody here can know that it is dead, so its lease runs to its end."""
     elsewhere = "agent-99 on elsewhere, process 7 [another-boot/4026531836/7/123]"
-    store.backend.acquire(KEY, elsewhere, 0.4)
+    lease = store.backend.acquire(KEY, elsewhere, 60)
     with pytest.raises(TaskHeld, match=r"on elsewhere, .* wait=60.* free when that lease ends"):
         store.task("report", GOAL).__enter__()
+    store.backend.renew(KEY, lease, 0.1)
     with store.task("report", GOAL, wait=30) as task:
         assert task.step("fetch", lambda: 1) == 1
 
@@ -1144,12 +1145,15 @@ def test_a_time_to_live_given_on_resuming_counts_from_then_on(place: Place) -> N
     assert head_of(store).ttl is None
 
 
-def test_a_run_takes_labels_and_a_time_to_live(place: Place) -> None:
-    """As a task does."""
-    store = place.open()
-    store.run("t", "Go", plan=["a"], execute=lambda step: 1, labels={"team": "red"}, ttl=60)
+def test_a_run_is_opened_on_the_terms_of_a_task(place: Place) -> None:
+    """It has labels, a time to live, and a deadline."""
+    store, deadline = place.open(), datetime(2999, 1, 1, tzinfo=UTC)
+    terms: Any = {"labels": {"team": "red"}, "ttl": 60, "deadline": deadline, "heartbeat": 5}
+    store.run("t", "Go", plan=["a"], execute=lambda step: 1, **terms)
     head = head_of(store)
     assert (head.labels, head.ttl) == ({"team": "red"}, 60_000_000)
+    with store.task("t") as task:
+        assert task.deadline == deadline
 
 
 def head_of(store: Store) -> Head:

@@ -14,6 +14,7 @@ from holdfast._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, b
 from holdfast._task import control
 from holdfast._task.core import RESULTS, Home, Terms
 from holdfast.backends.base import UNSET, Backend, Head, UnsetType, from_micros
+from holdfast.backends.options import DEFAULT_TENANT
 from holdfast.backends.registry import connect
 from holdfast.codec import Codec
 from holdfast.conversation import AsyncConversation, Conversation, ConversationInfo
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
+H = TypeVar("H", bound="Callable[[Checkpoint], Any]")
 T = TypeVar("T")
-
-DEFAULT_TENANT = "default"
 
 
 def _late(name: str) -> Any:
@@ -343,7 +343,7 @@ class AsyncStore:
         """Let a task go on that was paused or cancelled, has failed, or waits: it looks again."""
         await control.resume(self._home, task)
 
-    def on_finish(self, heir: Callable[[Checkpoint], Any]) -> Callable[[Checkpoint], Any]:
+    def on_finish(self, heir: H) -> H:
         """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
 
         After a crash it may be handed on a second time, never not at all. Usable as a decorator.
@@ -357,22 +357,34 @@ class AsyncStore:
         goal: str,
         *,
         plan: object,
-        execute: Callable[..., Any],
-        finish: Callable[..., Any] | None = None,
+        execute: Callable[[Any], Any],
+        finish: Callable[[dict[str, Any]], Any] | None = None,
         remember: Memories | str | bool = False,
         agent: str | None = None,
         lease: float = 60,
         wait: float = 0,
+        heartbeat: float = 60,
         labels: Mapping[str, str] | None = None,
         ttl: float | UnsetType | None = UNSET,
+        deadline: float | datetime | None = None,
     ) -> Any:
         """Run a whole task, or what is left of it, and return its outcome.
 
         *plan*: a list of steps, or a function that makes one. ``execute(step)`` does one step;
         ``finish(results)`` makes the outcome, without it the results are the outcome. *remember*
-        as in `Task.finish`.
+        as in `Task.finish`, the others as in `task`.
         """
-        opened = self.task(id, goal, agent=agent, lease=lease, wait=wait, labels=labels, ttl=ttl)
+        opened = self.task(
+            id,
+            goal,
+            agent=agent,
+            lease=lease,
+            wait=wait,
+            heartbeat=heartbeat,
+            labels=labels,
+            ttl=ttl,
+            deadline=deadline,
+        )
         self._show(opened)
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
@@ -450,7 +462,7 @@ class Store(Face[AsyncStore]):
         """What keeps the journals."""
         return self._core.backend
 
-    def on_finish(self, heir: Callable[[Checkpoint], Any]) -> Callable[[Checkpoint], Any]:
+    def on_finish(self, heir: H) -> H:
         """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
 
         After a crash it may be handed on a second time, never not at all. Usable as a decorator.

@@ -423,7 +423,10 @@ class Core(View):
             raise DeadlinePassed(msg)
 
     def _check_not_halted(self, what: str) -> None:
-        way_out = f"To let it go on: store.resume({self.id!r}), or `holdfast resume {self.id}`."
+        if self.status not in (kinds.PAUSED, kinds.CANCELLED, kinds.FORKING):  # as nearly always
+            return
+        by_command = self._home.command("resume", self.id)
+        way_out = f"To let it go on: store.resume({self.id!r}), or {by_command}."
         if self.status == kinds.PAUSED:
             msg = f"Task {self.id!r} is paused, and {what}. {way_out}"
             raise self._halting(TaskPaused(msg, self.id))

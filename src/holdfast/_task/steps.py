@@ -291,10 +291,11 @@ class Steps(Core):
     def _asked(self, name: str) -> str:
         error = self._state.in_doubt[name].error
         ended = "its process died" if error is None else f"it ended with {error!s:.200}"
+        by_command = self._home.command("resolve", self.id, name, "done")
         return (
             f"Nobody knows whether step {name!r} of task {self.id!r} happened before {ended}. "
             f"Find out, then say so: store.resolve({self.id!r}, {name!r}, 'done' | 'retry' | "
-            f"'skip'), or `holdfast resolve {self.id} {name} done`."
+            f"'skip'), or {by_command}."
         )
 
     # -- results -----------------------------------------------------------------------------------

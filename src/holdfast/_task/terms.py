@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from holdfast import checkpoint as kinds
 from holdfast._faces import Port
 from holdfast.backends.base import UNSET, UnsetType
+from holdfast.backends.options import command, is_default
 from holdfast.checkpoint import Checkpoint
 from holdfast.codec import Codec
 from holdfast.errors import InvalidId
@@ -46,6 +47,14 @@ class Home(Struct, frozen=True):
         # What somebody took care to encrypt is not written out beside it.
         private = type(self.codec) is not Codec
         return self.remembers(self.journal("memory", namespace), embed=embed, private=private)
+
+    def command(self, *words: str) -> str:
+        """The command ``holdfast`` *words* for this store, as errors name it: it can be pasted."""
+        import shlex  # noqa: PLC0415 - for errors only
+
+        url = self.port.backend.url
+        named = None if is_default(url) else url
+        return f"`{command(shlex.join(words), url=named, tenant=self.tenant)}`"
 
     def through(self, port: Port) -> Home:
         """The same place by another way."""

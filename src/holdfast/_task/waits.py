@@ -136,9 +136,10 @@ class Waits(Plans):
             return (
                 f"Task {self.id!r} sleeps{when}. Open it again then, or let `holdfast work` do it."
             )
+        by_command = self._home.command("signal", self.id, signal)
         return (
             f"Task {self.id!r} waits for the signal {signal!r}{when}. Send it with "
-            f"store.signal({self.id!r}, {signal!r}, …) or `holdfast signal {self.id} {signal}`, "
+            f"store.signal({self.id!r}, {signal!r}, …) or {by_command}, "
             "then open the task again, or let `holdfast work` do it."
         )
 

@@ -11,7 +11,21 @@ from holdfast.errors import InvalidURL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["at_home", "check_durability", "flag", "safe_url", "seconds", "url_parameters"]
+__all__ = [
+    "DEFAULT_TENANT",
+    "DEFAULT_URL",
+    "at_home",
+    "check_durability",
+    "command",
+    "flag",
+    "is_default",
+    "safe_url",
+    "seconds",
+    "url_parameters",
+]
+
+DEFAULT_URL = "holdfast.db"
+DEFAULT_TENANT = "default"
 
 
 def url_parameters(
@@ -25,6 +39,9 @@ def url_parameters(
     place, _, query = url.partition("?")
     parameters: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
+        if "@" in name:  # the end of a password with a ? in it, which is not to be shown
+            msg = f"{safe_url(url)}: in user name and password, write special characters as %XX."
+            raise InvalidURL(msg)
         if name not in kinds:
             msg = f"{safe_url(url)} has a parameter {name!r}; known here are {', '.join(kinds)}."
             raise InvalidURL(msg)
@@ -73,3 +90,18 @@ def safe_url(url: str) -> str:
     """
     url = re.sub(r"(//[^:@/]*):.*@", r"\1:***@", url)
     return re.sub(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", r"\1***", url)
+
+
+def is_default(url: str) -> bool:
+    """Whether the store at *url*, as it is shown, is the one that is opened when none is named."""
+    default = safe_url(os.environ.get("HOLDFAST_URL") or DEFAULT_URL)
+    return url in (default, f"sqlite:{default}")
+
+
+def command(words: str, *, url: str | None, tenant: str) -> str:
+    """The command ``holdfast`` *words* for a store and tenant: it can be pasted."""
+    import shlex  # noqa: PLC0415 - for errors and commands only
+
+    store = f" --store {shlex.quote(safe_url(url))}" if url else ""
+    whose = f" --tenant {shlex.quote(tenant)}" if tenant != DEFAULT_TENANT else ""
+    return f"holdfast {words}{store}{whose}"

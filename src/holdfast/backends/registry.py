@@ -7,15 +7,13 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.options import safe_url
+from holdfast.backends.options import DEFAULT_URL, safe_url
 from holdfast.errors import InvalidURL
 
 if TYPE_CHECKING:
     from holdfast.backends.base import Backend
 
 __all__ = ["connect"]
-
-DEFAULT_URL = "holdfast.db"
 
 #: Third-party backends: an entry point of this group, named as the scheme, gives the class.
 ENTRY_POINTS = "holdfast.backends"

@@ -11,13 +11,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from holdfast import copying
 from holdfast.backends.base import shown_size
+from holdfast.backends.options import DEFAULT_TENANT
 from holdfast.backends.registry import connect
 from holdfast.cli.errors import FAILED, Failure, Missing
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document
 from holdfast.cli.where import Where
 from holdfast.errors import StoreBusy, StoreFull, StoreNotFound, StoreUnavailable
-from holdfast.store import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 import holdfast
-from holdfast import conversation, state, task
-from holdfast.backends.options import safe_url
-from holdfast.backends.registry import DEFAULT_URL
+from holdfast import conversation, memory, state, task
+from holdfast.backends.options import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
 from holdfast.cli.errors import Ambiguous, Missing
 from holdfast.errors import InvalidId
 from holdfast.ids import make_key
-from holdfast.store import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,9 +26,11 @@ C = TypeVar("C", bound="Callable[..., Any]")
 
 #: The nouns; a store may hold journals of other kinds too, which are asked for by their kind.
 KINDS = (conversation.KIND, task.KIND, state.KIND)
+#: What an id alone may mean: memories by their namespace, too.
+_NAMED = (*KINDS, memory.KIND)
 
 #: A command that a message names; the demo has a store of its own.
-_COMMAND = re.compile(r"`holdfast (?!demo\b)((?:(?!--store)[^`\n])+)`")
+_COMMAND = re.compile(r"`holdfast (?!demo\b)((?:(?!--store|--tenant)[^`\n])+)`")
 
 
 class Where:
@@ -49,9 +48,7 @@ class Where:
 
     def command(self, words: str) -> str:
         """The command ``holdfast`` *words* for this store and tenant: it can be pasted."""
-        store = f" --store {shlex.quote(safe_url(self.store))}" if self.store else ""
-        tenant = f" --tenant {shlex.quote(self.tenant)}" if self.tenant != DEFAULT_TENANT else ""
-        return f"holdfast {words}{store}{tenant}"
+        return command(words, url=self.store, tenant=self.tenant)
 
     def told(self, text: str) -> str:
         """*text*, with each command that it names as `command` has it."""
@@ -101,11 +98,11 @@ def heads(store: holdfast.Store, kind: str, **filters: Any) -> Iterator[Head]:
 def find(store: holdfast.Store, name: str) -> Head:
     """The journal that *name* means: ``kind/id``, or an id alone if one noun only has it."""
     kind, slash, rest = name.partition("/")
-    if slash and kind in KINDS:  # before an id that happens to begin so: it can be said no better
+    if slash and kind in _NAMED:  # before an id that happens to begin so: it can be said no better
         named = _head(store, kind, rest)
         if named is not None:
             return named
-    found = [head for noun in KINDS if (head := _head(store, noun, name)) is not None]
+    found = [head for noun in _NAMED if (head := _head(store, noun, name)) is not None]
     if len(found) > 1:
         raise Ambiguous(name, [head.key.kind for head in found])
     if found:
@@ -126,7 +123,7 @@ def _head(store: holdfast.Store, kind: str, id_: str) -> Head | None:
 
 def _missing(store: holdfast.Store, name: str) -> NoReturn:
     msg = (
-        f"There is no conversation, task or state {name!r} for tenant {store.tenant!r} (or it "
-        "has expired). `holdfast ls` lists what there is."
+        f"There is no conversation, task, state or memory {name!r} for tenant {store.tenant!r} "
+        "(or it has expired). `holdfast ls` lists what there is."
     )
     raise Missing(msg)

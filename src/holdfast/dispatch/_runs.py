@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import holdfast
 from holdfast._faces import drive
+from holdfast.backends.options import DEFAULT_TENANT
 from holdfast.checkpoint import PARENT
 from holdfast.errors import TaskFailed, TaskFinished, TaskNotFound
 from holdfast.leases import store_now
-from holdfast.store import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
