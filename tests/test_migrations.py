@@ -461,11 +461,11 @@ def test_loading_what_has_changed_warns(store: Store) -> None:
         state.load(fingerprint=AFTER, on_change="raise")
     assert isinstance(raised.value.change, Changed)
     with pytest.raises(ValueError, match="on_change is"):
-        state.load(on_change="shout")  # type: ignore[arg-type]
+        state.load(on_change="shout")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="returns the document"):
         state.load(fingerprint=AFTER, on_change=lambda _change, _document: None)
     with pytest.raises(TypeError, match="A fingerprint is a dict"):
-        state.load(fingerprint=["model"])  # type: ignore[arg-type]
+        state.load(fingerprint=["model"])  # type: ignore[call-overload]
 
 
 def test_a_change_can_be_handled(place: Place, store: Store) -> None:

@@ -736,7 +736,7 @@ def test_what_is_not_there_is_an_error_that_says_what_is(store: Store) -> None:
     with pytest.raises(InvalidId):
         store.state("")
     with pytest.raises(TypeError, match="by its position or by a datetime, not '1'"):
-        state.at("1")  # type: ignore[arg-type]
+        state.at("1")  # type: ignore[call-overload]
 
 
 def test_a_position_is_a_whole_number(store: Store) -> None:

@@ -332,7 +332,7 @@ def test_what_is_not_a_function_is_named_before_anything_is_written(tmp_path: Pa
             with pytest.raises(
                 TypeError, match=r"step\('fetch', …\) takes a function, .*coroutine"
             ):
-                await task.step("fetch", fetch_too())  # type: ignore[arg-type]
+                await task.step("fetch", fetch_too())  # type: ignore[call-overload]
             with pytest.raises(TypeError, match=r"child\('part', …\) takes a function"):
                 await task.child("part", fetch())  # type: ignore[arg-type]
 
@@ -341,7 +341,7 @@ def test_what_is_not_a_function_is_named_before_anything_is_written(tmp_path: Pa
         with pytest.raises(
             TypeError, match=r"of type list\. Pass the function, .*not f\(x\), but f"
         ):
-            task.step("fetch", fetch(), in_doubt="ask")  # type: ignore[arg-type]
+            task.step("fetch", fetch(), in_doubt="ask")  # type: ignore[call-overload]
         assert task.in_doubt == []
         assert task.step("fetch", fetch) == [1]
         with pytest.raises(WrongType, match="The result of step 'fetch' of task 't' does not fit"):

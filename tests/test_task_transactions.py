@@ -168,7 +168,7 @@ def test_a_transaction_can_be_awaited(url: str) -> None:
                     )
                     assert found == "t:pay"
                     with pytest.raises(TypeError, match="as a function"):
-                        await task.transaction("block")
+                        await task.transaction("block")  # type: ignore[call-overload]
 
     asyncio.run(main())
     assert payments(url) == ["invoice 7"]

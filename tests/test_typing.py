@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, assert_type
 
 import holdfast
@@ -24,6 +26,7 @@ from holdfast import (
     Task,
     TaskInfo,
 )
+from holdfast._task.transactions import Block
 from holdfast.backends.base import Backend, Head
 
 
@@ -49,8 +52,7 @@ def conversations(store: Store) -> None:
     assert_type(chat.append({"role": "user", "content": "hello"}, expect=0, id="turn"), int)
     assert_type(chat.messages(last=1, as_=None), list[dict[str, Any]])
     assert_type(chat.messages(as_=dict[str, str]), list[dict[str, str]])
-    spoken: Any = str | int
-    assert_type(chat.messages(last=0, as_=spoken), list[Any])
+    assert_type(chat.messages(last=0, as_=str | int), list[Any])
     assert_type(chat.last(), dict[str, Any] | None)
     assert_type(chat.length(), int)
     assert_type(chat.window(max_tokens=100, max_messages=5, count=len), list[dict[str, Any]])
@@ -77,14 +79,14 @@ def tasks(store: Store) -> None:
             assert_type(step.done, bool)
             assert_type(step.task, Task)
             assert_type(step.run(context, as_=None), Any)
-        assert_type(task.step("add", sum, [1, 2], as_=int), Any)
+        assert_type(task.step("add", sum, [1, 2], as_=int), int)
         task.decide("x", because="y")
         task.discover("z")
         assert_type(task.finish({"a": 1}), Any)
         assert_type(task.results, dict[str, Any])
         assert_type(task.decisions, list[Decision])
         assert_type(task.discoveries, list[str])
-        assert_type(task.result("add", int), Any)
+        assert_type(task.result("add", int), int)
         assert_type((task.status, task.done, task.error), tuple[str, bool, str | None])
     assert_type(task.checkpoint(), Checkpoint)
     assert_type(task.checkpoint().to_dict(), dict[str, Any])
@@ -93,7 +95,13 @@ def tasks(store: Store) -> None:
     assert_type(task.info(), TaskInfo)
     assert_type(store.tasks(status="done", prefix="r"), Iterator[TaskInfo])
     assert_type(store.run("report", "goal", plan=["a"], execute=context, finish=len), Any)
+    assert_type(store.on_finish(goal)(task.checkpoint()), str)
     assert_type(task.delete(), bool)
+
+
+def goal(done: Checkpoint) -> str:
+    """An heir, which stays what it is."""
+    return done.goal
 
 
 def context(*_: object) -> str:
@@ -156,6 +164,80 @@ async def main() -> None:
         assert_type(journal.pages(), AsyncIterator[list[Entry]])
 
 
+@dataclass
+class Report:
+    """What a step returns; stored, it is a dict."""
+
+    pages: int
+
+
+def test_what_is_read_as_a_type_is_of_that_type(tmp_path: Path) -> None:
+    """And nothing else is promised: without as_ it is what was stored, by whatever code."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        with store.task("report", goal="goal") as task:
+            task.plan(["print"])
+            assert_type(task.step("write", Report, pages=1), Any)
+            assert assert_type(task.step("read", Report, 1, as_=Report), Report) == Report(1)
+            assert_type(task.step("again", Report, 1, as_=Report, retry=3), Report)
+            assert_type(task.step("list", lambda: [1], as_=list[int]), list[int])
+            for step in task.remaining():
+                assert assert_type(step.run(Report, 1, as_=Report), Report) == Report(1)
+            assert_type(task.result("write"), Any)
+            assert assert_type(task.result("write", Report), Report) == Report(1)
+            assert_type(task.load("write"), Any)
+            assert assert_type(task.load("write", Report), Report) == Report(1)
+            assert_type(task.load(), dict[str, Any])
+            assert_type(task.transaction("pay", paid), Any)
+            assert assert_type(task.transaction("pay", paid, as_=Report), Report) == Report(1)
+            with task.transaction("block") as block:
+                assert_type(block, Block)
+            assert_type(book("Dune", copies=2), str)
+        state = store.state("report")
+        assert_type(state.load(as_=Report, default=None), Report | None)
+        state.save(Report(1))
+        assert_type(state.load(), Any)
+        assert assert_type(state.load(as_=Report, on_change="ignore"), Report) == Report(1)
+        assert_type(state.at(1), Any)
+        assert assert_type(state.at(1, as_=Report, migrate=False), Report) == Report(1)
+    asyncio.run(awaited(tmp_path / "a.db"))
+
+
+async def awaited(path: Path) -> None:
+    """The same on the async face."""
+    async with holdfast.open_async(path) as store:
+        async with store.task("again", goal="goal") as task:
+            await task.plan(["print"])
+            assert_type(await task.step("write", Report, 1), Any)
+            assert assert_type(await task.step("read", Report, 1, as_=Report), Report) == Report(1)
+            for step in task.remaining():
+                assert assert_type(await step.run(Report, 1, as_=Report), Report) == Report(1)
+            assert assert_type(await task.load("write", Report), Report) == Report(1)
+            assert_type(await task.load(), dict[str, Any])
+            assert assert_type(await task.transaction("pay", paid, as_=Report), Report) == Report(1)
+            assert_type(await order("Dune"), str)
+        state = store.state("report")
+        assert assert_type(await state.load(as_=Report), Report) == Report(1)
+        assert_type(await state.load(as_=Report, default=None), Report | None)
+        assert assert_type(await state.at(1, as_=Report), Report) == Report(1)
+
+
+def paid(_connection: Any, pages: int = 1) -> Report:
+    """A transaction."""
+    return Report(pages)
+
+
+@holdfast.effect
+def book(title: str, copies: int = 1) -> str:
+    """An effect: it can be called as it is written."""
+    return title * copies
+
+
+@holdfast.effect(in_doubt="skip")
+async def order(title: str) -> str:
+    """One that has options, and is async."""
+    return title
+
+
 def test_what_is_wrong_is_noticed_before_it_runs() -> None:
     """An ignore that is not needed is an error of its own: so each of these is one."""
     with holdfast.open("memory:") as store:
@@ -165,5 +247,11 @@ def test_what_is_wrong_is_noticed_before_it_runs() -> None:
             lambda: store.conversation("a").append({"role": "user"}, expect="1"),  # type: ignore[arg-type]
             lambda: store.conversation("a").window(max_token=1),  # type: ignore[call-arg]
             lambda: store.conversations()[0],  # type: ignore[index]
+            lambda: store.task("a").step("a", len, "b", in_doubt="wait"),  # type: ignore[call-overload]
+            lambda: store.task("a").step("a", len("b")),  # type: ignore[call-overload]
+            lambda: store.state("a").load(defautl=None),  # type: ignore[call-overload]
+            lambda: store.run("a", "b", plan=[], execute=main),  # type: ignore[arg-type]
+            lambda: book(5),  # type: ignore[arg-type]
+            lambda: order("Dune", copies=2),  # type: ignore[call-arg]
         ]
-        assert len(calls) == 5
+        assert len(calls) == 11

@@ -213,7 +213,7 @@ def drive(coroutine: Coroutine[Any, Any, R]) -> R:
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """The sync twin of an async method."""
+    """The sync twin of an async method; to a type checker, with the overloads that it has."""
 
     @functools.wraps(method)
     def twin(self: Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from holdfast._compaction import Step
     from holdfast._conversation.transcript import Item
-    from holdfast._conversation.typed import Messages
     from holdfast.journal import AsyncJournal
     from holdfast.messages.repair import Rule
     from holdfast.messages.shape import Shape
@@ -432,7 +431,7 @@ class Conversation(Face[AsyncConversation]):
     repairs = blocking(AsyncConversation.repairs)
     compact = blocking(AsyncConversation.compact)
     summaries = blocking(AsyncConversation.summaries)
-    messages: Messages = cast("Any", blocking(AsyncConversation.messages))
+    messages = blocking(AsyncConversation.messages)
     items = blocking(AsyncConversation.items)
     last = blocking(AsyncConversation.last)
     length = blocking(AsyncConversation.length)

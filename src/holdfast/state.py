@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from msgspec import Struct, structs
 
@@ -36,9 +36,19 @@ if TYPE_CHECKING:
 
     OnChange = Literal["warn", "raise", "ignore"] | Callable[[Changed, Any], Any]
 
+    class Terms(TypedDict, total=False):
+        """What `load` takes besides, whatever it returns."""
+
+        fingerprint: Mapping[str, Any] | None
+        on_change: OnChange
+
+
 __all__ = ["KIND", "AsyncState", "Changed", "Saved", "State", "StateInfo"]
 
 KIND = "state"
+
+D = TypeVar("D")
+T = TypeVar("T")
 
 #: How often somebody looks whose turn it is, while another save of the same object is under way.
 PAUSE = 0.001
@@ -142,6 +152,16 @@ class AsyncState(Lasting):
 
     # -- loading -------------------------------------------------------------------------------
 
+    @overload
+    async def load(self, into: Any = None, *, as_: type[T], **terms: Unpack[Terms]) -> T: ...
+    @overload
+    async def load(
+        self, into: Any = None, *, as_: type[T], default: D, **terms: Unpack[Terms]
+    ) -> T | D: ...
+    @overload
+    async def load(
+        self, into: Any = None, *, as_: Any = None, default: Any = UNSET, **terms: Unpack[Terms]
+    ) -> Any: ...
     async def load(
         self,
         into: Any = None,
@@ -204,6 +224,10 @@ class AsyncState(Lasting):
             warnings.warn(ChangedWarning(msg), stacklevel=outside())
         return document
 
+    @overload
+    async def at(self, when: int | datetime, *, as_: type[T], migrate: bool = True) -> T: ...
+    @overload
+    async def at(self, when: int | datetime, *, as_: Any = None, migrate: bool = True) -> Any: ...
     async def at(self, when: int | datetime, *, as_: Any = None, migrate: bool = True) -> Any:
         """The document at a position, or as it was at a time; brought to this version.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from msgspec import Struct
 
@@ -54,6 +54,8 @@ __all__ = [
     "current_task",
     "effect",
 ]
+
+T = TypeVar("T")
 
 
 class TaskInfo(Struct, frozen=True):
@@ -198,8 +200,8 @@ class AsyncTask(Endings):
         self,
         *,
         plan: object,
-        execute: Callable[..., Any],
-        finish: Callable[..., Any] | None = None,
+        execute: Callable[[Any], Any],
+        finish: Callable[[dict[str, Any]], Any] | None = None,
         remember: Memories | str | bool = False,
     ) -> Any:
         """Plan, execute each step, finish: whatever of that is not done. Returns the outcome.
@@ -400,6 +402,28 @@ class Task(View, Face[AsyncTask]):
 
     _transaction = blocking(AsyncTask.transaction)
 
+    @overload
+    def transaction(self, name: str, /) -> Block: ...
+    @overload
+    def transaction(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: type[T],
+        retry: Retry | int | None = None,
+    ) -> T: ...
+    @overload
+    def transaction(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: Any = None,
+        retry: Retry | int | None = None,
+    ) -> Any: ...
     def transaction(  # noqa: D102 - below
         self,
         name: str,

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from holdfast import checkpoint as kinds
 from holdfast._faces import InlinePort, Port, drive
@@ -52,6 +52,8 @@ KIND = "task"
 HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
 #: Results that are kept apart have a journal of this kind, with the id of their task.
 RESULTS = "task-result"
+
+T = TypeVar("T")
 
 
 class View:
@@ -128,6 +130,10 @@ class View:
         """The last error, if it was not overcome."""
         return self._state.error
 
+    @overload
+    def result(self, name: str, as_: type[T]) -> T: ...
+    @overload
+    def result(self, name: str, as_: Any = None) -> Any: ...
     def result(self, name: str, as_: Any = None) -> Any:
         """One step's result, as the type *as_* if one is named; `KeyError` if it is not done."""
         found = self._state.results[name]

@@ -63,6 +63,9 @@ def effect(
     of `Task.step`, but for the default: "ask", because an effect must not happen twice. *outside*
     of a task it raises `TaskNotOpen`; with "call" it is then just a call.
 
+    Its result comes back as it is stored, as that of a step: of the type that the function names
+    if that is one of JSON's. A dataclass comes back as a dict, and a checker cannot know.
+
     >>> import holdfast
     >>> @holdfast.effect
     ... def send(to):

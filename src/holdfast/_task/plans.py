@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncStep", "Plans", "Remaining"]
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class AsyncStep:
@@ -49,6 +50,30 @@ class AsyncStep:
         """``task:step``, the same on every retry."""
         return StepContext(self.task.id, self.name).idempotency_key
 
+    @overload
+    async def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: type[T],
+        in_doubt: InDoubt | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: Any = None,
+        in_doubt: InDoubt | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
     async def run(
         self,
         function: Callable[..., Any],

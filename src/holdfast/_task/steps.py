@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -41,6 +41,8 @@ LARGE = 8 * 1024
 PREVIEW = 300
 _COMPRESSED = bytes((FORMAT, COMPRESSED))
 
+T = TypeVar("T")
+
 #: Errors that say nothing about the step they came out of.
 NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
 
@@ -48,6 +50,35 @@ NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
 class Steps(Core):
     """The steps of a task."""
 
+    # A result is what was stored, by whatever the function was then, so what it returns today is
+    # no promise: only what is converted is of a type. And its arguments cannot be checked beside
+    # options of our own: a ParamSpec leaves no room for those.
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: type[T],
+        in_doubt: InDoubt | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: Any = None,
+        in_doubt: InDoubt | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
     async def step(
         self,
         name: str,
@@ -322,6 +353,12 @@ class Steps(Core):
         seq = await self._home.journal(RESULTS, self.id).append(("result", result), ttl=None)
         return {"seq": seq, "size": size, "preview": _preview(result)}
 
+    @overload
+    async def load(self, name: None = None) -> dict[str, Any]: ...
+    @overload
+    async def load(self, name: str, as_: type[T]) -> T: ...
+    @overload
+    async def load(self, name: str, as_: Any = None) -> Any: ...
     async def load(self, name: str | None = None, as_: Any = None) -> Any:
         """One step's result, from where it is kept; without a *name*, a dict of all of them."""
         if name is None:

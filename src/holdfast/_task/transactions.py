@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from holdfast import checkpoint as kinds
 from holdfast._task.context import within
@@ -25,10 +25,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Transactions"]
 
+T = TypeVar("T")
+
 
 class Transactions(Past):
     """Steps of a task that are transactions."""
 
+    @overload
+    async def transaction(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: type[T],
+        retry: Retry | int | None = None,
+    ) -> T: ...
+    @overload
+    async def transaction(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        as_: Any = None,
+        retry: Retry | int | None = None,
+    ) -> Any: ...
     async def transaction(
         self,
         name: str,

@@ -6,7 +6,7 @@ output. Who goes on with it holds its lease, and every entry of theirs is condit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast._faces import Face, blocking, blocking_iter
 from holdfast.adapters._openai_agents_past import (
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncRuns", "Runs"]
 
 IN_DOUBT = ("raise", "retry")
+
+T = TypeVar("T")
 
 
 class AsyncRuns:
@@ -183,6 +185,10 @@ class AsyncRuns:
             await run.save(result)
             return result
 
+    @overload
+    async def output(self, id: str, *, as_: type[T]) -> T | None: ...
+    @overload
+    async def output(self, id: str, *, as_: Any = None) -> Any: ...
     async def output(self, id: str, *, as_: Any = None) -> Any:
         """What the run ended with, as it is stored or as the type *as_*; None before that."""
         ended = (await self._past(id)).ended
