@@ -7,7 +7,8 @@ import re
 import sys
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_type
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, assert_type, get_overloads
 
 import pytest
 from openai import APITimeoutError, AsyncOpenAI, InternalServerError, OpenAI, RateLimitError
@@ -608,3 +609,17 @@ def test_a_chat_is_typed(tmp_path: Path) -> None:
         assert_type(Chat(client, asynchronous, model="m"), AsyncChat)
         spoken: Callable[[str], Reply] = chat.send
         assert spoken is not None
+
+
+def test_a_chat_shows_its_options() -> None:
+    """Also to a type checker and to help(): they are those that there are."""
+    shown = [_options(signature(face)) for face in get_overloads(Chat.__new__)]
+    assert shown == 2 * [_options(signature(AsyncChat))]
+    assert signature(Chat) == signature(AsyncChat)
+
+
+def _options(of: Signature) -> list[Parameter]:
+    return [option for option in of.parameters.values() if option.kind not in _BY_PLACE]
+
+
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from holdfast import tokens
@@ -381,11 +382,48 @@ class Chat:
     conversation: Conversation
 
     # No __init__: mypy would go by that, and not by what comes back from here.
+    # The options are those of an AsyncChat, written out for whoever has a type checker.
     @overload
-    def __new__(cls, client: Any, conversation: Conversation, **options: Any) -> Self: ...
+    def __new__(
+        cls,
+        client: Any,
+        conversation: Conversation,
+        *,
+        model: str,
+        instructions: str | None = None,
+        tools: Iterable[Callable[..., Any] | Tool | dict[str, Any]] = (),
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        count: Count | None = None,
+        compact: Any = None,
+        api: Literal["chat", "responses"] = "chat",
+        repair: Rule = "stub",
+        task: AsyncTask | Task | None = None,
+        max_rounds: int = 16,
+        lease: float = 60,
+        wait: float = 60,
+        **params: Any,
+    ) -> Self: ...
     @overload
     def __new__(  # type: ignore[misc] # not one of its own kind, and that is the point
-        cls, client: Any, conversation: AsyncConversation, **options: Any
+        cls,
+        client: Any,
+        conversation: AsyncConversation,
+        *,
+        model: str,
+        instructions: str | None = None,
+        tools: Iterable[Callable[..., Any] | Tool | dict[str, Any]] = (),
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        count: Count | None = None,
+        compact: Any = None,
+        api: Literal["chat", "responses"] = "chat",
+        repair: Rule = "stub",
+        task: AsyncTask | Task | None = None,
+        max_rounds: int = 16,
+        lease: float = 60,
+        wait: float = 60,
+        **params: Any,
     ) -> AsyncChat: ...
     def __new__(cls, client: Any, conversation: Any, **options: Any) -> Any:
         """The face that goes with *conversation*."""
@@ -395,6 +433,8 @@ class Chat:
         chat._core = AsyncChat(client, conversation._core, **options)  # noqa: SLF001 - its other half
         chat.conversation = conversation
         return chat
+
+    __signature__ = signature(AsyncChat)  # for help() and notebooks
 
     def __repr__(self) -> str:
         return repr(self._core).replace("Async", "", 1)
