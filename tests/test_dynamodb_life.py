@@ -16,6 +16,7 @@ import pytest
 import holdfast
 from holdfast.backends._dynamodb import clock as server_clock
 from holdfast.backends._dynamodb import life as life_of
+from holdfast.backends._dynamodb import table as calls
 from holdfast.backends._dynamodb.layout import item_key, partition
 from holdfast.backends._dynamodb.life import Life
 from holdfast.backends.base import Append, Appended, Key, Origin
@@ -432,6 +433,29 @@ def test_times_of_clients_who_differ_never_go_back(
     assert (head.updated, head.expires) == (done[-1].at, done[-1].at + HOUR * 10**6)
     fill(other, 20)
     assert [r.at for r in store.read(KEY)][:5] == [d.at for d in done]
+
+
+def test_a_client_that_slept_does_not_go_by_the_time_when_it_fell_asleep(
+    store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its append would come to a journal that has expired, and be gone; its lease be over."""
+    slept = 0
+    machine = SimpleNamespace(
+        time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() - slept
+    )
+    for module in (server_clock, calls):
+        monkeypatch.setattr(module, "time", machine)
+    append(store, b"old", ttl=1.5)
+    time.sleep(3)
+    slept += 3
+    assert append(store, b"new").seq == 1
+    assert [record.body for record in store.read(KEY)] == [b"new"]
+    other = KEY._replace(id="other")
+    append(store, key=other)
+    time.sleep(3)
+    slept += 3
+    began = time.time()
+    assert store.acquire(other, "me", 60).until > (began + 58) * 1e6
 
 
 # -- DynamoDB itself -------------------------------------------------------------------------------

@@ -331,6 +331,17 @@ def test_an_identity_that_may_not_write_has_a_read_only_store(
     assert len(behind.read(KEY)) == 1
 
 
+def test_more_labels_than_one_update_can_name_are_told(store: DynamoBackend) -> None:
+    """And what to do about it; a journal that begins may have them all."""
+    many = {f"label{number}": "x" for number in range(300)}
+    append(store, labels=many)
+    with pytest.raises(holdfast.TooLarge, match=r"labels.*about a hundred"):
+        append(store, labels=many)
+    for number in range(40):  # also when the tail is moved
+        append(store, labels={f"label{number * 5 + more}": "y" for more in range(100)})
+    assert store.head(KEY).seq == 41  # type: ignore[union-attr]
+
+
 def test_facts_that_may_not_be_asked_for_are_unknown(behind: DynamoBackend, front: Front) -> None:
     """A worker's role need not be allowed to describe the table."""
     for operation in ("DescribeTable", "DescribeTimeToLive", "DescribeContinuousBackups"):
@@ -376,6 +387,14 @@ def test_a_server_that_is_not_there_is_told(aws_environment: None) -> None:
     with pytest.raises(holdfast.StoreUnavailable, match=r"cannot be reached.*endpoint_url") as told:
         holdfast.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
     assert place in str(told.value)
+
+
+@pytest.mark.parametrize("place", ["http://ann:s3cret@127.0.0.1:1", "http://ann:s3cret@[h"])
+def test_a_password_is_never_shown(aws_environment: None, place: str) -> None:
+    """Not even one that nobody asks for."""
+    with pytest.raises(holdfast.HoldfastError, match=r"ann:\*\*\*@") as told:
+        holdfast.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
+    assert "s3cret" not in str(told.value)
 
 
 @pytest.mark.parametrize(

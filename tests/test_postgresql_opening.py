@@ -98,6 +98,9 @@ def test_a_url_that_cannot_be_is_explained(
         "postgresql://ann:s3cret%zz@db/agents",
         "postgresql://ann:s3cret@[::1/agents",
         "postgresql://ann:s3cret/@db:port/agents",
+        "postgresql://ann:top@s3cret@db/agents",
+        "postgresql://ann:s3cret?s3cret@127.0.0.1:1/agents?schema=mine&timeout=0.1",
+        "postgresql://ann:s3cret?@127.0.0.1:1/agents?pooll=3",
     ],
 )
 def test_a_password_is_never_shown(url: str) -> None:

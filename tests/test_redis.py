@@ -21,6 +21,7 @@ import redis
 
 import holdfast
 from holdfast.backends import redis as module
+from holdfast.backends._redis.calls import Calls
 from holdfast.backends._redis.errors import translate
 from holdfast.backends._redis.servers import Servers
 from holdfast.backends._redis.wire import Node, packed
@@ -185,6 +186,23 @@ def test_a_call_that_arrives_late_does_nothing(backend: RedisBackend, tape: Tape
     head = backend.head(KEY)
     assert head is not None
     assert head.lease is not None
+
+
+def test_a_first_append_that_arrives_late_does_nothing(
+    backend: RedisBackend, tape: Tape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its two calls the first one found nothing; others have used its writer meanwhile."""
+    write = Calls.write
+
+    def taken(calls: Calls, *args: Any, **options: Any) -> list[Any]:
+        answer = write(calls, *args, **options)
+        calls._writers.clear()
+        return answer
+
+    monkeypatch.setattr(Calls, "write", taken)
+    append(backend, b"once")
+    assert tape.sent[0]()[0] == [b"late"]
+    assert bodies(backend) == [b"once"]
 
 
 def test_a_lease_whose_answer_was_lost_is_found_again(backend: RedisBackend, tape: Tape) -> None:
@@ -605,6 +623,7 @@ def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBack
         ("redis://localhost:116045", "a port is a number"),
         ("redis://localhost/agents", "number of a database, not 'agents'"),
         ("redis://ann:se#cret@localhost", "special characters"),
+        ("redis://ann:se?cret@localhost", "special characters"),
         ("redis://localhost?prefix=a{b}", "prefix cannot be"),
         ("redis://localhost?durability=always", "full, second or none"),
         ("redis://localhost?timeout=soon", "timeout cannot be"),

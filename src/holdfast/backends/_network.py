@@ -6,10 +6,14 @@ import random
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.errors import StoreUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["persist"]
+    from holdfast.errors import HoldfastError
+
+__all__ = ["persist", "unsure"]
 
 T = TypeVar("T")
 
@@ -37,3 +41,11 @@ def persist(
                 raise
         time.sleep(wait)
         pause = min(2 * pause, longest)
+
+
+def unsure(error: HoldfastError) -> StoreUnavailable:
+    """*error*, as it is to be told where a try before it had no answer: that one may be done."""
+    return StoreUnavailable(
+        f"{error} An earlier try of this call was not answered, and what it was to write may be "
+        "there all the same: repeat it with the same id."
+    )

@@ -184,18 +184,19 @@ class PostgresBackend(Transactional):
 
     def delete(self, key: Key) -> bool:
         self._check_writable()
-        removed = False
+        seen, removed = None, False
 
         def work(connection: Connection) -> bool:
-            # If the reply to COMMIT is lost, the next try finds nothing: what this one saw counts.
-            nonlocal removed
+            # If the reply to COMMIT is lost, what this try saw counts: the next one finds nothing,
+            # or a journal that somebody has begun since, which is not to go.
+            nonlocal seen, removed
             with connection.transaction():
-                for journal, there in connection.rows(self._sql.delete, key):
+                for journal, there in connection.rows(self._sql.delete, (*key, seen)):
                     connection.run(self._sql.drop, ([journal],))
-                    removed = removed or there
+                    seen, removed = journal, removed or there
             return removed
 
-        return self._calls.run(work)
+        return self._calls.run(work, writes=True)
 
     def compact(self, key: Key, before: int) -> int:
         self._check_writable()
@@ -204,6 +205,8 @@ class PostgresBackend(Transactional):
         def work(connection: Connection) -> int:
             with connection.transaction():
                 for journal, floor in connection.rows(self._sql.lock, key):
+                    if floors and journal not in floors:
+                        return 0  # that one is gone, and another has begun
                     first = floors.setdefault(journal, floor)
                     last, size = connection.rows(self._sql.cut, (journal, before))[0]
                     if last is None:
@@ -212,13 +215,13 @@ class PostgresBackend(Transactional):
                     return int(last) - first
             return 0
 
-        return self._calls.run(work)
+        return self._calls.run(work, writes=True)
 
     def sweep(self, limit: int = 1000) -> int:
         self._check_writable()
         swept = 0
         while swept < limit:
-            count = self._calls.run(partial(self._sweep, min(PORTION, limit - swept)))
+            count = self._calls.run(partial(self._sweep, min(PORTION, limit - swept)), writes=True)
             if not count:
                 break
             swept += count
@@ -237,7 +240,9 @@ class PostgresBackend(Transactional):
         self._check_writable()
         values = [*key, new_journal(), holder, own_id(), micros(ttl), over]
         deadline = self._calls.deadline()
-        return self._calls.run(partial(self._acquire, key, holder, values, deadline), deadline)
+        return self._calls.run(
+            partial(self._acquire, key, holder, values, deadline), deadline, writes=True
+        )
 
     def _acquire(
         self, key: Key, holder: str, values: list[Any], deadline: float, connection: Connection
@@ -254,13 +259,14 @@ class PostgresBackend(Transactional):
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
         self._check_writable()
-        for (until,) in self._calls.rows(self._sql.renew, *key, lease.epoch, micros(ttl)):
+        values = (*key, lease.epoch, micros(ttl))
+        for (until,) in self._calls.rows(self._sql.renew, *values, writes=True):
             return Lease(lease.holder, lease.epoch, until)
         raise fenced(key)
 
     def release(self, key: Key, lease: Lease) -> None:
         self._check_writable()
-        self._calls.rows(self._sql.release, *key, lease.epoch)
+        self._calls.rows(self._sql.release, *key, lease.epoch, writes=True)
 
     def _lend(self) -> AbstractContextManager[Opened]:
         self._check_not_readonly()

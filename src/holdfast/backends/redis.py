@@ -224,8 +224,6 @@ class RedisBackend(Backend):
 
     def append(self, request: Append) -> Appended:
         answer = self._write("append", request.key, *_asked(request), begin=request.expect == 0)
-        if answer[0] == b"absent":
-            answer = self._write("append", request.key, *_asked(request), begin=True)
         outcome = answer[0]
         if outcome == b"done":
             return Appended(answer[1], answer[2])
@@ -429,14 +427,18 @@ class RedisBackend(Backend):
     # -- the place itself ----------------------------------------------------------------------
 
     def _write(self, name: str, key: Key, *args: Word, begin: bool = False) -> list[Any]:
-        """Run a script on one journal; *begin* if that may come or go by it."""
+        """Run a script on one journal; *begin* if that comes or goes by it, as far as is known."""
         self._check_writable()
         keys = [self._names.journal(key)]
-        if begin:
+
+        def indexed() -> tuple[Sequence[bytes], Sequence[Word]]:
             index = self._names.index(key.tenant, key.kind, self._names.shard(key))
-            keys += [index.members, index.kinds]
-            args += ("name", key.id, "kind", index.kind)
-        return self._calls.write(name, self._names.slot(key), keys, *args)
+            return (index.members, index.kinds), ("name", key.id, "kind", index.kind)
+
+        if begin:
+            more_keys, more_args = indexed()
+            keys, args = [*keys, *more_keys], (*args, *more_args)
+        return self._calls.write(name, self._names.slot(key), keys, *args, begin=indexed)
 
     def _check_writable(self) -> None:
         self._check_open()

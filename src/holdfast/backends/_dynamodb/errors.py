@@ -12,12 +12,14 @@ except ImportError as error:
 
     raise MissingExtra.of("DynamoDB", "boto3", "dynamodb") from error
 
+from holdfast.backends.options import safe_url
 from holdfast.errors import (
     InvalidURL,
     StoreError,
     StoreNotFound,
     StoreReadOnly,
     StoreUnavailable,
+    TooLarge,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +154,7 @@ def translate(error: Exception, where: str, *, writing: bool = False) -> Excepti
     """*error* as one of ours, with what to do about it. *where*: the table, and how it is named."""
     for kinds, make, text in _MEANINGS:
         if isinstance(error, kinds):
-            return make(text.format(where=where, error=error))
+            return make(text.format(where=where, error=safe_url(str(error))))
     code = code_of(error)
     if code == "AccessDeniedException":
         return _denied(error, where, writing=writing)
@@ -165,8 +167,17 @@ def translate(error: Exception, where: str, *, writing: bool = False) -> Excepti
             "Use on-demand capacity or provision more, or open the store with a larger timeout=."
         )
     if isinstance(error, (boto.ClientError, boto.BotoCoreError)):
-        return StoreError(f"DynamoDB refused a request to {where}: {_said(error)}")
+        return _refused(error, where)
     return error
+
+
+def _refused(error: Exception, where: str) -> Exception:
+    if "Expression size" in _said(error):
+        return TooLarge(
+            f"One append cannot change so many labels in {where}, and nothing was written: "
+            "DynamoDB takes about a hundred. Change some first, and the others after them."
+        )
+    return StoreError(f"DynamoDB refused a request to {where}: {_said(error)}")
 
 
 def _denied(error: Exception, where: str, *, writing: bool) -> StoreError:

@@ -164,6 +164,8 @@ class Records:
             journal = self._heads.load(key)
             if journal is None or not journal.live(self._table.clock.now()):
                 return total if ours is None else total + ours[2]
+            if ours is not None and ours[0] != journal.gen:
+                return total + ours[2]  # that one is gone, and another has begun
             if ours is not None and ours[:2] == (journal.gen, journal.floor):
                 total, ours = total + ours[2], None
             items = list(self._old_chunks(key, journal, before))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from holdfast.backends._dynamodb.clock import ServerClock
+from holdfast.backends._dynamodb.clock import ServerClock, offset
 from holdfast.backends._dynamodb.errors import (
     Unprocessed,
     check_refused,
@@ -19,8 +19,9 @@ from holdfast.backends._dynamodb.errors import (
     translate,
 )
 from holdfast.backends._dynamodb.layout import Change, Item, in_groups, item_key
-from holdfast.backends._network import persist
-from holdfast.errors import InvalidURL, MissingExtra, StoreBusy
+from holdfast.backends._network import persist, unsure
+from holdfast.backends.options import safe_url
+from holdfast.errors import HoldfastError, InvalidURL, MissingExtra, StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -61,7 +62,7 @@ class Table:
 
     def begin(self) -> None:
         """With no connection yet: at first, and in a forked child."""
-        self.clock = ServerClock()
+        self.clock = ServerClock(lambda: self.get("holdfast", "format"))
         self._client: Any = None
         self._making = threading.Lock()
         self._gate = threading.Condition(threading.Lock())
@@ -71,7 +72,7 @@ class Table:
     @property
     def where(self) -> str:
         """The table, as errors name it."""
-        place = self.endpoint_url or self.region
+        place = safe_url(self.endpoint_url or self.region or "")
         return f"{self.name} ({place})" if place else self.name
 
     # -- the client --------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class Table:
         except Exception as error:
             if type(error) is ValueError:
                 msg = (
-                    f"{self.where} is no place that can be: {error}. "
+                    f"{self.where} is no place that can be: {safe_url(str(error))}. "
                     "An endpoint_url is like http://127.0.0.1:8000, and a region like eu-west-1."
                 )
                 raise InvalidURL(msg) from error
@@ -175,27 +176,30 @@ class Table:
         except Exception as error:
             check_refused(error, in_doubt=doubt)
             writing = operation.startswith(_WRITES)
-            raise translate(error, self.where, writing=writing) from error
+            ours = translate(error, self.where, writing=writing)
+            if writing and doubt and not in_doubt(error) and isinstance(ours, HoldfastError):
+                ours = unsure(ours)
+            raise ours from error
 
     def _once(self, operation: str, parameters: Item) -> Item:
         with self._under_way():
             method = getattr(self.client(), operation)
-            sent = time.monotonic()
+            sent, since = time.monotonic(), offset()
             try:
                 reply: Item = method(**parameters)
             except Exception as error:
                 response: Any = getattr(error, "response", None)
                 if isinstance(response, dict):
-                    self._heard(response, sent)
+                    self._heard(response, sent, since)
                 raise
-            self._heard(reply, sent)
+            self._heard(reply, sent, since)
             return reply
 
-    def _heard(self, reply: Item, sent: float) -> None:
+    def _heard(self, reply: Item, sent: float, since: float) -> None:
         headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         self.server = headers.get("server", self.server)
         if "date" in headers:
-            self.clock.heard(headers["date"], sent, time.monotonic())
+            self.clock.heard(headers["date"], sent, time.monotonic(), since)
 
     def try_again(self, turn: int, deadline: float) -> None:
         """Before another turn at what others were faster at: after some, wait a little."""

@@ -98,13 +98,14 @@ class _Shape(NamedTuple):
 class Write:
     """An append on its way, under an id that it keeps through every try until *deadline*."""
 
-    __slots__ = ("deadline", "id", "request", "shape")
+    __slots__ = ("deadline", "id", "request", "shape", "unanswered")
 
     def __init__(self, request: Append, deadline: float) -> None:
         self.request = request
         self.deadline = deadline
         self.id = request.id or own_id()
         self.shape = _shape(request)
+        self.unanswered = False  # whether a try of it had no answer
 
     def values(self) -> list[Any]:
         """What its statement is given."""

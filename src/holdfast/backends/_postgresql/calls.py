@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from holdfast.backends._network import persist
-from holdfast.backends._postgresql.connections import LEAST, Connection, Pool, connect_parameters
-from holdfast.backends._postgresql.errors import lost, passing, raced, translate
+from holdfast.backends._network import persist, unsure
+from holdfast.backends._postgresql.connections import (
+    LEAST,
+    Connection,
+    Pool,
+    connect_parameters,
+    parted,
+)
+from holdfast.backends._postgresql.errors import READ_ONLY, lost, passing, raced, translate
 from holdfast.backends._postgresql.facts import settings
 from holdfast.backends._postgresql.lost import Lost
 from holdfast.backends.options import safe_url
+from holdfast.errors import StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +48,7 @@ class Calls:
         check_open: Callable[[], None],
         lends: bool = False,
     ) -> None:
-        self.place = safe_url(url.partition("?")[0])
+        self.place = safe_url(parted(url)[0])
         self.timeout = max(timeout, LEAST)  # there is always time for one try
         self._timeout = timeout
         self._durability = durability
@@ -73,21 +80,42 @@ class Calls:
         """When a call that begins now must have ended."""
         return time.monotonic() + self.timeout
 
-    def rows(self, sql: str, *values: Any) -> list[Any]:
+    def rows(self, sql: str, *values: Any, writes: bool = False) -> list[Any]:
         """The rows that a statement returns."""
-        return self.run(lambda connection: connection.rows(sql, values))
+        return self.run(lambda connection: connection.rows(sql, values), writes=writes)
 
-    def run(self, work: Callable[[Connection], T], deadline: float | None = None) -> T:
-        """Do *work*, again and again until *deadline* if connections go away."""
+    def run(
+        self,
+        work: Callable[[Connection], T],
+        deadline: float | None = None,
+        *,
+        writes: bool = False,
+        unanswered: bool = False,
+    ) -> T:
+        """Do *work*, again and again until *deadline* if connections go away.
+
+        *writes*: what a try did that had no answer may stay. *unanswered*: there was such a try.
+        """
         last = deadline or self.deadline()
+
+        def attempt() -> T:
+            nonlocal unanswered
+            with self.taken(last) as connection:
+                try:
+                    return work(connection)
+                except psycopg.Error as error:
+                    unanswered = unanswered or (writes and lost(error))
+                    raise
+
         try:
-            return persist(
-                lambda: self.attempt(work, last),
-                timeout=last - time.monotonic(),
-                passing=passing,
-            )
+            return persist(attempt, timeout=last - time.monotonic(), passing=passing)
         except psycopg.Error as error:
-            raise translate(error, self.place) from error
+            ours = translate(error, self.place)
+            raise (unsure(ours) if unanswered and not lost(error) else ours) from error
+        except StoreBusy as error:
+            if unanswered:
+                raise unsure(error) from error
+            raise
 
     def attempt(self, work: Callable[[Connection], T], deadline: float) -> T:
         """Do *work* once. Errors are psycopg's."""
@@ -112,6 +140,10 @@ class Calls:
         except psycopg.Error as error:
             if lost(error):
                 self.lose(slot.connection)
+            elif error.sqlstate == READ_ONLY and slot.connection is not None:
+                # Another server may have taken its place: the next caller looks again for one.
+                slot.connection.close()
+                self._pool.forget()
             raise
         finally:
             self._pool.give(slot)

@@ -22,7 +22,7 @@ from holdfast.errors import InvalidURL, StoreBusy
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-__all__ = ["Connection", "Pool", "Slot", "connect_parameters", "own_parameters"]
+__all__ = ["Connection", "Pool", "Slot", "connect_parameters", "own_parameters", "parted"]
 
 #: The least that a call is given, whatever its timeout: the time for one try.
 LEAST = 1.0
@@ -63,11 +63,19 @@ PARAMETERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def parted(url: str) -> tuple[str, str]:
+    """What is before the ``?`` of *url*, and behind it; one in a password is libpq's, and none."""
+    credentials = re.match(r"[^/]*//[^@/]*@", url)
+    start = credentials.end() if credentials else 0
+    place, _, query = url[start:].partition("?")
+    return url[:start] + place, query
+
+
 def own_parameters(url: str) -> tuple[str, dict[str, Any]]:
     """Split *url* into one for libpq and our own parameters."""
     from urllib.parse import unquote  # noqa: PLC0415 - slow to import
 
-    place, _, query = url.partition("?")
+    place, query = parted(url)
     own: dict[str, Any] = {}
     theirs: list[str] = []
     for part in query.split("&"):
@@ -93,6 +101,8 @@ def connect_parameters(url: str, timeout: float, *, session: bool) -> dict[str, 
         given: dict[str, Any] = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         raise InvalidURL(_malformed(url, str(error))) from None  # it may quote the password
+    if re.search(r"(^|,)[^,/@][^,]*@", given.get("host") or ""):
+        raise InvalidURL(_malformed(url, ""))  # what is before it is the end of a password
     patience = max(timeout, LEAST)
     best = {
         "fallback_application_name": "holdfast",

@@ -23,7 +23,10 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
 
-__all__ = ["Late", "lost", "passing", "raced", "translate"]
+__all__ = ["READ_ONLY", "Late", "lost", "passing", "raced", "translate"]
+
+#: The code of an error for a write on a standby, or in a session that is set to read-only.
+READ_ONLY = "25006"
 
 
 class Late(psycopg.OperationalError):
@@ -126,7 +129,7 @@ _MEANINGS = [
         "{place} cannot be written: it is a standby, or set to read-only. Name the primary "
         "(with several hosts, add target_session_attrs=read-write), or open it with "
         "readonly=True.",
-        codes=("25006",),
+        codes=(READ_ONLY,),
     ),
     _Meaning(
         StoreReadOnly,

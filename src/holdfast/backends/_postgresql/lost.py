@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Lost"]
 
-#: A process number is used again: a session that began later is another's.
-_IT = "FROM pg_stat_activity WHERE pid = $1 AND extract(epoch FROM backend_start) * 1000000 <= $2"
+#: A process number is used again: a session that began later is another's. So is one that began
+#: long before we had ours, on a server that has taken the place of the one we had it on.
+_IT = """
+    FROM pg_stat_activity WHERE pid = $1
+    AND extract(epoch FROM backend_start) * 1000000 BETWEEN $2 - 600000000 AND $2"""
 _END = f"SELECT pg_terminate_backend(pid) {_IT}"
 _LOOK = f"SELECT pid {_IT}"
 

@@ -89,7 +89,8 @@ class Statements:
 
     def _removals(self, j: str, r: str) -> None:
         self.delete = f"""
-            DELETE FROM {j} AS j WHERE {KEY} RETURNING j.journal, j.seq > 0 AND {live(NOW)}"""
+            DELETE FROM {j} AS j WHERE {KEY} AND ($4::uuid IS NULL OR j.journal = $4::uuid)
+            RETURNING j.journal, j.seq > 0 AND {live(NOW)}"""
         self.clear = f"DELETE FROM {j} AS j WHERE {KEY} AND NOT {live(NOW)} RETURNING j.journal"
         self.drop = f"DELETE FROM {r} WHERE journal = ANY($1::uuid[])"
         self.lock = f"SELECT j.journal, j.floor FROM {j} j WHERE {KEY} AND {live(NOW)} FOR UPDATE"

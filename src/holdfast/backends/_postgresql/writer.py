@@ -14,6 +14,7 @@ import psycopg
 
 from holdfast.backends._group import GroupCommit, Ticket
 from holdfast.backends._postgresql.append import Appends, Write, rounds
+from holdfast.backends._postgresql.errors import lost
 from holdfast.backends.base import Append, Appended, Key, conflict, fenced
 from holdfast.errors import StoreBusy
 
@@ -70,13 +71,15 @@ class Writer:
 
     def alone(self, write: Write) -> Appended:
         """Do what could not be done together with others at the first try."""
-        return self._calls.run(partial(self.add, write), write.deadline)
+        return self._calls.run(
+            partial(self.add, write), write.deadline, writes=True, unanswered=write.unanswered
+        )
 
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
         """`Backend.append_all`, as one transaction."""
         deadline = self._calls.deadline()
         writes = [Write(request, deadline) for request in requests]
-        done = self._calls.run(partial(self._transact, writes), deadline)
+        done = self._calls.run(partial(self._transact, writes), deadline, writes=True)
         return [done[write] for write in writes]
 
     def _transact(self, writes: list[Write], connection: Connection) -> dict[Write, Appended]:
@@ -116,9 +119,19 @@ class Writer:
         writes: list[Write] = [ticket.work for ticket in batch]
         done: dict[Write, Appended] = {}
         with suppress(psycopg.Error):
-            self._calls.attempt(partial(self._append_all, writes, done), writes[0].deadline)
+            self._calls.attempt(partial(self._first_try, writes, done), writes[0].deadline)
         for ticket, write in zip(batch, writes, strict=True):
             ticket.result = done.get(write)
+
+    def _first_try(
+        self, writes: list[Write], done: dict[Write, Appended], connection: Connection
+    ) -> None:
+        try:
+            self._append_all(writes, done, connection)
+        except psycopg.Error as error:
+            for write in writes:
+                write.unanswered = lost(error)
+            raise
 
     def _append_all(
         self, writes: list[Write], done: dict[Write, Appended], connection: Connection

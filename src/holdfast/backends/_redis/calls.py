@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from holdfast.backends._network import persist
+from holdfast.backends._network import persist, unsure
 from holdfast.backends._redis.durability import Barrier, Standing, survey
-from holdfast.backends._redis.errors import passes, translate
+from holdfast.backends._redis.errors import in_doubt, passes, translate
 from holdfast.backends._redis.scripts import script
 from holdfast.backends._redis.servers import Servers, slot_of
 from holdfast.backends._redis.wire import Word, packed
@@ -179,33 +179,60 @@ class Calls:
 
         return self._persist(attempt)
 
-    def write(self, name: str, slot: int, keys: Sequence[bytes], *args: Word) -> list[Any]:
-        """Run a script that writes to a journal, in effect once."""
+    def write(
+        self,
+        name: str,
+        slot: int,
+        keys: Sequence[bytes],
+        *args: Word,
+        begin: Callable[[], tuple[Sequence[bytes], Sequence[Word]]],
+    ) -> list[Any]:
+        """Run a script that writes to a journal, in effect once.
+
+        *begin* has the keys and arguments that it needs beside if the journal is not there yet.
+        """
         token = os.urandom(4).hex()
+        try:
+            writer = self._writers.pop()
+        except IndexError:
+            writer = _Writer()
         while True:
-            try:
-                writer = self._writers.pop()
-            except IndexError:
-                writer = _Writer()
             writer.number += 1
             call = (writer.name, writer.number, token, self._remember, *args)
             answer: list[Any] = self.run(name, slot, keys, call, writing=True)
-            if answer[0] != b"late":
+            if answer[0] == b"late":
+                # A copy of this process has the same one, as when a virtual machine was cloned.
+                writer = _Writer()
+            elif answer[0] == b"absent":
+                # By the same writer: should the first call come once more, it comes too late.
+                more_keys, more_args = begin()
+                keys, args = (*keys, *more_keys), (*args, *more_args)
+            else:
                 # A writer whose call has failed is not used again: that call may still come.
                 self._writers.append(writer)
                 return answer
-            # A copy of this process has the same writer, as when a virtual machine was cloned.
 
     def _persist(
         self, attempt: Callable[[], T], *, timeout: float | None = None, writing: bool = False
     ) -> T:
         """Call *attempt* until it succeeds or the time is up; all it does may be done twice."""
+        unanswered = False
+
+        def once() -> T:
+            nonlocal unanswered
+            try:
+                return attempt()
+            except RedisError as error:
+                unanswered = unanswered or (writing and in_doubt(error))
+                raise
+
         try:
             return persist(
-                attempt, timeout=self._timeout if timeout is None else timeout, passing=passes
+                once, timeout=self._timeout if timeout is None else timeout, passing=passes
             )
         except RedisError as error:
-            raise translate(error, self.url, writing=writing) from error
+            ours = translate(error, self.url, writing=writing)
+            raise (unsure(ours) if unanswered and not in_doubt(error) else ours) from error
 
 
 def _answers(answers: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
     AuthorizationError,
+    BusyLoadingError,
     ClusterDownError,
     ConnectionError,  # noqa: A004 - these two are redis-py's, and no others are used here
     NoPermissionError,
@@ -26,7 +27,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Unconfirmed", "passes", "translate"]
+__all__ = ["Unconfirmed", "in_doubt", "passes", "translate"]
 
 
 class Unconfirmed(RedisError):
@@ -55,6 +56,13 @@ def passes(error: Exception) -> bool:
     if isinstance(error, _REFUSED):
         return False
     return isinstance(error, _PASSING) or _first_word(error) in _PASSING_WORDS
+
+
+def in_doubt(error: Exception) -> bool:
+    """Whether what was asked for may have been done nevertheless."""
+    if isinstance(error, (BusyLoadingError, *_REFUSED)):
+        return False
+    return isinstance(error, (ConnectionError, TimeoutError, Unconfirmed))
 
 
 def translate(error: Exception, url: str, *, writing: bool) -> StoreError:
