@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
@@ -34,6 +34,10 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__, "tests.openai_rehearsal"])
 
 
+Api = Literal["chat", "responses"]
+APIS: tuple[Api, Api] = ("chat", "responses")
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What a process is to do, and at which of its writes it dies, before or *after* it."""
@@ -41,7 +45,7 @@ class Job:
     url: str
     server: str
     side: str
-    api: str
+    api: Api
     face: str
     stream: bool = False
     task: bool = False
@@ -156,7 +160,7 @@ async def _converse_async(job: Job) -> int:
                 client,
                 store.conversation("alice"),
                 model="gpt-5",
-                api=job.api,  # type: ignore[arg-type] # one of the two
+                api=job.api,
                 tools=[_tool(job)],
                 task=task,
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 
-from tests.openai_programs import Job, brain, do
+from tests.openai_programs import APIS, Job, brain, do
 from tests.openai_server import Server
 
 with Server(brain=brain) as server:
-    for api, face, stream in itertools.product(("chat", "responses"), ("sync", "async"), (0, 1)):
+    for api, face, stream in itertools.product(APIS, ("sync", "async"), (0, 1)):
         do(Job("memory:", server.url, os.devnull, api, face, bool(stream)))
