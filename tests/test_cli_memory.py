@@ -168,6 +168,24 @@ def test_a_search_says_why() -> None:
     assert "sales" not in shown
 
 
+def test_a_namespace_is_shown_as_any_other_thing() -> None:
+    """What `ls` lists, `show` knows: as memories, not as the entries that they are kept in."""
+    with holdfast.open(tenant="acme") as store:
+        gone = store.memory("acme/support").remember("The desk is closed")
+        store.memory("acme/support").remember("The desk opens at 8")
+        store.memory("acme/support").forget(gone.id)  # what stays is written anew
+        store.conversation("sales").append({"role": "user", "content": "Hello"})
+    for name in ("acme/support", "memory/acme/support"):
+        assert "The desk opens at 8" in run("show", name, "--tenant", "acme").stdout
+        (one,) = data("show", name, "--tenant", "acme")["memories"]
+        assert one["text"] == "The desk opens at 8"
+    assert "acme support is in room 7" in run("show", "support", "--tenant", "acme").stdout
+    assert len(data("show", "support", "--last", "1", "--tenant", "acme")["memories"]) == 1
+    assert "memory/sales" in run("show", "sales", "--tenant", "acme", code=2).stderr
+    assert "--all" in run("delete", "acme/support", "-y", "--tenant", "acme", code=1).stderr
+    assert run("show", "acme/support", "--tenant", "globex", code=3).stdout == ""
+
+
 def test_one_memory_is_shown_with_its_history() -> None:
     """What was true before can be seen."""
     with holdfast.open(tenant="acme") as store:

@@ -230,7 +230,7 @@ def test_a_state_is_listed_and_shown() -> None:
     assert found["document"]["said"] == ["one", "two \x1b[31m"]
     assert found["saved"]["version"] == 2
     assert "is a state" in run("show", "agent", "--last", "3", code=2).stderr
-    assert "no conversation, task or state 'nobody'" in run("show", "nobody", code=3).stderr
+    assert "no conversation, task, state or memory 'nobody'" in run("show", "nobody", code=3).stderr
 
 
 def rewritten(position: int, body: bytes | None) -> None:

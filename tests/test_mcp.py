@@ -378,7 +378,8 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
         {"text": "x", "kind": "k" * 65},
         "`kind` must be text of 1 to 64 characters; text of 65",
     ),
-    ("remember", {"text": "x", "source": "a\nb"}, "cannot be"),
+    ("remember", {"text": "x", "source": "quince\nb"}, "A name that was given cannot be one"),
+    ("remember", {"text": "x", "kind": "\u1ea1" * 60}, "a kind has 64"),
     (
         "remember",
         {"text": ["x"]},
@@ -392,7 +393,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("forget", {"ids": ["m"] * 21}, "a list of 21 was given"),
     ("snapshot", {"per_kind": 11}, "`per_kind` must be a whole number from 1 to 10; another"),
     ("checkpoint", {"task": ""}, "`task` must be text of 1 to 512 characters; empty"),
-    ("checkpoint", {"task": "a\x00b"}, "cannot be"),
+    ("checkpoint", {"task": "quince\x00b"}, "each on one line"),
     (
         "resume_context",
         {"task": "acme-report", "max_tokens": 10},
@@ -423,6 +424,7 @@ def test_what_does_not_fit_is_refused_in_words_a_model_can_use(path: str) -> Non
                 assert told in answer
                 assert len(answer) < 500
                 assert path not in answer
+                assert "quince" not in answer
 
     asyncio.run(main())
 

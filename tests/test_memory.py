@@ -12,7 +12,16 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Checkpoint, Decision, IdReused, MemoryNotFound, Recalled, TooLarge, _textindex
+from holdfast import (
+    Checkpoint,
+    Decision,
+    IdReused,
+    InvalidId,
+    MemoryNotFound,
+    Recalled,
+    TooLarge,
+    _textindex,
+)
 from holdfast.memory import schema
 from holdfast.memory.entries import is_id
 from tests import nouns
@@ -152,10 +161,21 @@ def test_what_cannot_be_asked_is_refused_and_harms_no_index(scopes: Scopes) -> N
         lambda: memory.recall("zebra", k="5"),
         lambda: memory.related(one.id, k=1.5),
         lambda: memory.all(limit="x"),
+        lambda: memory.recall("zebra", min_score="x"),
+        lambda: memory.forget(one),
+        lambda: memory.used([one.id]),
+        lambda: memory.get(None),
+        lambda: memory.update(one.id, "horse", because=["so"]),
+        lambda: memory.contradict(one.id, "horse", because=5),
     ]
     for mistake in mistakes:
-        with pytest.raises(TypeError, match=r"is (text|a whole number), not"):
+        with pytest.raises(TypeError, match=r"is (text|a number|a whole number), not"):
             mistake()
+    with pytest.raises(InvalidId):
+        memory.confirm(one.id, by=["me"])
+    with pytest.raises(TooLarge, match="A reason has"):
+        memory.update(one.id, "horse", because="x" * 1_000_001)
+    assert texts(memory.all(superseded=True)) == ["zebra"]
     with pytest.raises(ValueError, match="not empty"):
         memory.contradict(one.id, None)
     for many in (10**9, 2**70):
@@ -176,6 +196,25 @@ def test_what_can_be_remembered_can_be_read(scopes: Scopes) -> None:
     memory.remember("a\0b \u202e", tags=[f"t{n}" for n in range(500)], context="\0")
     assert len(memory.all(superseded=True)) == 3
     assert len(memory.recall("one b", k=9)) == 2
+    # As releases did that took anything for a reason.
+    older = memory.remember("one more")
+    scopes.store.journal("memory", "support").append(
+        ("remembered", {"id": "m-1", "text": "horse", "kind": "fact"}),
+        ("superseded", {"id": older.id, "other": "m-1", "because": ["so"]}),
+    )
+    assert memory.get(older.id).superseded_by == "m-1"
+
+
+def test_what_does_not_count_yet_does_not_count_sooner_in_other_words(scopes: Scopes) -> None:
+    """Who puts right what is to hold from January does not say that it holds now."""
+    january, past = (datetime.now(UTC) + timedelta(days=days) for days in (30, -30))
+    memory = scopes.memory
+    made = memory.remember("from January the price is ten", valid_from=january)
+    assert memory.update(made.id, "from January the price is twelve").valid_from == january
+    assert memory.recall("January price") == []
+    known = memory.remember("the shop is in Paris", valid_from=past)
+    assert memory.update(known.id, "the shop is in Rome").valid_from is None
+    assert texts(memory.recall("shop")) == ["the shop is in Rome"]
 
 
 def test_another_scope_cannot_reach_a_memory_by_its_id(scopes: Scopes) -> None:
@@ -411,6 +450,8 @@ def test_words_are_found_in_many_languages(scopes: Scopes) -> None:
         "ราคา": "ราคาเท่าไร",
         "ete": "L'été à Évian",
         "привет": "ПРИВЕТ мир",
+        "welche Straße?": "Die STRAßE nach Weißenfels ist gesperrt",
+        "ᏣᎳᎩ": "ᏣᎳᎩ is Cherokee",
         "run": "He was running late",
         "to be or not to be": "To be or not to be",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import InvalidId
 from holdfast.codec import Codec
-from holdfast.memory import rewriting
-from holdfast.memory.entries import LONGEST, Told, living
+from holdfast.memory import forgetting, rewriting
+from holdfast.memory.entries import LONGEST, Told, living, quoting
 from holdfast.memory.vectors import packed
 from tests import nouns
 from tests.scopes import Scopes
@@ -26,7 +27,7 @@ from tests.scopes import Scopes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast import Store
+    from holdfast import Memory, Store
 
 cache = nouns.cache
 
@@ -126,6 +127,9 @@ def test_forgetting_by_source_tag_and_subject(store: Store) -> None:
         memory.forget()
 
 
+TAGS = ("zoë", "ZOE", "Zoe")
+
+
 def test_a_subject_is_a_name_and_not_a_stem(store: Store) -> None:
     """What is gone is gone: only what has those words, with or without an ending, goes."""
     memory = store.memory("one")
@@ -134,10 +138,16 @@ def test_a_subject_is_a_name_and_not_a_stem(store: Store) -> None:
         "Universal": ["Universal makes films", "we like universal's films", "UNIVERSALS"],
         "ada lovelace": ["met Ada-Lovelace", "Ádá\nLovelace"],
         "天気": ["今日は天気がいい"],
+        "WEISS": ["Herr Weiß wohnt hier", "Frau Weiss auch"],
+        "Groß": ["GROSS is his name"],
+        "οδός": ["οδός".upper()],
+        "office": ["the of\ufb01ce"],
     }
     for subject, said in cases.items():
         made = memory.remember_all(said)
         assert set(memory.forget(subject=subject).ids) == {one.id for one in made}
+    tagged = [memory.remember(f"note {number}", tags=[tag]).id for number, tag in enumerate(TAGS)]
+    assert set(memory.forget(subject="Zoë").ids) == set(tagged)
     assert {one.id for one in memory.all()} == {one.id for one in kept}
     assert not memory.forget(subject=".")  # only signs, and no name
     for wrong in ("", " ", "\ud800"):
@@ -293,6 +303,114 @@ def test_others_may_write_while_a_journal_is_rewritten(
         assert {one.text for one in memory.all()} == expected
         assert memory.get(made[4].id).uses == 1
         memory.reindex()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[tuple[Memory, Memory]]:
+    """One memory as two processes have it, each with a connection of its own to one index."""
+    url = tmp_path / "agents.db"
+    with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as other:
+        scopes = Scopes(partial(holdfast.open, url))
+        yield one.memory("one"), other.memory("one")
+        scopes.check()
+
+
+def test_what_others_say_while_a_journal_is_rewritten_still_holds_in_an_index_made_from_it(
+    processes: tuple[Memory, Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update, a use, the same words again: of what is written behind them, none is lost."""
+    memory, rival = processes
+    gone, price, used, told = (
+        memory.remember(text, tags=["first"])
+        for text in ("to be forgotten", "the price is ten", "zebra used", "zebra told")
+    )
+    acts: list[Callable[[], object]] = [
+        lambda: rival.update(price.id, "the price is twenty"),
+        lambda: rival.confirm(used.id),
+        lambda: rival.remember("zebra told", tags=["again"]),
+        lambda: rival.contradict(used.id, told.id),
+    ]
+    real = rewriting._portion
+
+    def meanwhile(pending: list[Told]) -> list[Told]:
+        while acts:
+            acts.pop(0)()
+        return real(pending)
+
+    monkeypatch.setattr(rewriting, "_portion", meanwhile)
+    memory.forget(gone.id)
+    for _ in range(2):
+        assert [hit.text for hit in memory.recall("price")] == ["the price is twenty"]
+        assert memory.get(used.id).confirmed == 1
+        assert memory.get(used.id).contradicted_by == (told.id,)
+        assert (memory.get(told.id).at, memory.get(told.id).tags) == (told.at, ("first",))
+        memory.reindex()
+
+
+def test_what_is_made_from_a_memory_while_it_is_forgotten_goes_too(
+    processes: tuple[Memory, Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes is decided by what is there when it is said, not by what was there before."""
+    memory, rival = processes
+    made = memory.remember("Ada lives in Paris")
+    real = forgetting._going
+
+    def meanwhile(*values: Any) -> Any:
+        found = real(*values)
+        monkeypatch.setattr(forgetting, "_going", real)
+        rival.update(made.id, "Ada lives in Paris, in the rue Cujas")
+        return found
+
+    monkeypatch.setattr(forgetting, "_going", meanwhile)
+    assert len(memory.forget(made.id).ids) == 2
+    assert memory.all(superseded=True) == rival.all(superseded=True) == []
+
+
+def test_a_busy_writer_does_not_keep_others_from_forgetting(
+    processes: tuple[Memory, Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look for what goes takes its time: not all over again for whatever was written."""
+    memory, rival = processes
+    made = memory.remember("Ada lives in Paris")
+    real, asked = forgetting._going, []
+
+    def meanwhile(*values: Any) -> Any:
+        asked.append(1)
+        found = real(*values)
+        rival.remember(f"zebra {len(asked)}")
+        return found
+
+    monkeypatch.setattr(forgetting, "_going", meanwhile)
+    assert memory.forget(made.id).ids == (made.id,)
+    assert len(asked) == 1
+    memory.reindex()
+    assert [one.text for one in memory.all(superseded=True)] == ["zebra 1"]
+
+
+def quoted_slowly(texts: list[str], context: str) -> bool:
+    """What `quoting` says, text by text and sign by sign."""
+    within = " ".join(context.split())
+    for text in (" ".join(text.split()) for text in texts):
+        pieces = {text[at : at + 20] for at in range(0, len(text) - 19, 20)}
+        if any(within[at : at + 20] in pieces for at in range(len(within) - 19)):
+            return True
+        if len(within) >= 20 and within in text:
+            return True
+        if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", within):
+            return True
+    return False
+
+
+@given(
+    st.lists(st.text("ab .\n", max_size=70).filter(str.strip), max_size=5),
+    st.lists(st.text("ab .\n", max_size=90), max_size=5),
+)
+@settings(max_examples=300)
+def test_contexts_are_compared_with_many_texts_as_each_with_each(
+    texts: list[str], contexts: list[str]
+) -> None:
+    """Many may be forgotten at once: to look for each of them in every context takes minutes."""
+    assert quoting(texts, contexts) == {c for c in contexts if c and quoted_slowly(texts, c)}
 
 
 WORDS = ["a", "b", "c", "d"]

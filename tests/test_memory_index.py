@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import EmbeddingFailed, MissingExtra
 from holdfast.codec import Codec
-from holdfast.memory import desk, finding, meaning, refusals
+from holdfast.memory import desk, finding, lookup, meaning, refusals, rewriting
 from holdfast.memory.embeddings import Local, chosen, model_of
+from holdfast.memory.index import Index
 from holdfast.memory.places import index_of
 from holdfast.memory.ranking import Parts, activation, alike, fused, words_of
 from holdfast.memory.wordpieces import WordPieces
@@ -436,6 +438,27 @@ def test_many_memories_are_found_as_few_are(
     assert 0.3 < hit.score < 1
 
 
+def test_texts_are_not_scored_for_a_word_that_most_have(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing of any of them, and to score all of them takes longest."""
+    monkeypatch.setattr(finding, "ENOUGH", 10)
+    monkeypatch.setattr(finding, "LEAST", 3)
+    monkeypatch.setattr(finding, "EACH", 1)
+    memory.remember_all([f"a customer called number{n}" for n in range(200)])
+    memory.remember_all([f"zebra {n} of a customer" for n in ("one", "two", "three")])
+    real, looked_at = lookup.matches, []
+
+    def noted(*values: Any, among: str | None = None) -> Any:
+        looked_at.append(among)
+        return real(*values, among=among)
+
+    monkeypatch.setattr(finding, "matches", noted)
+    assert all("zebra" in hit.text for hit in memory.recall("zebra customer", k=3))
+    assert looked_at == ['"zebra"']
+    assert len(memory.recall("customer", k=9)) == 9
+
+
 # -- the index is derived ------------------------------------------------------------------------
 
 
@@ -571,6 +594,80 @@ def test_processes_share_an_index(tmp_path: Path) -> None:
         assert [child.exitcode for child in children] == [0, 0, 0]
         assert len(store.memory("one").recall("zebra", k=99)) == 16
         assert len(store.memory("two").recall("zebra", k=99)) == 1
+
+
+def test_nobody_sees_an_index_that_is_half_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may begin to make it anew between what is read and what is asked."""
+    monkeypatch.setattr(desk, "PORTION", 10)
+    monkeypatch.setattr(rewriting, "PORTION", 100)
+    url = tmp_path / "agents.db"
+    with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:
+        memory, rival = one.memory("one"), two.memory("one")
+        made = memory.remember_all([f"zebra number {n}" for n in range(40)])
+        rival.all()
+        _half_make(memory, rival, made[0].id, monkeypatch)
+        assert memory.get(made[-1].id).text == "zebra number 39"
+        _half_make(memory, rival, made[1].id, monkeypatch)
+        assert texts(memory.recall("39", k=1)) == ["zebra number 39"]
+
+
+def _half_make(memory: Memory, rival: Memory, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let *rival* forget, and die while the index is made anew: before *memory* asks it next."""
+    its = rival._core._desk._index()
+    follow, add = memory._core._desk.follow, its.add
+
+    def cut_short(before: Any, *values: Any) -> bool:
+        if before is not None:
+            raise InterruptedError
+        return add(before, *values)
+
+    async def after_that() -> Any:
+        found = await follow()
+        monkeypatch.setattr(memory._core._desk, "follow", follow)
+        monkeypatch.setattr(its, "add", cut_short)
+        with pytest.raises(InterruptedError):
+            rival.forget(gone)
+        monkeypatch.setattr(its, "add", add)
+        return found
+
+    monkeypatch.setattr(memory._core._desk, "follow", after_that)
+
+
+@pytest.mark.parametrize("error", [apsw.FullError, apsw.CantOpenError, apsw.IOError])
+def test_an_index_is_not_thrown_away_for_what_is_not_its_fault(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """A full disk, or too many open files, would cost all vectors; they are there again after."""
+    memory = store.memory("one", embed=embed)
+    memory.remember("a zebra")
+    memory.embed()
+    real = Index.known
+
+    def refuse(index: Index) -> Any:
+        if index.path != ":memory:":
+            raise error("not now")
+        return real(index)
+
+    monkeypatch.setattr(Index, "known", refuse)
+    assert texts(memory.recall("zebra")) == ["a zebra"]
+    monkeypatch.setattr(Index, "known", real)
+    assert store.memory("one").stats().embedded == 1
+
+
+@pytest.mark.parametrize("by", [None, embed])
+def test_many_versions_of_one_memory_hide_no_other(store: Store, by: Any) -> None:
+    """Nor do many that say the same, or have expired: more are looked at, until enough count."""
+    memory = store.memory("one", embed=by)
+    memory.remember("the zebra is in the other house, and has been there for a long time")
+    versions = [memory.remember("zebra invoice 0").id]
+    for number in range(1, 120):
+        versions.append(memory.update(versions[-1], f"zebra invoice {number}").id)
+    if by is not None:
+        memory.embed()
+    assert len(memory.recall("zebra invoice")) == 2
+    assert len(memory.recall("zebra invoice", min_score=0.9)) == 1
 
 
 def test_reindexing_shows_its_progress(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -382,6 +382,55 @@ def test_what_another_process_has_read_is_not_added_again() -> None:
     assert len(index.find("zebra", "default", "conversation", k=9)) == 2
 
 
+def test_an_index_that_another_process_took_further_is_not_made_anew(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken back to what was there before, while that process asks it."""
+    chat = store.conversation("alice")
+    chat.append(user("zebra one"))
+    assert len(found(store, "zebra")) == 1
+    heads, add = store.backend.heads, TextIndex.add
+    added: list[Key] = []
+
+    def meanwhile(*values: Any) -> Any:
+        listed = list(heads(*values))
+        monkeypatch.setattr(store.backend, "heads", heads)
+        chat.append(user("zebra two"))
+        assert len(found(store, "zebra")) == 2
+        return iter(listed)
+
+    def counted(index: TextIndex, key: Key, *values: Any) -> bool:
+        added.append(key)
+        return add(index, key, *values)
+
+    monkeypatch.setattr(store.backend, "heads", meanwhile)
+    monkeypatch.setattr(TextIndex, "add", counted)
+    assert len(found(store, "zebra")) == 2
+    assert added == [KEY]
+
+
+def test_what_another_process_takes_in_first_hides_nothing_of_what_came_after_it(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had listed the conversations a moment earlier."""
+    chat = store.conversation("alice")
+    chat.append(user("zebra one"))
+    assert len(found(store, "zebra")) == 1
+    chat.append(user("zebra two"), user("zebra three"))
+    add = TextIndex.add
+
+    def meanwhile(
+        index: TextIndex, key: Key, before: Known, now: Known, news: list[Document]
+    ) -> bool:
+        monkeypatch.setattr(TextIndex, "add", add)
+        earlier = Known(now.created, now.floor, now.seen - 1, now.updated)
+        assert add(index, key, before, earlier, news[:1])
+        return add(index, key, before, now, news)
+
+    monkeypatch.setattr(TextIndex, "add", meanwhile)
+    assert len(found(store, "zebra")) == 3
+
+
 def test_an_excerpt_shows_the_word() -> None:
     """From the middle of a long message, on one line."""
     text = "before " * 100 + "zebra\n" + "after " * 100

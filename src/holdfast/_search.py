@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["search"]
 
+#: How often what another process does at the same time may come between.
+TRIES = 20
+
 # Entries after which what was read before is no longer the conversation.
 _TURNS = (CLEARED, POPPED, COPIED, FORKED)
 
@@ -43,11 +46,10 @@ async def search(
     The index is first brought to where the journals are, so that it finds what was said until now,
     and nothing of what was deleted or has expired.
     """
-    heads = await port.call(list, port.backend.heads(tenant, conversation.KIND))
     # What somebody took care to encrypt is not written out beside it.
     index = await port.call(index_of, port.backend, private=type(codec) is not Codec)
     try:
-        await _catch_up(port, tenant, journal, index, heads)
+        heads = await _catch_up(port, tenant, journal, index)
         wanted = {
             head.key.id
             for head in heads
@@ -60,22 +62,39 @@ async def search(
 
 
 async def _catch_up(
+    port: Port, tenant: str, journal: Callable[[str, str], AsyncJournal], index: TextIndex
+) -> list[Head]:
+    """Bring *index* to where the journals are; those."""
+    heads: list[Head] = []
+    for _ in range(TRIES):
+        known = await port.call(index.known, tenant, conversation.KIND)
+        # After the index: what others take in meanwhile must not look like another journal.
+        heads = await port.call(list, port.backend.heads(tenant, conversation.KIND))
+        gone = known.keys() - {head.key.id for head in heads}
+        if gone:
+            await port.call(index.forget, tenant, conversation.KIND, gone)
+        if await _take(port, journal, index, heads, known):
+            break
+    return heads
+
+
+async def _take(
     port: Port,
-    tenant: str,
     journal: Callable[[str, str], AsyncJournal],
     index: TextIndex,
     heads: list[Head],
-) -> None:
-    known = await port.call(index.known, tenant, conversation.KIND)
-    gone = known.keys() - {head.key.id for head in heads}
-    if gone:
-        await port.call(index.forget, tenant, conversation.KIND, gone)
+    known: dict[str, Known],
+) -> bool:
+    """Take in what is new; False if another process came between, and may not have all of it."""
+    undisturbed = True
     for head in heads:
         before = known.get(head.key.id)
         if before != Known.of(head):
             source = journal(conversation.KIND, head.key.id)
             base, documents = await _news(source, head, before)
-            await port.call(index.add, head.key, base, Known.of(head), documents)
+            added = await port.call(index.add, head.key, base, Known.of(head), documents)
+            undisturbed = undisturbed and added
+    return undisturbed
 
 
 async def _news(

@@ -98,6 +98,15 @@ class Known(Struct, frozen=True):
         """
         return at <= self.updated
 
+    def within(self, now: Known | None) -> bool:
+        """Whether what is known *now* is all of this, at least.
+
+        Of a journal that was compacted since, nobody can tell by a position.
+        """
+        if now is None or (now.created, now.floor) != (self.created, self.floor):
+            return False
+        return now.seen >= self.seen
+
 
 class Document(Struct, frozen=True):
     """A text at one position of a journal; *label* is for the reader: a role, a tag."""

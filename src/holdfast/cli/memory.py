@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast import Store
     from holdfast.memory import Memory, Receipt, Remembered, Stats
 
-__all__ = ["memory"]
+__all__ = ["memory", "print_memory"]
 
 #: Lines that are written by one append, which has a limit.
 AT_ONCE = 500
@@ -161,11 +161,12 @@ def search(
     else:
         screen = Screen()
         for hit in found:
-            _print(hit, screen, f"{hit.score:.2f} · ")
+            print_memory(hit, screen, f"{hit.score:.2f} · ")
             screen.block(str(hit.why), indent=4, style="dim")
 
 
-def _print(one: Remembered, screen: Screen, lead: str = "") -> None:
+def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
+    """A memory with where it is from and how old it is; *lead* is said before that."""
     said = [one.kind, *(f"#{tag}" for tag in one.tags)]
     said += [f"from {one.source}"] if one.source else []
     said += [f"by {one.by}"] if one.by else []
@@ -214,7 +215,7 @@ def show(
     else:
         screen = Screen()
         for one in found:
-            _print(one, screen)
+            print_memory(one, screen)
             if id_ is not None:
                 _particulars(one, screen)
 

@@ -1,4 +1,7 @@
-"""``holdfast show``: a conversation as chat, a task as the record of its work, a state as JSON."""
+"""``holdfast show``: a conversation as chat, a task as the record of its work, a state as JSON.
+
+Of a memory, what is remembered.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from holdfast import conversation, state, task
+from holdfast import conversation, memory, state, task
 from holdfast._task.state import Large
 from holdfast.backends.base import from_micros, shown_size
 from holdfast.cli.listing import entries, facts_of, holder, labels_of, status_style
+from holdfast.cli.memory import print_memory
 from holdfast.cli.messages import parts, role, written
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import document, one_line, safe, shorten
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast import Checkpoint, Entry, Saved, State, Store, Task
     from holdfast._task.state import TaskState
     from holdfast.backends.base import Head, Lease
+    from holdfast.memory import Remembered
 
 __all__ = ["show"]
 
@@ -41,9 +46,14 @@ RESULT = 160
 INPUT = 1_000
 
 
-@click.command(short_help="Show a conversation, a task or a state.")
+@click.command(short_help="Show a conversation, task, state or memory.")
 @click.argument("id_", metavar="ID")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest messages.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the N newest messages, or memories.",
+)
 @click.option(
     "--context", is_flag=True, help="The text that a model resumes the task from, and only that."
 )
@@ -53,7 +63,8 @@ INPUT = 1_000
 def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bool) -> None:
     """Show a conversation as chat, a task with its plan, results and decisions, or a saved state.
 
-    ID is an id, or KIND/ID where a conversation and a task have the same id.
+    Of a memory, by its namespace, all that counts now; `holdfast memory show` has more of it. ID is
+    an id, or KIND/ID where a conversation and a task have the same id.
     """
     with where.open() as store:
         head = find(store, id_)
@@ -62,7 +73,7 @@ def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bo
             raise click.UsageError(f"--context is for tasks, and {id_!r} is a {head.key.kind}.")
         if last and head.key.kind in (task.KIND, state.KIND):
             raise click.UsageError(
-                f"--last is for conversations, and {id_!r} is a {head.key.kind}."
+                f"--last is for conversations and memories, and {id_!r} is a {head.key.kind}."
             )
         view = _VIEWS.get(head.key.kind, _Journal)(where, store, head, last)
         if as_json:
@@ -145,6 +156,24 @@ def _print_message(message: Mapping[str, Any], screen: Screen) -> None:
     screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
     for part in parts(message):
         screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
+
+
+class _Memory(_Journal):
+    """What is remembered, the newest last."""
+
+    def _memories(self) -> list[Remembered]:
+        return self.store.memory(self.head.key.id).all(limit=self.last)[::-1]
+
+    def data(self) -> dict[str, Any]:
+        return {"memories": self._memories()}
+
+    def print(self, screen: Screen) -> None:
+        found = self._memories()
+        for one in found:
+            screen.line()
+            print_memory(one, screen)
+        if not found:
+            screen.line("It has no memories that count now.")
 
 
 class _State(_Journal):
@@ -306,4 +335,5 @@ _VIEWS: dict[str, type[_Journal]] = {
     conversation.KIND: _Conversation,
     task.KIND: _Task,
     state.KIND: _State,
+    memory.KIND: _Memory,
 }

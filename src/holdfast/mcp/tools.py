@@ -39,6 +39,10 @@ NO_WRITING = (
     "This server only reads: nothing was changed. It was started without --allow-write, and only "
     "the person who runs it can change that."
 )
+NO_NAME = (
+    "A name that was given cannot be one; nothing was changed. Kind, tags, source, key and ids are "
+    "each on one line, without space at an end, and have up to 512 bytes; a kind has 64."
+)
 BROKEN = "That did not work, by no fault of yours. Whoever runs this server can see why."
 
 # Of the model's own making: it is told what is wrong with what it gave.
@@ -47,6 +51,7 @@ _MISTAKES = (IdReused, InvalidId, NotFound, NotStorable, TooLarge, WindowTooSmal
 _WORDS: tuple[tuple[type[HoldfastError], str], ...] = (
     (TaskNotFound, "There is no task with that id here. `status` lists open ones."),
     (NotFound, "There is no memory with that id here. `recall` finds what there is."),
+    (InvalidId, NO_NAME),
     (IdReused, "That key stands for other words already, and nothing was written. Use another."),
     (StoreReadOnly, NO_WRITING),
     (StoreBusy, "The store is busy; nothing was changed. Try again in a moment."),

@@ -24,6 +24,10 @@ __all__ = ["contradiction", "keyed", "merged", "present", "replacing", "update"]
 
 def present(index: Index, ids: Sequence[str], namespace: str) -> list[Remembered]:
     """The memories of these *ids*, superseded or not; `MemoryNotFound` if one is not there."""
+    for id_ in ids:
+        given: Any = id_
+        if not isinstance(given, str):
+            raise TypeError(f"The id of a memory is text, not {type(given).__name__}: hit.id.")
     found = index.get(ids)
     for id_ in ids:
         if id_ not in found:

@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 PORTION = 10_000
 #: How often what another process does at the same time may come between.
 TRIES = 20
+#: What an index is thrown away for: the file itself is at fault. A full disk, or a process that has
+#: too many files open, is no reason to make all vectors anew.
+DAMAGE = (
+    *(apsw.CorruptError, apsw.NotADBError, apsw.SQLError),
+    *(apsw.ConstraintError, apsw.MismatchError),
+)
 
 
 class Desk:
@@ -104,13 +110,31 @@ class Desk:
         return index_of(self._port.backend, key.tenant, key.id, private=self._private)
 
     async def ask(self, question: Callable[..., T], *values: Any) -> T:
-        """What *question* makes of the index, which is first brought to where the journal is."""
+        """What *question* makes of the index, which is first brought to where the journal is.
+
+        It sees one state of the index, and writes nothing to it.
+        """
 
         async def answer() -> T:
-            index = await self.follow()
-            return await self._port.call(question, index, *values)
+            while True:
+                index, reached = await self.follow()
+                answers = await self._port.call(_answers, index, reached, question, values)
+                if answers:
+                    return answers[0]
 
         return await self._with_index(answer)
+
+    async def work(self, act: Callable[..., T], *values: Any) -> T:
+        """What *act* makes of the index, as `ask`: for what changes it, or takes its time.
+
+        It takes the lock itself, where it needs it.
+        """
+
+        async def done() -> T:
+            index, _ = await self.follow()
+            return await self._port.call(act, index, *values)
+
+        return await self._with_index(done)
 
     async def decide(self, question: Callable[..., Decision[T]], *values: Any) -> tuple[T, int]:
         """Write what *question* makes of the index, unless others write first: then ask again.
@@ -118,11 +142,15 @@ class Desk:
         What it found besides, and when that was written; 0 if there was nothing to write.
         """
         while True:
-            (found, entries), position = await self.ask(_placed, question, *values)
+            (found, entries), position = await self.place(question, *values)
             if not entries:
                 return found, 0
             with contextlib.suppress(Conflict):
                 return found, await self.write(entries, expect=position)
+
+    async def place(self, question: Callable[..., T], *values: Any) -> tuple[T, int]:
+        """What *question* makes of the index, and how far in the journal that holds."""
+        return await self.ask(_placed, question, *values)
 
     async def to_learn(self, checkpoint: Checkpoint) -> list[Append]:
         """What `AsyncMemory.learn` would write, for a task that writes it together with its end.
@@ -130,7 +158,7 @@ class Desk:
         They count together or not at all, and only if nobody writes first (`Conflict`).
         """
         values = (checkpoint, self.identify, from_micros(now()), None)
-        (_, entries), position = await self.ask(_placed, learning.lessons, *values)
+        (_, entries), position = await self.place(learning.lessons, *values)
         size = learning.PORTION
         return [
             self.journal.request(entries[start : start + size], expect=position + start, ttl=None)
@@ -146,11 +174,12 @@ class Desk:
             except apsw.Error as error:
                 if self._private:
                     raise
-                if not anew and not isinstance(error, apsw.BusyError):
+                if not anew and isinstance(error, DAMAGE):
                     anew = True
                     await self._port.call(self._throw_away)
                 else:
-                    # A full disk, a file that may not be written, or that another does not give up.
+                    # A full disk, a file that may not be written, or that another does not give up:
+                    # it stays as it is, for those who can use it.
                     log.warning("The index of a memory cannot be kept in its file: %s", error)
                     self._private = True
 
@@ -158,8 +187,8 @@ class Desk:
         with contextlib.suppress(OSError):
             self._index().start_anew()
 
-    async def follow(self, progress: Progress | None = None) -> Index:
-        """The index, with all that the journal says by now."""
+    async def follow(self, progress: Progress | None = None) -> tuple[Index, Known | None]:
+        """The index, with all that the journal says by now; and how far that is."""
         index, known = await self._port.call(self._known)
         for _ in range(TRIES):
             # After the index: what others take in meanwhile must not look like another journal.
@@ -167,11 +196,11 @@ class Desk:
             if head is None:
                 if known is not None:
                     await self._port.call(index.empty)
-                return index
+                return index, None
             if known == Known.of(head) or await self._take(index, head, known, progress):
-                return index
+                return index, Known.of(head)
             index, known = await self._port.call(self._known)
-        return index  # others bring it up to date at this very moment
+        return index, known  # others bring it up to date at this very moment
 
     def _known(self) -> tuple[Index, Known | None]:
         index = self._index()
@@ -212,11 +241,22 @@ class Desk:
         await self._with_index(lambda: self.follow(progress))
 
 
+def _answers(
+    index: Index, reached: Known | None, question: Callable[..., T], values: tuple[Any, ...]
+) -> list[T]:
+    """What *question* makes of the index; nothing if it is no longer where it was.
+
+    Another may have begun to make it anew, and not be done yet: much is not there then.
+    """
+    with index.reading():
+        if reached is not None and not reached.within(index.known()):
+            return []
+        return [question(index, *values)]
+
+
 def _placed(index: Index, question: Callable[..., T], *values: Any) -> tuple[T, int]:
-    """What *question* makes of the index, and how far in the journal that holds."""
-    with index.lock:
-        known = index.known()
-        return question(index, *values), 0 if known is None else known.seen
+    known = index.known()
+    return question(index, *values), 0 if known is None else known.seen
 
 
 def now() -> int:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Draft",
-    "Quotes",
     "Told",
     "identity",
     "instant",
@@ -26,6 +25,7 @@ __all__ = [
     "link",
     "living",
     "micros",
+    "quoting",
     "successor",
 ]
 
@@ -107,9 +107,10 @@ class Draft(Struct, frozen=True, kw_only=True):
         context: Any = self.context
         if context is not None and not isinstance(context, str):
             raise TypeError("A memory's context is text.")
-        size = len(self.text) + len(context or "")
+        size = len(self.text) + len(context or "") + sum(map(len, self.tags))
         if size > LONGEST:
-            msg = f"A memory has up to {LONGEST:,} characters, with its context; not {size:,}."
+            with_ = "with its context and tags"
+            msg = f"A memory has up to {LONGEST:,} characters, {with_}; not {size:,}."
             raise TooLarge(msg, "text")
 
     def _check_figures(self) -> None:
@@ -193,38 +194,58 @@ def is_id(text: Any) -> bool:
     return text != digits and len(digits) == DIGITS and not digits.strip("0123456789abcdef")
 
 
-class Quotes:
-    """Whether a context holds one of *texts*, or a piece of one; spaces do not count.
+def quoting(texts: Iterable[str], contexts: Iterable[str | None]) -> set[str]:
+    """Those of *contexts* that hold one of *texts*, or a piece of one; spaces do not count.
 
-    >>> quoted = Quotes(["no"])
-    >>> quoted("before: no, never"), quoted("we know")
-    (True, False)
+    Both may be many: not each is looked for in every other.
+
+    >>> quoting(["no"], ["before: no, never", "we know", None])
+    {'before: no, never'}
     """
+    plain = {" ".join(text.split()) for text in texts}
+    # What has twice as many signs in common with a text has one of these whole.
+    pieces = {
+        text[at : at + PIECE] for text in plain for at in range(0, len(text) - PIECE + 1, PIECE)
+    }
+    short = {text for text in plain if len(text) < PIECE}
+    within = {context: " ".join(context.split()) for context in contexts if context}
+    found = {
+        context
+        for context, words in within.items()
+        if any(words[at : at + PIECE] in pieces for at in range(len(words) - PIECE + 1))
+        or (short and _has_words(words, short))
+    }
+    # Too short to have a piece whole, though it may be one.
+    parts = {words for words in within.values() if PIECE <= len(words) < 2 * PIECE}
+    taken = _parts_of(plain, parts) if parts else set()
+    return found | {context for context, words in within.items() if words in taken}
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = [" ".join(text.split()) for text in texts]
-        # What has twice as many signs in common with a text has one of these whole.
-        self._pieces = {
-            text[at : at + PIECE]
-            for text in self._texts
-            for at in range(0, len(text) - PIECE + 1, PIECE)
-        }
 
-    def __call__(self, context: str | None) -> bool:
-        """Whether *context* does."""
-        if not context:
-            return False
-        within = " ".join(context.split())
-        return any(
-            within[at : at + PIECE] in self._pieces for at in range(len(within) - PIECE + 1)
-        ) or any(_quotes(within, text) for text in self._texts)
+_BEGINS, _GOES_ON = re.compile(r"(?<!\w)"), re.compile(r"\w")
 
 
-def _quotes(context: str, text: str) -> bool:
-    if len(context) >= PIECE and context in text:
-        return True
-    # As words of its own: a short text is a part of many a word.
-    return text in context and bool(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context))
+def _has_words(context: str, short: set[str]) -> bool:
+    """Whether one is in *context*, as words of its own: it is a part of many a word."""
+    lengths = sorted({len(text) for text in short})
+    for found in _BEGINS.finditer(context):
+        for end in (found.start() + length for length in lengths):
+            if context[found.start() : end] in short and not _GOES_ON.match(context, end):
+                return True
+    return False
+
+
+def _parts_of(texts: Iterable[str], parts: set[str]) -> set[str]:
+    """Those of *parts* that are in one of *texts*."""
+    begins = {part[:PIECE] for part in parts}
+    lengths = sorted({len(part) for part in parts})
+    return {
+        text[at : at + length]
+        for text in texts
+        for at in range(len(text) - PIECE + 1)
+        if text[at : at + PIECE] in begins
+        for length in lengths
+        if text[at : at + length] in parts
+    }
 
 
 def living(told: Iterable[Told]) -> list[Told]:
@@ -240,12 +261,13 @@ def living(told: Iterable[Told]) -> list[Told]:
 
 def _without(told: dict[int, Told], ids: frozenset[str]) -> dict[int, Told]:
     said = [one.body for one in told.values() if one.type == REMEMBERED]
-    quoted = Quotes({body["text"] for body in said if body["id"] in ids})
+    gone = {body["text"] for body in said if body["id"] in ids}
+    quoted = quoting(gone, (body.get("context") for body in said))
     left = ((seq, _stripped(one, ids, quoted)) for seq, one in told.items())
     return {seq: one for seq, one in left if one is not None}
 
 
-def _stripped(one: Told, ids: frozenset[str], quoted: Quotes) -> Told | None:
+def _stripped(one: Told, ids: frozenset[str], quoted: set[str]) -> Told | None:
     """*one* with nothing in it of *ids*, whose words are *quoted*; None if it is about them."""
     body = one.body
     if "ids" in body:
@@ -256,7 +278,7 @@ def _stripped(one: Told, ids: frozenset[str], quoted: Quotes) -> Told | None:
     if one.type != REMEMBERED or not (body.keys() & {"context", "supersedes"}):
         return one
     body = dict(body)
-    if quoted(body.get("context")):
+    if body.get("context") in quoted:
         del body["context"]
     if "supersedes" in body:
         body["supersedes"] = [id_ for id_ in body["supersedes"] if id_ not in ids]
@@ -269,6 +291,12 @@ def _with(one: Told, body: dict[str, Any]) -> Told:
 
 def link(id_: str, other: str, because: str | None) -> dict[str, Any]:
     """That memory *id_* gives way to another, or is disputed by it."""
+    said: Any = because
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"because is text, not {type(said).__name__}.")
+    if because and len(because) > LONGEST:
+        msg = f"A reason has up to {LONGEST:,} characters; not {len(because):,}."
+        raise TooLarge(msg, "because")
     return {"id": id_, "other": other} | ({"because": because} if because else {})
 
 
@@ -281,12 +309,15 @@ def successor(old: list[Remembered], text: str) -> Draft:
         if len({getattr(one, name) for one in old}) == 1
         and (value := getattr(first, name)) is not None
     }
-    # What was to be gone by then is not to outlive it in other words.
+    # What was to be gone by then is not to outlive it in other words, nor to count sooner.
     lives = [one.expires_at - one.at for one in old if one.expires_at is not None]
+    begins = [one.valid_from for one in old if one.valid_from is not None]
+    later = [begin for begin in begins if begin > datetime.now(UTC)]
     return Draft(
         text=text,
         kind=first.kind,
         tags=_tags(tag for one in old for tag in one.tags),
+        valid_from=max(later, default=None),
         ttl=min(lives).total_seconds() if lives else None,
         supersedes=tuple(one.id for one in old),
         **same,

@@ -25,6 +25,8 @@ __all__ = ["Query", "find"]
 
 #: How many candidates each way of looking gives at least, and for each hit that is wanted.
 LEAST, EACH = 50, 5
+#: And how many times as many, when too few of those count.
+WIDER = 4
 #: Texts that are scored for a query: where more have a word of it, those that have a rare one; and
 #: how many of its words count as rare in any case.
 ENOUGH, SURE = 4_000, 3
@@ -43,12 +45,14 @@ class Query(Struct, frozen=True, kw_only=True):
     min_score: float | None = None
     #: Whether what says the same as a better hit is left out.
     distinct: bool = True
+    #: How many times as many candidates as usual are looked at.
+    wider: int = 1
     weights: tuple[float, float] = (ranking.WORDS, ranking.MEANING)
 
     @property
     def most(self) -> int:
         """Candidates to look at."""
-        return max(LEAST, EACH * self.k)
+        return max(LEAST, EACH * self.k) * self.wider
 
 
 class _Scored(Struct, frozen=True, gc=False):
@@ -64,11 +68,24 @@ class _Scored(Struct, frozen=True, gc=False):
 def find(index: Index, query: Query) -> list[Hit]:
     """The memories that fit *query* best; those of one score newest first."""
     with index.lock:
-        scored = _scored(index, None if query.vector is None else vectors_of(index), query)
-        return _distinct(index, query, scored)
+        vectors = None if query.vector is None else vectors_of(index)
+        while True:
+            scored, more = _scored(index, vectors, query)
+            hits = _distinct(index, query, scored)
+            if len(hits) == query.k or not more or _too_low(query, scored):
+                return hits
+            # Many versions of one, many that say the same, or that do not count: behind them are
+            # others.
+            query = structs.replace(query, wider=WIDER * query.wider)
 
 
-def _scored(index: Index, vectors: Vectors | None, query: Query) -> list[_Scored]:
+def _too_low(query: Query, scored: list[_Scored]) -> bool:
+    """Whether those that come after *scored* fit too little."""
+    return bool(query.min_score is not None and scored and scored[-1].score < query.min_score)
+
+
+def _scored(index: Index, vectors: Vectors | None, query: Query) -> tuple[list[_Scored], bool]:
+    """What was found, the best first; and whether there may be more."""
     words = _by_words(index, query)
     near = {} if vectors is None else vectors.near(index, query)
     best: dict[int, _Scored] = {}
@@ -81,7 +98,8 @@ def _scored(index: Index, vectors: Vectors | None, query: Query) -> list[_Scored
         # Both a memory and an older version of it may fit: the better fit counts.
         if known is None or known.score < one.score:
             best[row.n] = one
-    return sorted(best.values(), key=lambda one: (-one.score, -one.at, -one.n))
+    found = sorted(best.values(), key=lambda one: (-one.score, -one.at, -one.n))
+    return found, max(len(words), len(near)) >= query.most
 
 
 def _by_words(index: Index, query: Query) -> dict[int, float]:
@@ -93,28 +111,32 @@ def _by_words(index: Index, query: Query) -> dict[int, float]:
         return {}
     if total < SMALL:
         return _covered(index, query, total, known)
-    rows = _matching(index, query, found)
+    rows = _matching(index, query, found, total)
     # A text may have a word more than once, and so more than all of the query.
     most = max([ideal(total, known.values()), *(score for _, score in rows)])
     return {n: score / most for n, score in rows}
 
 
-def _matching(index: Index, query: Query, counts: dict[str, int]) -> list[tuple[int, float]]:
+def _matching(
+    index: Index, query: Query, counts: dict[str, int], total: int
+) -> list[tuple[int, float]]:
     """Rows with any of the words; where those are many, at best only rows with a rare one."""
     asked = (index, matching(counts), query.filters, query.now, query.most)
     if sum(counts.values()) > ENOUGH:
-        rows = matches(*asked, among=matching(_telling(counts)))
+        rows = matches(*asked, among=matching(_telling(counts, total)))
         # Fewer, if filters let others pass.
         if len(rows) == query.most:
             return rows
     return matches(*asked)
 
 
-def _telling(counts: dict[str, int]) -> Iterator[str]:
+def _telling(counts: dict[str, int], total: int) -> Iterator[str]:
     """The rarest words, until they are in so many texts that the best have one of them."""
     rows = 0
     for number, (word, count) in enumerate(sorted(counts.items(), key=lambda pair: pair[1])):
         rows += count
+        if number and 2 * count > total:
+            return  # BM25 gives nothing for a word that most have
         if number >= SURE and rows > ENOUGH:
             return
         yield word

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._textindex import spaced
 from holdfast.memory import entries as kinds
-from holdfast.memory.entries import Quotes, micros
+from holdfast.memory.entries import micros, quoting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _AGAIN = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
-                  at = ?, valid = ?, expires = ?
+                  at = ?
 WHERE n = ?
 """
 _WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
@@ -80,28 +80,35 @@ class Fold:
 
     def _remember_again(self, one: Told) -> None:
         """It holds for as long as any who told it said; the first key that it was given stays."""
-        which = "SELECT n, text, context, superseded, valid, expires FROM memory WHERE id = ?"
+        which = "SELECT n, superseded, valid, expires, at FROM memory WHERE id = ?"
         found: Any = self._run(which, (one.body["id"],)).fetchone()
         if found is None:
             return  # its key was another's
-        n, text, context, superseded, valid, expires = found
+        n, superseded, valid, expires, known = found
         key, at, begins, ends, _ = _row(n, one)[-5:]
+        since = None if None in (valid, begins) else min(valid, begins)
+        until = None if None in (expires, ends) else max(expires, ends)
         if expires is not None and expires <= at and superseded is None:
-            self._run(_NO_WORDS, (n, *_words({"text": text, "context": context})))
-            self._revive(n, one)
-        elif valid is not None or expires is not None:
-            since = None if None in (valid, begins) else min(valid, begins)
-            until = None if None in (expires, ends) else max(expires, ends)
+            self._replace(n, one)
+            since, until = begins, ends
+        elif at < known and ends is not None and ends <= known:
+            since, until = valid, expires  # what is there was told after this had expired
+        elif at < known:
+            self._replace(n, one)  # told before, but a rewriting has put it behind
+        if (since, until) != (valid, expires):
             self._run("UPDATE memory SET valid = ?, expires = ? WHERE n = ?", (since, until, n))
         if key is not None:
             self._run("UPDATE OR IGNORE memory SET key = ? WHERE n = ? AND key IS NULL", (key, n))
 
-    def _revive(self, n: int, one: Told) -> None:
-        """Told again after it had expired, it is as this time; what it was of use for stays."""
+    def _replace(self, n: int, one: Told) -> None:
+        """It is as it was told this time; since when, how long, and its uses are another matter."""
+        which = "SELECT text, context FROM memory WHERE n = ?"
+        text, context = next(iter(self._run(which, (n,))))
+        self._run(_NO_WORDS, (n, *_words({"text": text, "context": context})))
         for table in ("tag", "vector"):
             self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - all from here
-        _, _, *said, _key, at, begins, ends, _ = _row(n, one)
-        self._run(_AGAIN, (*said, at, begins, ends, n))
+        _, _, *said, _key, at, _begins, _ends, _ = _row(n, one)
+        self._run(_AGAIN, (*said, at, n))
         self._index([(n, one)])
 
     def _new(self, told: list[Told]) -> list[Told]:
@@ -127,9 +134,11 @@ class Fold:
             return
         if new in self._line(one.body["id"]):
             return  # by a later version; it was told before
+        because = one.body.get("because")
         self._run(
             "UPDATE memory SET superseded = ?, because = ? WHERE id = ?",
-            (new, one.body.get("because"), old),
+            # Once, anything was taken for a reason: none of it may keep all else from being read.
+            (new, because if isinstance(because, str) else None, old),
         )
 
     def _line(self, id_: str) -> list[str]:
@@ -205,9 +214,9 @@ class Fold:
         """No other memory's context quotes one that is forgotten."""
         sql = "SELECT n, text, context FROM memory WHERE context NOTNULL"
         rows: Any = self._run(sql).fetchall()
-        quoted = Quotes(texts)
+        quoted = quoting(texts, (context for *_, context in rows))
         for n, text, context in rows:
-            if quoted(context):
+            if context in quoted:
                 self._run(_NO_WORDS, (n, spaced(text), spaced(context)))
                 self._run(_WORDS, (n, spaced(text), None))
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))

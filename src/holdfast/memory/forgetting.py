@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.base import from_micros
-from holdfast.errors import MemoryNotFound
+from holdfast.errors import Conflict, MemoryNotFound
 from holdfast.ids import check_id
 from holdfast.memory.changing import present
 from holdfast.memory.desk import now
-from holdfast.memory.entries import FORGOTTEN, Quotes
+from holdfast.memory.entries import FORGOTTEN, quoting
 from holdfast.memory.hits import Receipt
 from holdfast.memory.index import ONE_OF
 from holdfast.memory.rewriting import rewrite, scrub
-from holdfast.memory.subjects import Subject
+from holdfast.memory.subjects import Subject, same_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.memory.desk import Desk
     from holdfast.memory.index import Index
+
+    #: What goes; whose context quotes it; how many vectors that are.
+    Going = tuple[list[str], list[str], int]
 
 __all__ = ["forget"]
 
@@ -32,14 +36,13 @@ async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Rece
     finishes what a crash left undone.
     """
     try:
-        going, contexts, vectors = await desk.ask(_going, ids, chosen, now(), desk.namespace)
+        (going, contexts, vectors), at = await _said(desk, ids, chosen)
     except MemoryNotFound:
         await _finish(desk)
         raise
     if not going:
         await _finish(desk)
         return Receipt()
-    at = await desk.write([(FORGOTTEN, {"ids": going})])
     done = await rewrite(desk)
     scrubbed = await scrub(desk)
     return Receipt(
@@ -55,6 +58,34 @@ async def forget(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> Rece
     )
 
 
+async def _said(desk: Desk, ids: Sequence[str], chosen: dict[str, Any]) -> tuple[Going, int]:
+    """What goes, once that is said; and when that was."""
+    while True:
+        found, position = await desk.place(_going, ids, chosen, now(), desk.namespace)
+        going = found[0]
+        known: int | None = position
+        while going and known is not None:
+            with contextlib.suppress(Conflict):
+                return found, await desk.write([(FORGOTTEN, {"ids": going})], expect=known)
+            known = await _unconcerned(desk, known, frozenset(going))
+        if not going:
+            return found, 0
+
+
+async def _unconcerned(desk: Desk, known: int, going: frozenset[str]) -> int | None:
+    """How far the journal is by now, if what is new there has nothing to do with *going*.
+
+    To ask anew takes its time, and a busy writer would always be first.
+    """
+    head = await desk.journal.head()
+    if head is None or head.floor > known:
+        return None
+    told = await desk.told(known, head.seq)
+    # What was made from these meanwhile must not outlast them.
+    made = any(one.type == FORGOTTEN or one.body.get("id") in going for one in told)
+    return None if made else head.seq
+
+
 async def _finish(desk: Desk) -> None:
     """Do what somebody has said before, who then came to grief."""
     head = await desk.journal.head()
@@ -67,17 +98,17 @@ async def _finish(desk: Desk) -> None:
 
 def _going(
     index: Index, ids: Sequence[str], chosen: dict[str, Any], at: int, namespace: str
-) -> tuple[list[str], list[str], int]:
+) -> Going:
     """What goes; whose context quotes it; how many vectors that are."""
     present(index, ids, namespace)
     named = list(dict.fromkeys([*ids, *_chosen(index, chosen, at)]))
     older, newer = index.family(named)
     # What was made from these goes with them; what else that was made from stays, and counts again.
     going = list(dict.fromkeys([*named, *older, *newer]))
-    quoted = Quotes({one.text for one in index.get(going).values()})
-    gone = set(going)
+    gone = index.get(going)
     rows = index.run("SELECT id, context FROM memory WHERE context NOTNULL")
-    contexts = [id_ for id_, context in rows if id_ not in gone and quoted(context)]
+    quoted = quoting({one.text for one in gone.values()}, (context for _, context in rows))
+    contexts = [id_ for id_, context in rows if id_ not in gone and context in quoted]
     vectors = f"SELECT count(*) FROM vector JOIN memory USING (n) WHERE id {ONE_OF}"  # noqa: S608
     return going, contexts, index.value(vectors, [json.dumps(going)])
 
@@ -107,5 +138,7 @@ def _about(index: Index, subject: str) -> list[str]:
     return [
         one.id
         for one in index.get(index.about(subject)).values()
-        if subject in one.tags or names(one.text) or names(one.context or "")
+        if any(same_name(tag, subject) for tag in one.tags)
+        or names(one.text)
+        or names(one.context or "")
     ]

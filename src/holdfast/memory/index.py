@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from holdfast._textindex import MEMORY, Known, spaced
+from holdfast._textindex import MEMORY, Known
 from holdfast.backends.base import from_micros
 from holdfast.memory.entries import FORGOTTEN
 from holdfast.memory.fold import Fold
@@ -18,6 +18,7 @@ from holdfast.memory.hits import Remembered
 from holdfast.memory.refusals import Refusals
 from holdfast.memory.schema import IndexFile
 from holdfast.memory.spare import Spare
+from holdfast.memory.subjects import plain, same_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +44,12 @@ LIVE = (
 )
 #: Any of a list, which is bound as JSON.
 ONE_OF = "IN (SELECT value FROM json_each(?))"
+
+#: Of a memory that has other letters than those of ASCII: it has more bytes than characters.
+_LETTERS = (
+    "octet_length(m.text) > length(m.text)"
+    " OR octet_length(coalesce(m.context, '')) > length(coalesce(m.context, ''))"
+)
 
 _FILTERS = {
     "kinds": f"m.kind {ONE_OF}",
@@ -153,11 +160,16 @@ class Index(IndexFile):
 
     def about(self, subject: str) -> list[str]:
         """The ids of memories that have *subject* as a tag, or may have it in their words."""
-        words = spaced(subject.replace('"', " ")).strip()
+        words = plain(subject.replace('"', " ")).strip()
         if not any(sign.isalnum() for sign in words):
             return [id_ for (id_,) in self.run("SELECT id FROM memory")]  # signs are not indexed
-        found = self.ids("m.n IN (SELECT t.n FROM tag t WHERE t.tag = ?)", subject)
-        match = "m.n IN (SELECT rowid FROM words WHERE words MATCH ?)"
+        tags = [
+            tag for (tag,) in self.run("SELECT DISTINCT tag FROM tag") if same_name(tag, subject)
+        ]
+        tagged = f"m.n IN (SELECT t.n FROM tag t WHERE t.tag {ONE_OF})"  # noqa: S608 - of ours
+        found = self.ids(tagged, json.dumps(tags))
+        # Of other letters than ours the index of words knows too few capitals: Weiß is WEISS.
+        match = f"m.n IN (SELECT rowid FROM words WHERE words MATCH ?) OR {_LETTERS}"  # noqa: S608
         return list(dict.fromkeys([*found, *self.ids(match, f'"{words}"')]))
 
     def family(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:

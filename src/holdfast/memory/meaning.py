@@ -68,11 +68,11 @@ class Meaning:
         """
         if self._embed is None:
             return 0
-        await self._desk.ask(try_again)
+        await self._desk.work(try_again)
         try:
             return await self._catch_up(None, None, progress, PATIENCE)
         finally:
-            await self._desk.ask(try_again)  # it may have been away, and not have refused them
+            await self._desk.work(try_again)  # it may have been away, and not have refused them
 
     async def _catch_up(
         self,
@@ -87,7 +87,7 @@ class Meaning:
         refused: list[Exception] = []
         while most is None or done < most:
             left = None if most is None else most - done
-            missing, rows = await self._desk.ask(due, model, like, left)
+            missing, rows = await self._desk.work(due, model, like, left)
             if not rows:
                 break
             try:
@@ -109,9 +109,9 @@ class Meaning:
         try:
             vectors = packed(await self._meant(rows))
         except (EmbeddingFailed, ValueError) as error:
-            await self._desk.ask(note_failure, rows, _cause(error))
+            await self._desk.work(note_failure, rows, _cause(error))
             raise
-        await self._desk.ask(put_vectors, model, list(zip(rows, vectors, strict=True)))
+        await self._desk.work(put_vectors, model, list(zip(rows, vectors, strict=True)))
 
     async def _meant(self, rows: Sequence[Due]) -> list[Any]:
         """What the texts of *rows* mean, and what their contexts add to that."""

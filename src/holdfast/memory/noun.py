@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._faces import Face, blocking
 from holdfast.backends.base import UNSET, UnsetType, from_micros
+from holdfast.ids import check_id
 from holdfast.memory import entries
 from holdfast.memory.changing import contradiction, keyed, merged, present, update
 from holdfast.memory.desk import Desk, now
@@ -152,6 +154,8 @@ class AsyncMemory:
             return []
         if not isinstance(query, str):
             raise TypeError(f"A query is text, not {type(query).__name__}.")
+        if not isinstance(min_score, (int, float, NoneType)):
+            raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
         vector = await self._meaning.of(query)
         asked = Query(
             text=query,
@@ -199,8 +203,7 @@ class AsyncMemory:
         """What *question* makes of the index and these memories, which are there."""
 
         def ask(index: Index) -> T:
-            with index.lock:
-                return question(index, present(index, ids, self.namespace), *values)
+            return question(index, present(index, ids, self.namespace), *values)
 
         return await self._desk.ask(ask)
 
@@ -251,11 +254,14 @@ class AsyncMemory:
     async def used(self, *ids: str) -> None:
         """Note that these helped: what is of use comes to mind more easily."""
         if ids:
-            await self._note("used", list(dict.fromkeys(ids)))
+            await self._note("used", list(ids))
 
     async def _note(self, what: str, ids: list[str], by: str | None = None) -> None:
+        if by is not None:
+            check_id(by, "memory's by")
         await self._about(ids, _itself)
-        await self._desk.write([(what, {"ids": ids} | ({"by": by} if by else {}))])
+        said = {"ids": list(dict.fromkeys(ids))} | ({"by": by} if by else {})
+        await self._desk.write([(what, said)])
 
     async def contradict(self, id: str, other: str, *, because: str | None = None) -> Remembered:
         """Note that memory *id* is disputed by an *other*: its id, or a text, to be remembered.
@@ -301,7 +307,7 @@ class AsyncMemory:
         from which on two are put together.
         """
         made = []
-        for group in await self._desk.ask(groups, _filters(kinds, None, None), alike, now()):
+        for group in await self._desk.work(groups, _filters(kinds, None, None), alike, now()):
             text = await self._desk.user(merge, group)
             if text is not None:
                 draft = entries.successor(group, text)

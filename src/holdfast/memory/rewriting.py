@@ -43,7 +43,8 @@ async def rewrite(desk: Desk) -> Rewritten:
     told = await desk.told(head.floor, start)
     before = {one.seq: one for one in told if one.type != FORGOTTEN}
     done: set[int] = set()
-    while portion := _portion([one for one in living(told) if one.seq not in done]):
+    pending = living(told)
+    while portion := _portion(pending):
         try:
             await desk.write([one.kept() for one in portion], expect=seen)
         except Conflict:
@@ -53,11 +54,17 @@ async def rewrite(desk: Desk) -> Rewritten:
                 return await rewrite(desk)
             news = await desk.told(seen, latest.seq)
             seen = latest.seq
-            # It stands behind the start, and stays there: it only says what more is forgotten.
-            told += [one for one in news if one.type == FORGOTTEN]
+            # It stands behind the start, and stays there. But it may be about what is still to be
+            # written, and would then stand before it: so it is said again, after that.
+            told += news
+            if any(one.type == FORGOTTEN for one in news):
+                pending = [one for one in living(told) if one.seq not in done]
+            else:  # soon, or a busy writer is always first
+                pending += [one for one in news if one.seq > start]
         else:
             seen += len(portion)
             done |= {one.seq for one in portion}
+            pending = pending[len(portion) :]
     await desk.journal.compact(start + 1)
     gone = [one for seq, one in before.items() if seq not in done]
     return Rewritten(len(gone), sum(map(_size, gone)))
@@ -79,7 +86,7 @@ def _size(one: Told) -> int:
 
 async def scrub(desk: Desk) -> bool:
     """Overwrite where the words were, in the index and in the store, if that is one that can."""
-    await desk.ask(_scrub)
+    await desk.work(_scrub)
     return await desk.call(desk.backend.scrub)
 
 

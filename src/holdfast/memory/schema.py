@@ -84,15 +84,27 @@ class IndexFile:
         """A transaction: all of it or nothing."""
         with self.lock:
             database = self.database
-            # IMMEDIATE: a lock that is only asked for after reading can be refused.
-            database.execute("BEGIN IMMEDIATE")
             try:
+                # IMMEDIATE: a lock that is only asked for after reading can be refused.
+                database.execute("BEGIN IMMEDIATE")
                 yield database
             except BaseException:
                 if database.in_transaction:  # of a full disk SQLite goes back by itself
                     database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """One state of the file for all that is asked of it, whatever other processes write."""
+        with self.lock:
+            database = self.database
+            try:
+                database.execute("BEGIN")
+                yield
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")  # there is nothing to keep
 
     def let_go(self) -> None:
         """Close the file, until somebody asks again; what is in memory stays."""

@@ -7,7 +7,7 @@ import unicodedata
 
 from holdfast._textindex import spaced
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "plain", "same_name"]
 
 # Signs that make a name another one belong to it; all others stand by themselves.
 _PARTS = re.compile(
@@ -34,20 +34,20 @@ class Subject:
     """
 
     def __init__(self, name: str) -> None:
-        plain = _plain(name)
-        self._signs = {part for part in _PARTS.findall(plain) if _tells(part)}
-        self._wanted = " ".join(self._read(plain))
+        words = plain(name)
+        self._signs = {part for part in _PARTS.findall(words) if _tells(part)}
+        self._wanted = " ".join(self._read(words))
 
     def __call__(self, text: str) -> bool:
         """Whether *text* is about it."""
         if not self._wanted:
             return False  # a full stop is nobody's name
-        said = f" {' '.join(self._read(_plain(text)))} "
+        said = f" {' '.join(self._read(plain(text)))} "
         # The second, of many or of somebody.
         return f" {self._wanted} " in said or f" {self._wanted}s " in said
 
-    def _read(self, plain: str) -> list[str]:
-        return [part for part in _PARTS.findall(plain) if part in self._signs or _is_word(part)]
+    def _read(self, words: str) -> list[str]:
+        return [part for part in _PARTS.findall(words) if part in self._signs or _is_word(part)]
 
 
 def _is_word(part: str) -> bool:
@@ -58,7 +58,12 @@ def _tells(part: str) -> bool:
     return part in _TELLING or (len(part) == 1 and unicodedata.category(part)[0] == "S")
 
 
-def _plain(text: str) -> str:
+def same_name(one: str, other: str) -> bool:
+    """Whether two names differ in capitals and accents at most."""
+    return one == other or plain(one) == plain(other)
+
+
+def plain(text: str) -> str:
     """*text* without capitals and accents."""
     letters = unicodedata.normalize("NFKD", spaced(text)).casefold()
     return "".join(letter for letter in letters if not unicodedata.combining(letter))

@@ -29,7 +29,8 @@ _STOP = frozenset(
 
 def terms(query: str) -> list[str]:
     """The words of *query* that matter, each once; all of them if none does."""
-    found = (word.casefold() for word in _WORD.findall(spaced(query)))
+    # Other letters are left to FTS5, which knows their capitals in its own way: ß is one for it.
+    found = (word.lower() if word.isascii() else word for word in _WORD.findall(spaced(query)))
     words = dict.fromkeys(part for word in found for part in re.split(r"['\u2019]", word))
     matter = [word for word in words if word not in _STOP]
     return (matter or list(words))[:MOST]
