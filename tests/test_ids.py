@@ -184,6 +184,14 @@ def test_a_kind_is_a_short_plain_word(store: Store, kind: Any) -> None:
         store.journal(kind, "id")
 
 
+@pytest.mark.parametrize("bad", [["secret"] * 99, "x" * 999 + " ", "x" * 999, "x\n" * 99])
+def test_the_error_repeats_only_the_beginning_of_what_was_given(store: Store, bad: Any) -> None:
+    """It may be a whole message, given in the wrong place."""
+    with pytest.raises(InvalidId) as caught:
+        store.conversation(bad)
+    assert len(str(caught.value)) < 250
+
+
 def test_an_enum_of_text_can_be_an_id(store: Store) -> None:
     """It is text, and it is stored as that."""
     known = enum.StrEnum("known", {"ALICE": "alice"})

@@ -28,9 +28,9 @@ _BAD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff\U001
 def make_key(tenant: str, kind: str, id_: str) -> Key:
     """A journal's key, or `InvalidId`."""
     if not isinstance(kind, str):
-        raise InvalidId(f"A kind must be text, not {type(kind).__name__} ({kind!r}).")
+        raise InvalidId(f"A kind must be text, not {type(kind).__name__} ({kind!r:.80}).")
     if not _KIND.fullmatch(kind):
-        msg = f"{kind!r} cannot be a kind: use up to 32 of a-z, 0-9, _ and -, a letter first."
+        msg = f"{kind!r:.80} cannot be a kind: use up to 32 of a-z, 0-9, _ and -, a letter first."
         raise InvalidId(msg)
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     check_id(id_, f"{kind} id")
@@ -40,12 +40,12 @@ def make_key(tenant: str, kind: str, id_: str) -> Key:
 def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
     """*text* if it is a good id: not empty, printable, not too long, no space at either end."""
     if not isinstance(text, str):
-        raise InvalidId(f"A {what} must be text, not {type(text).__name__} ({text!r}).")
+        raise InvalidId(f"A {what} must be text, not {type(text).__name__} ({text!r:.80}).")
     plain = text.isascii() and text.isprintable() and 0 < len(text) <= most
     if plain and text[0] != " " != text[-1]:
         return text  # as nearly all are
     if not text or text != text.strip():
-        raise InvalidId(f"{text!r} cannot be a {what}: it is empty, or has space at an end.")
+        raise InvalidId(f"{text!r:.80} cannot be a {what}: it is empty, or has space at an end.")
     bad = _BAD.search(text)
     if bad:
         msg = f"{text[:80]!r} cannot be a {what}: it contains {bad.group()!r}."
