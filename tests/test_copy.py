@@ -18,7 +18,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.registry import connect
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.codec import Codec
-from holdfast.errors import InvalidURL, StoreCorrupt, StoreUnavailable
+from holdfast.errors import InvalidURL, StoreCorrupt, StoreUnavailable, TooLarge
 from holdfast.testing.crash import Moment, Program, ack, crash, run, seeded, soak
 from tests import places
 from tests.commands import run as run_command
@@ -522,7 +522,64 @@ def test_entries_that_are_missing_in_the_source_are_noticed(target: MemoryBacken
     source = MemoryBackend()
     write(source, ONE, b"a", b"b", b"c")
     del source._journals[ONE].records[1]
-    assert "missing in the source, behind 1" in copied(source, target)[ONE].why
+    done = copied(source, target)[ONE]
+    assert (done.outcome, done.records) == ("failed", 0)
+    assert "missing in the source, behind 1" in done.why
+    assert target.head(ONE) is None
+
+
+def test_half_of_what_cannot_be_read_is_not_left_behind(
+    target: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would pass for a conversation that ends there."""
+
+    class Damaged(MemoryBackend):
+        def read(self, key: Key, **how: Any) -> list[Record]:
+            if how.get("after", 0) >= 2:
+                raise StoreCorrupt("A page is damaged.")
+            return super().read(key, **how)
+
+    monkeypatch.setattr(copying, "PAGE", 2)
+    source = Damaged()
+    write(source, ONE, b"a", b"b", b"c")
+    done = copied(source, target)[ONE]
+    assert (done.outcome, done.why, done.records) == ("failed", "A page is damaged.", 0)
+    assert target.head(ONE) is None
+
+
+def test_an_earlier_copy_that_cannot_be_continued_is_still_found(target: MemoryBackend) -> None:
+    """An open task must not go from the list because its source was damaged since."""
+    source = MemoryBackend()
+    write(source, ONE, b"a", status="open", labels={"team": "red"}, ttl=3600)
+    copied(source, target)
+    before = target.head(ONE)
+    write(source, ONE, b"b", b"c", b"d", status="done")
+    del source._journals[ONE].records[2]
+    assert copied(source, target)[ONE].outcome == "failed"
+    after = target.head(ONE)
+    assert before is not None
+    assert after is not None
+    assert (after.status, after.labels) == ("open", {"team": "red"})
+    assert (after.ttl, after.expires) == (before.ttl, before.expires)
+
+
+def test_a_record_that_the_target_does_not_take_leaves_nothing_behind(
+    source: MemoryBackend,
+) -> None:
+    """All of it, or none; and the others are copied."""
+
+    class Small(MemoryBackend):
+        def append(self, request: Append) -> Appended:
+            if request.body == b"too large":
+                raise TooLarge("A record is too large.")
+            return super().append(request)
+
+    write(source, ONE, b"a", b"too large")
+    target = Small()
+    done = copied(source, target)
+    assert done[ONE].outcome == "failed"
+    assert target.head(ONE) is None
+    assert {one.outcome for key, one in done.items() if key != ONE} == {"new"}
 
 
 def test_a_target_that_stores_something_else_is_found_out(source: MemoryBackend) -> None:

@@ -591,6 +591,19 @@ def test_the_pages_of_a_scan_share_one_listing(root: Path, monkeypatch: pytest.M
     backend.close()
 
 
+def test_a_lease_is_known_however_much_is_set_before_the_first_record(
+    backend: FileBackend,
+) -> None:
+    """What a journal is to begin with lies in the lease's file, and its holder stays the holder."""
+    lease = backend.acquire(KEY, "me", 60)
+    labels = {f"{number:03}": "x" * 250 for number in range(500)}
+    backend.append(Append(key=KEY, labels=labels, epoch=lease.epoch))
+    backend.append(Append(key=KEY, body=b"a", count=1, epoch=lease.epoch))
+    head = backend.head(KEY)
+    assert head is not None
+    assert head.labels == labels
+
+
 # -- threads and processes -------------------------------------------------------------------------
 
 

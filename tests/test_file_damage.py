@@ -381,6 +381,16 @@ def test_a_repair_that_is_cut_short_can_be_repeated(
     backend.close()
 
 
+def test_a_repair_takes_no_name_that_is_in_use(original: Original) -> None:
+    """Not even that of a link to nowhere."""
+    backend = original.copied(KEY, original.content(KEY).replace(b'"seq":7,', b'"seq":8,', 1))
+    path = original.path(KEY, Path(backend.path))
+    path.with_name("alice.jsonl.damaged-1").symlink_to("nowhere")
+    (done,) = backend.repair()
+    assert done.endswith("alice.jsonl.damaged-2.")
+    backend.close()
+
+
 def _fail(*_: object) -> None:
     raise OSError(5, "Input/output error")
 
@@ -392,6 +402,76 @@ def test_a_healthy_store_is_not_touched_by_a_repair(original: Original) -> None:
     assert backend.repair() == []
     assert {path: path.read_bytes() for path in original.root.rglob("*.jsonl")} == before
     backend.close()
+
+
+# -- what git does to files ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_ends_of_lines_may_be_those_of_windows(original: Original, key: Key) -> None:
+    """With core.autocrlf, git makes them so, and makes ours of them again."""
+    content = original.content(key).replace(b"\n", b"\r\n")
+    for end in (0, 1):  # an editor may leave out the last
+        backend = original.copied(key, content[: len(content) - end])
+        assert backend.repair() == []
+        assert [fact for fact in backend.facts(deep=True) if not fact.ok] == []
+        assert backend.head(key) == original.heads[key]
+        assert backend.read(key) == original.records[key]
+        check_goes_on(backend, key, original.records[key])
+        backend.close()
+
+
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("theirs", ["they", "somebody else"])
+def test_two_histories_that_were_merged_are_not_mixed(
+    original: Original, theirs: str, *, marks: bool
+) -> None:
+    """Theirs would seem to answer ours; so one stays, and the other is set aside whole."""
+    base = original.content(KEY)
+    ours, other = _later(original, "we, 1", "we, 2"), _later(original, *(theirs + x for x in "123"))
+    around = [b"<<<<<<< HEAD\n", b"=======\n", b">>>>>>> theirs\n"] if marks else [b"", b"", b""]
+    backend = original.copied(KEY, base + around[0] + ours + around[1] + other + around[2])
+    with pytest.raises(holdfast.StoreCorrupt):
+        backend.read(KEY)
+    assert len(backend.repair()) == 1
+    said = [record.body for record in backend.read(KEY)]
+    assert said == [*(record.body for record in original.records[KEY]), b"we, 1", b"we, 2"]
+    path = original.path(KEY, Path(backend.path))
+    assert path.read_bytes() == base + ours
+    aside = path.with_name("alice.jsonl.damaged-1").read_bytes()
+    assert aside == around[0] + around[1] + other + around[2]
+    assert backend.repair() == []
+    backend.close()
+
+
+def test_a_line_of_another_history_is_found_even_where_its_number_fits(original: Original) -> None:
+    """As after a merge by hand that took the first half from one side, the second from another."""
+    base = original.content(KEY)
+    ours, other = _later(original, "we"), _later(original, "somebody else", "and again")
+    backend = original.copied(KEY, base + ours + b"".join(other.splitlines(keepends=True)[1:]))
+    assert [fact.name for fact in backend.facts(deep=True) if not fact.ok] == ["damaged"]
+    backend.repair()
+    assert original.path(KEY, Path(backend.path)).read_bytes() == base + ours
+    backend.close()
+
+
+def test_lines_that_are_there_twice_are_set_aside_and_the_rest_goes_on(original: Original) -> None:
+    """A merge that takes both sides repeats what they have in common."""
+    lines = original.content(KEY).splitlines(keepends=True)
+    backend = original.copied(KEY, b"".join([*lines[:6], *lines[2:]]))
+    backend.repair()
+    assert backend.read(KEY) == original.records[KEY]
+    backend.close()
+
+
+def _later(original: Original, *said: str) -> bytes:
+    """The lines of what might have been said next."""
+    content = original.content(KEY)
+    backend = original.copied(KEY, content)
+    for text in said:
+        backend.append(Append(key=KEY, body=text.encode(), count=1))
+    backend.close()
+    return original.path(KEY, Path(backend.path)).read_bytes()[len(content) :]
 
 
 # -- seen while it happens -------------------------------------------------------------------------

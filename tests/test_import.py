@@ -369,6 +369,8 @@ def test_a_time_that_cannot_be_is_not_kept(store: Store, time: Any) -> None:
         {"plan": [{"id": 1, "title": "fetch"}, {"id": 2, "title": "count"},
                   {"id": 3, "title": "write"}],
          "completed": [1, 2], "results": {"1": {"rows": [1, 2]}, "2": 2}},
+        {"plan": [{"index": 0, "title": "fetch"}, {"index": 1, "title": "count"}, "write"],
+         "results": [{"index": 1, "result": 2}, {"index": 0, "result": {"rows": [1, 2]}}]},
         {"plan": None, "steps": [
             {"name": "fetch", "status": "completed", "result": {"rows": [1, 2]}},
             {"name": "count", "done": True, "result": 2},
@@ -383,6 +385,23 @@ def test_checkpoints_of_other_shapes_go_on_at_the_same_step(
     ran, outcome = resumed(store)
     assert ran == ["write"]
     assert (outcome["fetch"], outcome["count"]) == ({"rows": [1, 2]}, 2)
+
+
+@pytest.mark.parametrize("plan", [None, ["look", "look"]])
+def test_each_run_of_a_step_in_a_loop_has_its_own_result(store: Store, plan: Any) -> None:
+    """The second is no newer form of the first."""
+    results = [{"step": "look", "result": 1}, {"step": "look", "result": 2}]
+    document = {**CHECKPOINT, "plan": plan, "completed": ["look", "look"], "results": results}
+    load(store, document)
+    assert store.task("report-42").checkpoint().results == {"look": 1, "look#2": 2}
+
+
+def test_one_of_several_steps_of_a_name_is_known_by_its_number(store: Store) -> None:
+    """The other one is still to be run."""
+    plan = [{"id": 1, "name": "look"}, {"id": 2, "name": "look"}]
+    completed = [{"id": 2, "name": "look"}]
+    load(store, {**CHECKPOINT, "plan": plan, "completed": completed, "results": None})
+    assert list(store.task("report-42").checkpoint().completed) == ["look#2"]
 
 
 def test_a_checkpoint_without_a_plan_leaves_the_planning_to_the_next_run(store: Store) -> None:
@@ -431,6 +450,11 @@ def test_a_goal_can_be_given(store: Store) -> None:
         ({"completed_steps": ["fetch"]}, "Both 'completed' and 'completed_steps'"),
         ({"completed": 2}, "'completed' is not a list"),
         ({"completed": [0, 1]}, "Which step is 0"),
+        ({"plan": [{"name": "fetch"}], "completed": [None]}, "Which step is None"),
+        ({"plan": [{"name": "fetch"}], "completed": [{"label": "x"}]}, "Which step is {'label'"),
+        ({"results": [{"step": "fetch", "result": 1}] * 2}, "more than one of step 'fetch'"),
+        ({"plan": [{"id": 1, "name": "fetch"}], "completed": ["fetch"],
+          "results": {"1": 1, "fetch": 2}}, "more than one of step 'fetch'"),
         ({"results": [1]}, "which step each is of"),
         ({"results": 7}, "not by step"),
         ({"plan": "First fetch, then count."}, "'plan' is not a list"),
@@ -439,7 +463,7 @@ def test_a_goal_can_be_given(store: Store) -> None:
         ({"decisions": "so"}, "'decisions' is not a list"),
         ({"completed": None, "results": None, "current_step": 2}, "'current_step' = 2"),
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_that_leaves_something_open_is_refused(
     changes: dict[str, Any], said: str
 ) -> None:
@@ -515,6 +539,23 @@ def test_what_is_nothing_we_know_is_refused_and_can_be_kept_whole(
     assert kept(store, "file") == document
 
 
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            {"alice": [{"role": "user", "content": "Hi"}], "bob": []},
+            "An empty list under 'bob' is not",
+        ),
+        ([CHECKPOINT, {"goal": "x"}], "An object with 'goal' in place 2 is not"),
+        ([[], {}], "A list of 2 is not"),
+    ],
+)
+def test_the_one_among_many_that_is_not_known_is_named(document: Any, said: str) -> None:
+    """Nobody looks through hundreds of them."""
+    with pytest.raises(NotImportable, match=said):
+        understand(document, name="x")
+
+
 def test_what_may_be_two_things_is_asked_about(store: Store) -> None:
     """A checkpoint with the conversation in it."""
     document = {**CHECKPOINT, "messages": CHAT}
@@ -539,6 +580,8 @@ def test_what_may_be_two_things_is_asked_about(store: Store) -> None:
         ("", "empty"),
         (" \n ", "empty"),
         ("[" * 100_000, "nested too deep"),
+        ('[{"role": "user", "n": ' + "1" * 5000 + "}]", "thousands of digits"),
+        ('{"alice": [], "bob": [], "alice": []}', "The key 'alice' is there twice"),
         ("hello", "not JSON"),
     ],
 )

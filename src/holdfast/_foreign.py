@@ -370,10 +370,14 @@ class _Steps:
             done = self._marked() or by_name
             self._check_counters(done)
         elif isinstance(completed, list):
-            seen: dict[str, int] = {}
-            done = {numbered(self._name(c), seen): _value(c) for c in completed}
+            done = self._by_name(completed, [_value(c) for c in completed])
         else:
             raise NotImportable(f"'completed' is not a list of steps, but {_shown(completed)}.")
+        known = self.names if completed is None else done
+        for name in by_name:
+            if known and name not in known and (once := name.rpartition("#")[0]) in by_name:
+                msg = f"'results' has more than one of step {once!r}. Leave the one that counts."
+                raise NotImportable(msg)
         if extra := [name for name in by_name if name not in done]:
             self._found.whole = False
             self._found.notes.append(f"results of no completed step: {', '.join(extra)}")
@@ -381,19 +385,23 @@ class _Steps:
 
     def _results(self, results: Any, completed: Any) -> dict[str, Any]:
         if isinstance(results, dict):
-            return {self._name(name): result for name, result in results.items()}
+            return self._by_name(list(results), list(results.values()))
         if not isinstance(results, list):
             if results is not None:
                 raise NotImportable(f"'results' are not by step, but {_shown(results)}.")
             return {}
-        if all(isinstance(r, dict) and _first(r, _STEP_NAMES + _STEP_NUMBERS) for r in results):
-            return {self._name(r): _value(r) for r in results}
+        said = _STEP_NAMES + _STEP_NUMBERS
+        if all(isinstance(r, dict) and _first(r, said) is not None for r in results):
+            return self._by_name(results, [_value(r) for r in results])
         if isinstance(completed, list) and len(completed) == len(results):
-            seen: dict[str, int] = {}
-            names = [numbered(self._name(c), seen) for c in completed]
-            return dict(zip(names, results, strict=True))
+            return self._by_name(completed, results)
         msg = "'results' is a list that does not say which step each is of. Make it a dict by step."
         raise NotImportable(msg)
+
+    def _by_name(self, steps: list[Any], results: list[Any]) -> dict[str, Any]:
+        """The *results* of *steps*, in their order: the second of one step is of its second run."""
+        seen: dict[str, int] = {}
+        return {numbered(self._name(s), seen): r for s, r in zip(steps, results, strict=True)}
 
     def _marked(self) -> dict[str, Any]:
         """The steps that the plan itself says are done."""
@@ -414,18 +422,28 @@ class _Steps:
 
     def _name(self, step: Any) -> str:
         """Which step is meant: by its name, or by its number in the plan."""
+        found = step
         if isinstance(step, dict):
-            name = _first(step, _STEP_NAMES)
-            step = _first(step, _STEP_NUMBERS) if name is None else name
-        if isinstance(step, str) and step in self.names:
-            return step
-        for name, item in zip(self.names, self.plan, strict=True):
-            if isinstance(item, dict) and str(step) in {str(item.get(n)) for n in _STEP_NUMBERS}:
-                return name
-        if not isinstance(step, str):
+            found, number = _first(step, _STEP_NAMES), _first(step, _STEP_NUMBERS)
+            at = self._at(number)
+            if at is not None and found in (None, item_name(self.plan[at])):
+                return self.names[at]  # which may be one of several of that name
+            found = number if found is None else found
+        at = None if isinstance(found, str) and found in self.names else self._at(found)
+        if at is not None:
+            return self.names[at]
+        if not isinstance(found, str):
             msg = f"Which step is {step!r}? None in the plan has that number. Give the step's name."
             raise NotImportable(msg)
-        return step
+        return found
+
+    def _at(self, number: Any) -> int | None:
+        """Where in the plan the step of that *number* is."""
+        for at, item in enumerate(self.plan):
+            known = [item.get(name) for name in _STEP_NUMBERS] if isinstance(item, dict) else []
+            if number is not None and str(number) in [str(k) for k in known if k is not None]:
+                return at
+        return None
 
 
 def _planned(item: Any, at: int) -> Any:

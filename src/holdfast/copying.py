@@ -8,7 +8,8 @@ A copy that was cut short is taken up by the same call again, and one that is co
 is. Records go over one by one, in order; status, labels and time to live come last, so that half a
 task is in nobody's list of open tasks, and does not expire half-way. Everything is read back and
 compared. What is already there is never overwritten and never merged: a journal that is not the
-source's, or has gone on by itself, is reported and left alone. Leases are not copied.
+source's, or has gone on by itself, is reported and left alone. Of one that cannot be read to its
+end nothing is left in the target. Leases are not copied.
 """
 
 from __future__ import annotations
@@ -225,6 +226,10 @@ class _Unlike(Exception):
     """Source and target do not have the same journal here; the text says how they differ."""
 
 
+class _Missing(_Unlike):
+    """The source does not have all that it should."""
+
+
 class _Stopped(Exception):
     """Nobody waits for the outcome any more."""
 
@@ -237,6 +242,7 @@ class _Journal:
         self._source = way.source
         self._head = head
         self._began = 0  # the number up to which this copy is our own, if we began it
+        self._had: _Attributes | None = None  # what we took from a copy that was there
         self._records = self._entries = self._size = self._verified = 0
         self._told = 0.0
 
@@ -252,6 +258,8 @@ class _Journal:
             raise
         except HoldfastError as error:
             outcome, why = FAILED, str(error)
+        if outcome in (DIFFERS, FAILED):
+            self._take_back()  # half of it would pass for all of it
         self._tell(self._head.size - self._told)
         lease = self._head.lease
         return Copied(
@@ -279,7 +287,7 @@ class _Journal:
                 now = self._source.head(self._head.key)
                 changed = now is None or _place(now) != _place(self._head)
                 if isinstance(error, _Unlike) and not changed:
-                    break
+                    return FAILED if isinstance(error, _Missing) else DIFFERS, why
                 if now is None or now.created != self._head.created or now.floor > self._began:
                     self._take_back()
                 if now is None:
@@ -288,13 +296,19 @@ class _Journal:
         return DIFFERS, why
 
     def _take_back(self) -> None:
-        """Remove what we began and cannot finish, if nobody else has touched it."""
-        if not self._began:
-            return
-        there = self._target.head(self._head.key)
-        if there and there.seq == self._began and _attributes(there) == _BLANK and not there.lease:
-            self._target.delete(self._head.key)
-        self._began = self._records = self._entries = self._size = 0
+        """Undo what we began and cannot finish, if nobody else has touched it.
+
+        A new copy goes; one that was there keeps what was added, with its attributes of before.
+        """
+        there = self._target.head(self._head.key) if self._began or self._had else None
+        if there and _attributes(there) == _BLANK and not there.lease:
+            if self._had:
+                self._set(self._had, there.seq)
+            elif there.seq == self._began:
+                self._target.delete(self._head.key)
+        if self._began:
+            self._records = self._entries = self._size = 0
+        self._had, self._began = None, 0
 
     def _has_moved(self) -> bool:
         now = self._source.head(self._head.key)
@@ -342,7 +356,7 @@ class _Journal:
         attributes = _BLANK if there is None else _attributes(there)
         if attributes != _BLANK and after < head.seq:
             self._set(_BLANK, after, labels=there.labels if there else {})
-            attributes = _BLANK
+            self._had, attributes = attributes, _BLANK
         self._append(after, expect=0 if there is None else after)
         self._compare(after, head.seq, again=True)
         if head.seq == head.floor or (there and there.floor < head.floor):
@@ -370,7 +384,10 @@ class _Journal:
             filler = Codec().encode([("compacted", None)])
             self._send(Record(head.seq, 1, head.updated, filler), filler, 0, floor=head.seq - 1)
         if last != head.seq:
-            raise _Unlike(f"Entries are missing in the source, behind {last}.")
+            raise _Missing(
+                f"Entries are missing in the source, behind {last}, and no store takes a journal "
+                "with a gap. `holdfast export --messages` has what is left of a conversation."
+            )
 
     def _add(self, record: Record, body: bytes, expect: int) -> None:
         self._send(record, body, expect, floor=self._head.floor)

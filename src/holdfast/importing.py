@@ -110,9 +110,14 @@ def parse(data: bytes, *, lines: bool = False) -> Any:
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
     except RecursionError as error:
         raise NotImportable("It is nested too deep to be read.") from error
+    except (json.JSONDecodeError, NotImportable):
+        raise
+    except ValueError as error:  # Python takes such a number for an attack
+        msg = "It has a number with thousands of digits. Make it text, or remove it."
+        raise NotImportable(msg) from error
     except _NotJson as error:
         outside = re.finditer(r'"(?:[^"\\]|\\.)*"|(NaN|-?Infinity)', text)
         at = next((found.start() for found in outside if found[1]), 0)
@@ -125,6 +130,17 @@ class _NotJson(Exception):
 
 def _no_constant(name: str) -> Any:
     raise _NotJson(name)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, if no key of it is there twice: all but the last would be lost without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"The key {twice!r} is there twice in one object. Rename or remove one of the two."
+        raise NotImportable(msg)
+    return made
 
 
 def _lines(text: str) -> list[Any]:
@@ -211,8 +227,8 @@ def _read(document: Any, asked: _Asked) -> list[Item]:
         found = [_from_many]
     if not found:
         raise NotImportable(
-            f"{_described(document)} is not {_WANTED[asked.as_]}. What is not known can be kept "
-            "whole with --as state."
+            f"{_odd_one(document, asked.as_)} is not {_WANTED[asked.as_]}. What is not known can "
+            "be kept whole with --as state."
         )
     if len(found) > 1:
         raise NotImportable(
@@ -250,6 +266,18 @@ def _are_many(document: Any, as_: str | None) -> bool:
         and bool(document)
         and all(_readers(part, as_) for part in parts)
     )
+
+
+def _odd_one(document: Any, as_: str | None) -> str:
+    """What cannot be read: all of *document*, or the first of many things of which others can."""
+    named = isinstance(document, dict)
+    many = isinstance(document, list) or named
+    parts = dict(document.items() if named else enumerate(document, 1)) if many else {}
+    odd = [key for key, part in parts.items() if not _readers(part, as_)]
+    if len(odd) == len(parts):
+        return _described(document)
+    where = f"under {odd[0]!r}" if named else f"in place {odd[0]}"
+    return f"{_described(parts[odd[0]])} {where}"
 
 
 def _from_messages(document: Any, asked: _Asked) -> Iterator[Item]:

@@ -215,12 +215,16 @@ class Report:
             "Being worked on in FROM; the right to do so is not copied:",
             [(_name(one.key), f"by {one.held_by}") for one in _sorted(self.held)],
         )
-        self._list(
-            screen,
-            "Not copied; what TO has was left alone. To have one copied anew, delete it in TO:",
-            [(_name(one.key), one.why) for one in _sorted(self.problems)],
-            style="bold red",
-        )
+        for outcome, title in (
+            (
+                copying.DIFFERS,
+                "what TO has was left alone. To have one copied anew, delete it in TO:",
+            ),
+            (copying.FAILED, "could not be read, or not be written:"),
+        ):
+            found = [one for one in _sorted(self.problems) if one.outcome == outcome]
+            rows = [(_name(one.key), one.why) for one in found]
+            self._list(screen, f"Not copied; {title}", rows, style="bold red")
 
     def _summary(self) -> Iterator[str | tuple[str, str]]:
         said = (
@@ -237,10 +241,11 @@ class Report:
             if self.outcomes[outcome]
         ]
         yield "journals: " + (", ".join(counts) or "none") + ". "
+        entries = "1 entry" if self.entries == 1 else f"{self.entries:,} entries"
         if self.dry_run:
-            yield f"That is {self.entries:,} entries. Nothing was written."
+            yield f"That is {entries}. Nothing was written."
         else:
-            yield f"{self.entries:,} entries ({shown_size(self.size)}) copied, "
+            yield f"{entries} ({shown_size(self.size)}) copied, "
             yield f"{self.verified:,} verified."
 
     @staticmethod

@@ -52,6 +52,9 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR}
 
+#: What most files have less of that are read whole.
+_SMALL = 65536
+
 # macOS has a sync that reaches the disk, and others that do not.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -145,13 +148,19 @@ def write_new(path: str, pieces: Iterable[bytes]) -> None:
 
 
 def read_whole(path: str) -> bytes | None:
-    """All that is in a small file; None if it is not there."""
+    """All that is in a file, which is small as a rule; None if it is not there."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return os.read(handle, 65536)
+        data = os.read(handle, _SMALL)
+        while data and len(data) % _SMALL == 0:  # as a rule one call is enough
+            more = os.read(handle, _SMALL)
+            if not more:
+                break
+            data += more
+        return data
     finally:
         os.close(handle)
 

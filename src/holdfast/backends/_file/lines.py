@@ -137,7 +137,13 @@ def seal(content: Struct, more: bytes = b"") -> bytes:
 
 
 def is_whole(raw: bytes) -> bool:
-    """Whether *raw*, a line without its end, is as it was written."""
+    r"""Whether *raw*, a line without its end, is as it was written.
+
+    No line holds a bare ``\r``: one behind it is half of a line end that git has made of ours
+    (``core.autocrlf``), and will make ours again.
+    """
+    if raw[-1:] == b"\r":
+        raw = raw[:-1]
     return raw[-_SEAL:] == b',"crc":"%08x"}' % crc32(memoryview(raw)[:-_SEAL])
 
 

@@ -82,6 +82,7 @@ class Survey:
         self._last: Line | None = None
         self._seq: int | None = None  # of the last entry that is kept; None: not known yet
         self._claimed = 0  # the same, if damaged lines are believed
+        self._strange: Line | None = None  # the last one of another history, if it was before this
         self._lost_size = 0
         self.lines = 0
         for number, (offset, raw) in enumerate(text.forward(0, text.size), 1):
@@ -134,13 +135,27 @@ class Survey:
         if self._seq is None:
             self._seq = line.start
             self._header = self._reconstructed(line)
-        if line.start < self._seq:
-            why = f"entry {line.start + 1} comes a second time"
+        if why := self._misfit(line):
             self.damage.append(msgspec.structs.replace(span, why=why))
+            self._strange = line
             return
         if line.start > self._seq:
             self._see_gap(line, span)
         self._keep(line, span)
+
+    def _misfit(self, line: Line) -> str | None:
+        """Why *line*, which is whole, has no place here: a merge of two files brings such lines.
+
+        Of two histories the first is kept.
+        """
+        if line.start < (self._seq or 0):
+            return f"entry {line.start + 1} comes a second time"
+        last, strange = self._last, self._strange
+        if strange is not None and _follows(line, strange):
+            fits = last is not None and _follows(line, last) and _are_same(last, strange)
+        else:
+            fits = last is None or line.start != last.seq or _follows(line, last)
+        return None if fits else "it goes on from another line than the one before it"
 
     def _see_gap(self, line: Line, span: Damage) -> None:
         """Entries are missing before *line*: lost with what is damaged there, or by themselves."""
@@ -175,6 +190,7 @@ class Survey:
             self.gaps.append((line.start + 1, line.seq - line.count))
         self._last = line
         self._seq = self._claimed = line.seq
+        self._strange = None
 
     def _reconstructed(self, line: Line) -> Header | None:
         """A header for a file whose own is damaged, and whose first good line is *line*."""
@@ -231,6 +247,17 @@ def _read(decode: Callable[[bytes], T], raw: bytes) -> T | None:
         return None
 
 
+def _follows(line: Line, before: Line) -> bool:
+    """Whether *line* was written right behind *before*: it tells the size of all that there was."""
+    known = not (before.lost or line.lost)  # what was in lines that were lost is not counted
+    was = line.size - len(body_of(line))
+    return line.start == before.seq and (was == before.size or not known)
+
+
+def _are_same(one: Line, other: Line) -> bool:
+    return (one.seq, one.at, body_of(one)) == (other.seq, other.at, body_of(other))
+
+
 def _key_of(name: str, raw: bytes) -> Key | None:
     """The key of a journal whose first line is damaged, if its name gives or confirms it."""
     tenant, kind, id_ = name.split("/")
@@ -269,7 +296,7 @@ def repair(shelf: Shelf, place: Place) -> str | None:
 
 def _free_name(place: Place) -> str:
     number = 1
-    while os.path.exists(f"{place.path}{QUARANTINE}{number}"):
+    while os.path.lexists(f"{place.path}{QUARANTINE}{number}"):
         number += 1
     return f"{place.path}{QUARANTINE}{number}"
 
