@@ -50,10 +50,10 @@ class Diary:
         """Which steps were called."""
         return [step for step, _ in self.lines()]
 
-    def kill(self, step: str) -> None:
+    def kill(self, step: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End the process that was last in *step*."""
         pid = next(int(pid) for name, pid in reversed(self.lines()) if name == step)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
     def hold_up(self, step: str) -> None:
         """From now on, whoever is in *step* stays there, until `let_go`."""

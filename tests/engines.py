@@ -123,9 +123,13 @@ class Worker:
         """What it has said."""
         return self._log.read_text(errors="replace")
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """Let it end by itself."""
-        self._process.terminate()
+        self.send(signal.SIGTERM)
         try:
             self._process.wait(20)
         finally:

@@ -263,6 +263,15 @@ def test_a_worker_says_what_it_does() -> None:
     ]
 
 
+def test_a_worker_says_below_a_failure_where_it_came_from() -> None:
+    """A line for each place, whole, as people read them."""
+    Path("app.py").write_text(APP.replace("return [", "return 1 / len([]) or ["))
+    run("submit", "report", "r-1", "--goal", "Secret")
+    lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
+    assert lines[2].endswith(" s (ZeroDivisionError)")
+    assert lines[3].strip() == f"{Path('app.py').resolve()}:11 in report"
+
+
 def test_a_worker_runs_only_the_kinds_it_is_told() -> None:
     """And says which there are, if that one is not."""
     Path("app.py").write_text(APP)
@@ -278,6 +287,7 @@ def test_a_worker_runs_only_the_kinds_it_is_told() -> None:
     [
         ("nowhere:registry", "There is no module 'nowhere' in "),
         ("nowhere.at.all:registry", "There is no module 'nowhere.at.all' in "),
+        ("app.py:registry", "nor installed. A module is named without its .py."),
         ("app:nothing", "The module app has no 'nothing'. It has: registry."),
         ("empty", "The module empty has no 'registry'. It has no holdfast.Registry at all."),
         ("app:other", "app:other is a dict, and a worker needs a holdfast.Registry."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -131,6 +132,35 @@ def test_a_failed_task_fails_the_job_and_can_be_mended(stage: Stage, tasks: Task
     stage.diary.mend("two")
     stage.store.resume("tale")
     assert tasks.start("tale").get(PATIENCE) == "done"
+    assert stage.diary.steps() == ["one", "two", "two", "three"]
+
+
+def test_a_job_that_is_terminated_leaves_its_task_open(stage: Stage, tasks: Tasks) -> None:
+    """Its process was told to end, which is no fault of the task."""
+    stage.diary.hold_up("two")
+    started = tasks.start(stage.submit("tale"))
+    stage.wait_for_step("two")
+    started.revoke(terminate=True)
+    assert until(lambda: stage.store.task("tale").info().held_by is None)
+    assert stage.status("tale") == "open"
+    stage.diary.let_go("two")
+    assert tasks.start("tale").get(PATIENCE) == "done"
+    assert stage.diary.steps() == ["one", "two", "two", "three"]
+
+
+def test_a_worker_that_is_told_to_end_at_once_leaves_its_task_to_another(
+    stage: Stage, place: list[str], tasks: Tasks, worker: Worker
+) -> None:
+    """Who is told by SIGTERM finishes it; SIGQUIT is for those in a hurry."""
+    stage.diary.hold_up("two")
+    started = tasks.start(stage.submit("tale"))
+    stage.wait_for_step("two")
+    worker.send(signal.SIGQUIT)
+    assert until(lambda: stage.store.task("tale").info().held_by is None)
+    assert stage.status("tale") == "open"
+    stage.diary.let_go("two")
+    with start_worker(stage, place):
+        assert started.get(PATIENCE) == "done"
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 

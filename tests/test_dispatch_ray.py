@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from holdfast.dispatch.ray import Tasks, Went
 from tests import engines
 from tests.dispatched import registry
 from tests.engines import Stage, run_example
+from tests.processes import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +57,30 @@ def test_tasks_are_run_to_their_end(stage: Stage, tasks: Tasks) -> None:
     assert sorted(stage.diary.steps()) == sorted(["one", "two", "three"] * 4)
 
 
-def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(stage: Stage, tasks: Tasks) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(
+    stage: Stage, tasks: Tasks, number: signal.Signals
+) -> None:
     """Ray starts the job again, and what was done is not repeated."""
     stage.diary.hold_up("two")
     started = tasks.start(stage.submit("tale"))
     stage.wait_for_step("two")
-    stage.diary.kill("two")
+    stage.diary.kill("two", number)
     stage.diary.let_go("two")
     assert ray.get(started) == Went("done")
+    assert stage.diary.steps() == ["one", "two", "two", "three"]
+
+
+def test_a_job_that_is_cancelled_leaves_its_task_open(stage: Stage, tasks: Tasks) -> None:
+    """It is interrupted; whoever starts the task again has it go on at the step."""
+    stage.diary.hold_up("two")
+    started = tasks.start(stage.submit("tale"))
+    stage.wait_for_step("two")
+    ray.cancel(started)
+    assert until(lambda: stage.store.task("tale").info().held_by is None)
+    assert stage.status("tale") == "open"
+    stage.diary.let_go("two")
+    assert tasks.run_many(["tale"]) == {"tale": "done"}
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 

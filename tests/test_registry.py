@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -194,7 +195,7 @@ def test_a_function_may_finish_by_itself(run: Runs) -> None:
     assert run.of(finish).outcome == "mine"
 
 
-@pytest.mark.parametrize("error", [KeyError("secret"), SystemExit(3), holdfast.Conflict("no")])
+@pytest.mark.parametrize("error", [KeyError("secret"), holdfast.Conflict("no")])
 def test_an_error_fails_the_task(run: Runs, error: BaseException) -> None:
     """And is recorded; nothing runs it again until somebody says so."""
     calls = []
@@ -213,6 +214,35 @@ def test_an_error_fails_the_task(run: Runs, error: BaseException) -> None:
     run.store.resume("t")
     run("t")
     assert calls == ["t", "t"]
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_what_ends_the_process_leaves_the_task_open(store: Store, end: type[BaseException]) -> None:
+    """In the main thread it is a signal that speaks, and the next process goes on."""
+    registry = Registry()
+
+    @registry.task("job")
+    def interrupted(task: Task) -> str:
+        task.step("first", lambda: None)
+        if store.task("t").info().position < 5:
+            raise end
+        return "fine"
+
+    store.submit("job", "t", "Do it")
+    with pytest.raises(end):
+        registry.run(store, "t")
+    assert (store.task("t").info().status, store.task("t").info().held_by) == ("open", None)
+    assert entries(store) == ["created", "resumed", "step", "stopped"]
+    assert registry.run(store, "t").outcome == "fine"
+
+
+def test_a_function_that_exits_in_a_thread_has_failed(store: Store) -> None:
+    """There it ends nothing but itself, and would do so again."""
+    registry = Registry()
+    registry.task("job")(lambda task: sys.exit(3))
+    store.submit("job", "t", "Do it")
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(registry.run, store, "t").result().error == "SystemExit: 3"
 
 
 def test_an_error_of_an_async_function_fails_the_task(run: Runs) -> None:

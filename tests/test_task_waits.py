@@ -454,8 +454,10 @@ def test_a_submitted_task_is_there_for_a_worker(everywhere: Place) -> None:
 def test_submitting_again_changes_nothing(store: Store) -> None:
     """A retry after a lost reply is harmless; another task with that id is refused."""
     for _ in range(2):
-        store.submit("refund", "t", GOAL, input=1)
+        store.submit("refund", "t", GOAL, input={"orders": (1, 2)})
     assert types(store) == ["created"]
+    with pytest.raises(GoalMismatch, match="Task 't' was submitted with another input"):
+        store.submit("refund", "t", GOAL, input={"orders": (1, 3)})
     with pytest.raises(GoalMismatch, match="There is a task 't' already: a refund"):
         store.submit("invoice", "t", GOAL)
     with pytest.raises(NotStorable, match="input"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncTask, Registry, Store, StoreUnavailable, Task
-from holdfast.errors import UnknownKind
+from holdfast.errors import StoreCorrupt, UnknownKind
 from holdfast.ids import make_key
 from holdfast.worker import Worker
 from tests import places
@@ -160,6 +162,26 @@ def test_kinds_that_it_cannot_run_are_refused(registry: Registry, store: Store) 
         Worker(registry, store, concurrency=0)
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"poll": 0},
+        {"poll": math.nan},
+        {"drain": -1},
+        {"concurrency": 0},
+        {"give_up_after": 0},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_what_would_never_look_never_end_or_never_rest_is_refused(
+    registry: Registry, store: Store, option: dict[str, Any]
+) -> None:
+    """Where it is given, and not in the middle of the night."""
+    registry.task("job")(pytest.fail)
+    with pytest.raises(ValueError, match=r"over 0|at least 1"):
+        Worker(registry, store, **option)
+
+
 def test_more_tasks_than_fit_a_page_are_all_run(registry: Registry, store: Store) -> None:
     """Each once, though only a few are looked at in a time."""
     calls: Counter[str] = Counter()
@@ -278,6 +300,21 @@ def test_what_was_begun_goes_before_what_is_new(registry: Registry, store: Store
     assert sorted(order[:2]) == ["t-07", "t-13"]
 
 
+def test_what_was_begun_is_found_behind_very_many_new_ones(
+    registry: Registry, store: Store
+) -> None:
+    """A task of a dead worker is not one among all that nobody has begun."""
+    order: list[str] = []
+    registry.task("job")(lambda task: order.append(task.id))
+    for number in range(250):
+        store.submit("job", f"t-{number:03}", "Do it")
+    with store.task("t-240"):
+        pass
+    work(registry, store, concurrency=1)
+    assert order[0] == "t-240"
+    assert len(order) == len(set(order)) == 250
+
+
 def test_workers_share_the_tasks(registry: Registry, tmp_path: Path) -> None:
     """Each task is run by one of them."""
     calls: Counter[str] = Counter()
@@ -355,6 +392,39 @@ def test_async_functions_share_an_event_loop(registry: Registry, store: Store) -
     work(registry, store)
     assert len(loops) == 1
     assert set(statuses(store).values()) == {"done"}
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_who_exits_on_the_event_loop_takes_no_other_along(
+    registry: Registry, store: Store, end: type[BaseException]
+) -> None:
+    """In a task of asyncio's own, that would end the loop for all."""
+    begun, loops = threading.Event(), set()
+
+    async def leave() -> None:
+        await asyncio.to_thread(begun.wait, 60)
+        raise end
+
+    def has_left() -> bool:
+        return bool(store.task("t-1").info().position > 2)
+
+    @registry.task("exits")
+    async def exits(task: AsyncTask) -> None:
+        await asyncio.gather(leave())
+
+    @registry.task("stays")
+    async def stays(task: AsyncTask) -> None:
+        loops.add(id(asyncio.get_running_loop()))
+        begun.set()
+        await asyncio.to_thread(until, has_left)
+
+    store.submit("exits", "t-1", "Leave")
+    store.submit("stays", "t-2", "Stay")
+    with At(registry, store):
+        assert until(is_so(store, "t-2", "done"))
+        store.submit("stays", "t-3", "Stay")
+        assert until(is_so(store, "t-3", "done"))
+    assert len(loops) == 1
 
 
 def test_a_function_that_blocks_holds_up_no_other(registry: Registry, store: Store) -> None:
@@ -454,6 +524,40 @@ def test_a_damaged_task_does_not_end_it(
     assert "damaged: stopped (" in told()
 
 
+def test_a_store_that_cannot_be_searched_ends_it_when_what_runs_has_ended(
+    registry: Registry, store: Store, monkeypatch: pytest.MonkeyPatch, told: Callable[[], str]
+) -> None:
+    """Nothing is cut short for a damage that is elsewhere."""
+    release = threading.Event()
+    scan = store.backend.scan
+
+    def damaged(*args: Any, **kwargs: Any) -> Page:
+        raise StoreCorrupt("line 1 is damaged")
+
+    @registry.task("job")
+    def slow(task: Task) -> bool:
+        monkeypatch.setattr(store.backend, "scan", damaged)
+        return release.wait(60)
+
+    store.submit("job", "t", "Do it")
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            Worker(registry, store, poll=POLL).run()
+        except StoreCorrupt as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert until(lambda: "the store cannot be searched, next look in" in told())
+    release.set()
+    thread.join(120)
+    assert [str(error) for error in failed] == ["line 1 is damaged"]
+    monkeypatch.setattr(store.backend, "scan", scan)
+    assert statuses(store) == {"t": "done"}
+
+
 def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     registry: Registry, store: Store, told: Callable[[], str]
 ) -> None:
@@ -518,6 +622,55 @@ def test_it_lets_what_runs_end_and_takes_no_more(
         release.set()
         assert at.stop() == []
     assert statuses(store) == {"t-1": "done", "t-2": "open"}
+
+
+def test_who_is_told_to_stop_before_or_while_it_looks_takes_nothing(
+    registry: Registry, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has found then is for others."""
+    registry.task("job")(pytest.fail)
+    store.submit("job", "t", "Do it")
+    worker = Worker(registry, store)
+    worker.stop()
+    assert worker.run() == []
+    scan, worker = store.backend.scan, Worker(registry, store)
+
+    def slowly(*args: Any, **kwargs: Any) -> Page:
+        worker.stop()
+        return scan(*args, **kwargs)
+
+    monkeypatch.setattr(store.backend, "scan", slowly)
+    assert worker.run() == []
+    assert statuses(store) == {"t": "open"}
+
+
+def test_what_async_functions_leave_behind_does_not_hold_it_up(
+    registry: Registry, store: Store, told: Callable[[], str]
+) -> None:
+    """Their task is done; what they have begun besides gets as long as tasks have to end."""
+    release, ended = threading.Event(), threading.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        ended.set()
+
+    @registry.task("job")
+    async def leave(task: AsyncTask) -> None:
+        left.append(asyncio.create_task(stubborn()))
+        await asyncio.sleep(0)
+
+    left: list[asyncio.Task[None]] = []
+    store.submit("job", "t", "Do it")
+    worker = Worker(registry, store, poll=POLL, drain=0)
+    assert worker.run(until_idle=True) == []
+    assert worker.lingers
+    assert "what does not end; it is cut off" in told()
+    assert statuses(store) == {"t": "done"}
+    release.set()
+    assert ended.wait(60)
+    assert Worker(registry, store, poll=POLL).run(until_idle=True) == []
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -664,6 +817,19 @@ def test_a_second_signal_ends_a_process_at_once(directory: Path, shared: Store) 
     assert process.says("stopping")
     process.send(signal.SIGTERM)
     assert process.ends() == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")
+def test_a_process_whose_words_nobody_can_read_works_on(directory: Path, shared: Store) -> None:
+    """A log that is full, or whose reader has died, is no reason to leave tasks undone."""
+    shared.submit("count", "t", "Count", input=2)
+    with Path("/dev/full").open("wb") as full:
+        command = [HOLDFAST, "work", "app:registry", "--store", "agents.db", "--until-idle"]
+        done = subprocess.run(command, cwd=directory, stderr=full, check=False, timeout=120)
+    assert statuses(shared) == {"t": "done"}
+    assert shared.journal("task", "t").read()[1].type == "resumed"
+    assert shared.task("t").info().position == 5
+    assert done.returncode == 0
 
 
 def test_a_poison_task_is_given_up(directory: Path, shared: Store) -> None:

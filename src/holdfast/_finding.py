@@ -32,7 +32,7 @@ log = logging.getLogger("holdfast.worker")
 #: Seconds. What cannot be done now is tried again after ever longer, and at least so often.
 PATIENCE = 60.0
 
-#: Looking for tasks that wait takes at most a tenth of the time, however many there are.
+#: Looking at all tasks there are takes at most a tenth of the time, however many there are.
 LEISURE = 9
 
 #: Seconds between two looks while there is something to do.
@@ -103,7 +103,8 @@ class Search:
         self._trouble = Pauses(poll)  # the same, for what nobody waits for to be idle
         self._cursors: dict[str, str | None] = {}
         self._due: dict[str, tuple[float, Found]] = {}  # when those that wait are to be woken
-        self._due_again = 0.0
+        self._begun: dict[str, Found] = {}  # those behind so many new ones that no look sees all
+        self._sweep_again = 0.0
         #: By the monotonic clock.
         self.again = 0.0
         #: Whether at the last look there was nothing to do.
@@ -112,6 +113,7 @@ class Search:
     def ended(self, found: Found, *, pause: bool) -> None:
         """Look again at once, for a run may have made work; but not at this one if in *pause*."""
         self._due.pop(found.id, None)
+        self._begun.pop(found.id, None)
         self._trouble.clear(found.id)
         if pause:
             self._shelf.put(found.id)
@@ -130,14 +132,20 @@ class Search:
     def look(self, room: Room) -> list[Found]:
         """Those for which there is *room*: what was begun first, else in random order.
 
-        Random, so that workers choose differently.
+        Random, so that workers choose differently. Raises if the store cannot be searched, once
+        nothing runs any more.
         """
         began = time.monotonic()
         try:
             found = [f for f in self._chosen(room) if room.admits(f)]
-        except AWAY as error:
+        except HoldfastError as error:
+            away = isinstance(error, AWAY)
+            if not (away or room.running):
+                raise  # damage does not mend itself; but whoever runs is let end first
             self.again, self.idle = self._away.put("", longer=True), False
-            log.warning("the store is away, next look in %.1f s: %s", self.again - began, error)
+            what = "is away" if away else "cannot be searched"
+            why = " ".join(str(error).split())
+            log.warning("the store %s, next look in %.1f s: %s", what, self.again - began, why)
             return []
         if self._away.clear(""):
             log.info("the store is back")
@@ -176,13 +184,29 @@ class Search:
         free = room.kinds()
         found = {f.id: f for kind in free for f in self._open(kind, 10 * room.free(kind))}
         now = time.monotonic()
-        if now >= self._due_again:
-            self._due = {f.id: (due, f) for kind in room.limits for due, f in self._waiting(kind)}
+        if now >= self._sweep_again:
+            self._sweep(room)
             took = time.monotonic() - now
-            self._due_again = now + max(self._poll / 2, LEISURE * took)
+            self._sweep_again = now + max(self._poll / 2, LEISURE * took)
+        found.update((f.id, f) for f in self._begun.values() if f.kind in free)
         ripe = (f for due, f in self._due.values() if due <= now and f.kind in free)
         found.update((f.id, f) for f in ripe if self._is_ripe(f))
         return [f for f in found.values() if f.id not in room.running]
+
+    def _sweep(self, room: Room) -> None:
+        """Look at all that wait; and at all that is open, of kinds of which a look sees a part.
+
+        Or a task whose worker has died would be one among thousands of new ones.
+        """
+        self._due = {f.id: (due, f) for kind in room.limits for due, f in self._waiting(kind)}
+        many = [kind for kind in room.limits if self._cursors.get(kind) is not None]
+        self._begun = {
+            head.key.id: Found(head.key.id, kind)
+            for kind in many
+            for page in self._pages(kind, kinds.OPEN, None)
+            for head in page.heads
+            if head.seq > 1 and _is_free(head)
+        }
 
     def _open(self, kind: str, enough: int) -> list[Found]:
         """Open tasks of nobody, from where the last look ended: all shall have their turn."""

@@ -43,7 +43,7 @@
     ├── StateChanged                (ValueError) saved by an agent with other tools, prompt, model
     ├── NoMigration                 (LookupError) no way from the saved version to this one
     ├── MigrationFailed             (RuntimeError) a migration raised, or made what cannot be stored
-    ├── GoalMismatch                (ValueError) a task id used again for another goal
+    ├── GoalMismatch                (ValueError) a task id used again for another goal or input
     ├── TaskNotOpen                 (RuntimeError) written to outside its `with` block
     ├── TaskFinished                (RuntimeError) new work for a task that has ended
     ├── TaskFailed                  (RuntimeError) the task that a job of an engine ran has failed
@@ -390,7 +390,7 @@ class CallsInDoubt(HoldfastError):
 
 
 class GoalMismatch(HoldfastError, ValueError):
-    """The task exists, and has another goal."""
+    """The task exists, and has another goal; or it was submitted with another input."""
 
 
 class TaskNotOpen(HoldfastError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -157,7 +158,8 @@ class Registry:
 
         If *give_up_after* runs in a row came to nothing, the task is failed instead. *on_open* is
         called when the task is ours. Raises only if there is no such task, if its kind is not
-        registered, and if the store is away.
+        registered, and if the store is away. What ends the process passes, and the task stays open:
+        KeyboardInterrupt; and SystemExit in the main thread, where signal handlers raise it.
         """
         core = store._core  # noqa: SLF001 - its other half
         kind, info = drive(self._look(core, task_id))
@@ -251,7 +253,9 @@ class _Run(Struct, frozen=True):
             outcome = await store._port.ask(self.kind.function, shown)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is recorded
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and _in_main_thread():
+                raise  # as a rule of a signal handler's: the process ends, which is no failure
             # A TaskGroup wraps what its parts end with.
             if all(isinstance(one, _NOT_FAILED) for one in single(error)):
                 raise single(error)[0] from None
@@ -275,6 +279,10 @@ def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
         raised=None if failure is None else type(failure).__name__,
         frames=() if failure is None else frames(failure),
     )
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

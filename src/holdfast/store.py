@@ -306,7 +306,7 @@ class AsyncStore:
         """Create a task for a worker: ``holdfast work`` runs the function registered for *kind*.
 
         *input* is what that function needs to know, as ``task.input``. Submitting the same task
-        again changes nothing; `GoalMismatch` if the id is taken by another.
+        again changes nothing; `GoalMismatch` if the id is taken by another, or has another input.
         """
         terms = Terms(
             goal=goal, agent=agent, labels=check_labels(labels or {}), ttl=ttl, deadline=deadline

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from holdfast import registry as runs
 from holdfast._finding import PATIENCE, Found, Room, Search
 from holdfast._task.words import frames
 from holdfast.errors import NotFound, UnknownKind
+from holdfast.ids import check_seconds
 from holdfast.registry import AWAY, GIVE_UP_AFTER, Ran
 from holdfast.store import other_face
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 log = logging.getLogger("holdfast.worker")
+
+#: Seconds. So long, at least, an event loop has to end what is left on it.
+GRACE = 1.0
 
 
 class Worker:
@@ -67,22 +71,30 @@ class Worker:
         drain: float = 30.0,
         give_up_after: int = GIVE_UP_AFTER,
     ) -> None:
+        check_seconds(poll, "poll")
+        check_seconds(drain or 1, "drain")  # it may be none at all
+        if give_up_after < 1:
+            raise ValueError(f"A task is given up after at least 1 run, not {give_up_after}.")
         self._registry = registry
         self._store = store
         self._options: dict[str, Any] = {"agent": agent, "give_up_after": give_up_after}
         self._drain = drain
         self._room = Room(_limits(registry, kinds, concurrency), concurrency)
         self._search = Search(store, poll)
-        self._events: SimpleQueue[_Run | None] = SimpleQueue()  # signal handlers may put into it
+        #: Runs that have ended, and when we were told to stop. Signal handlers may put into it.
+        self._events: SimpleQueue[_Run | float] = SimpleQueue()
         self._loop = _Loop()
         self._stop_by: float | None = None
+        #: Whether `run` has returned although something that async functions left behind, a thread
+        #: or a task of asyncio's, has not ended. It may hold up the interpreter's exit.
+        self.lingers = False
 
     def stop(self) -> None:
         """Take no more tasks, and end with those that run, or when *drain* seconds have passed.
 
         May be called from any thread, and from a signal handler.
         """
-        self._events.put(None)
+        self._events.put(time.monotonic())
 
     def run(self, *, until_idle: bool = False) -> list[str]:
         """Work until `stop` is called, or with *until_idle* until there is nothing to do now.
@@ -90,40 +102,58 @@ class Worker:
         Returns the tasks that did not end in time. They still run: end the process, and others take
         them over.
         """
+        self._heed_all()
         while not self._is_over(until_idle=until_idle):
             self._wait()
         left = sorted(self._room.running)
         if not left:
-            self._loop.close()
+            self._close()
         return left
+
+    def _close(self) -> None:
+        """End the event loop; but nothing that functions have left there holds us up for ever."""
+        now = time.monotonic()
+        patience = self._drain if self._stop_by is None else self._stop_by - now
+        self.lingers = not self._loop.close(max(patience, GRACE))
+        self._loop = _Loop()
+        if self.lingers:
+            log.warning("async functions have left behind what does not end; it is cut off")
 
     def _is_over(self, *, until_idle: bool) -> bool:
         """Start what there is room for; whether nothing remains to be waited for."""
         if self._stop_by is not None:
             return not self._room.running or time.monotonic() >= self._stop_by
         if self._room.kinds() and time.monotonic() >= self._search.again:
-            for found in self._search.look(self._room):
+            self._look()
+        return until_idle and not self._room.running and self._search.idle
+
+    def _look(self) -> None:
+        looked = self._search.look(self._room)
+        self._heed_all()  # a store that does not answer may have kept us for a while
+        if self._stop_by is None:
+            for found in looked:
                 if self._room.take(found):
                     self._start(found)
-        return until_idle and not self._room.running and self._search.idle
 
     def _wait(self) -> None:
         """Until a run ends, we are to stop, or it is time to look again."""
         now = time.monotonic()
         until = self._search.again if self._room.kinds() else now + PATIENCE
         until = until if self._stop_by is None else self._stop_by
-        try:
+        with suppress(Empty):
             self._heed(self._events.get(timeout=max(until - now, 0)))
+        self._heed_all()
+
+    def _heed_all(self) -> None:
+        with suppress(Empty):
             while True:
                 self._heed(self._events.get_nowait())
-        except Empty:
-            pass
 
-    def _heed(self, event: _Run | None) -> None:
-        if event is not None:
+    def _heed(self, event: _Run | float) -> None:
+        if isinstance(event, _Run):
             self._ended(event)
         elif self._stop_by is None:
-            self._stop_by = time.monotonic() + self._drain
+            self._stop_by = event + self._drain
             running = len(self._room.running)
             has = "1 has" if running == 1 else f"{running} have"
             log.info("stopping; %s %g s to end", has, self._drain)
@@ -195,7 +225,7 @@ class _Run:
         log.info("%s: %s (%s)", self.found.id, what, self.found.kind)
 
     @contextmanager
-    def ending(self, events: SimpleQueue[_Run | None]) -> Iterator[None]:
+    def ending(self, events: SimpleQueue[_Run | float]) -> Iterator[None]:
         """Tell the thread that looks, whatever happens."""
         try:
             yield
@@ -246,27 +276,34 @@ class _Loop:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
+        self._ended = False
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run *work* there."""
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve()), name="holdfast-loop", daemon=True
-            )
+            self._thread = threading.Thread(target=self._serve, name="holdfast-loop", daemon=True)
             self._thread.start()
         self._ready.wait()
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = asyncio.Event()
-        self._ready.set()
-        await self._end.wait()
+    def _serve(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._ready.set()
+            while not self._ended:
+                # What calls sys.exit in a task of asyncio's own ends the loop. Whoever awaits that
+                # task has the error too, and is told of; the others have nothing to do with it.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
 
-    def close(self) -> None:
-        """End it, with what functions have left there."""
-        if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join()
-            self._thread = None
-            self._ready.clear()
+    def close(self, seconds: float) -> bool:
+        """End it, with what functions have left there; False if that does not end in time."""
+        if self._thread is None:
+            return True
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._loop.stop()

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import checkpoint as kinds
 from holdfast._task.core import KIND, folded
 from holdfast._task.steps import called
-from holdfast.backends.base import for_people, from_micros
+from holdfast.backends.base import Record, for_people, from_micros
 from holdfast.errors import (
     Conflict,
     GoalMismatch,
@@ -66,7 +66,20 @@ async def submit(home: Home, kind: str, id_: str, terms: Terms, given: Any) -> H
             f"{state.goal!r}. Give a new task a new id."
         )
         raise GoalMismatch(msg)
+    if state.input != _as_stored(journal, body):
+        msg = (
+            f"Task {id_!r} was submitted with another input, which it keeps. Give a new task a new "
+            "id; to submit the same one again, give it the same input."
+        )
+        raise GoalMismatch(msg)
     return head
+
+
+def _as_stored(journal: AsyncJournal, body: dict[str, Any]) -> Any:
+    """The input that *body* has, as it is read back."""
+    with called("created['input']", "input"):
+        stored = journal.encode([(kinds.CREATED, body)])
+    return journal.entries(Record(1, 1, 0, stored))[0].body["input"]
 
 
 async def signal(home: Home, id_: str, name: str, payload: Any, append_id: str | None) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -101,15 +101,17 @@ def work(where: Where, /, *, app: str, kinds: list[str], until_idle: bool, **opt
             left = worker.run(until_idle=until_idle)
         if left:
             log.warning("left to their leases: %s", ", ".join(left))
-            _end_now()
+            _end_now(FAILED)
         log.info("ended")
+    if worker.lingers:
+        _end_now(0)
 
 
-def _end_now() -> None:
+def _end_now(code: int) -> None:
     """End although functions of the user's run: nothing waits for their threads."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(FAILED)
+    os._exit(code)
 
 
 # -- the user's module -----------------------------------------------------------------------------
@@ -118,6 +120,8 @@ def _end_now() -> None:
 def _registry(app: str) -> Registry:
     """What *app* names, as module:name."""
     module, _, name = app.partition(":")
+    if not module:
+        raise click.UsageError("Name a module and the registry in it, as in app:registry.")
     found = imported(module)
     name = name or "registry"
     try:
@@ -140,7 +144,8 @@ def imported(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _broken(module, error) from error  # it is one that the module asks for
-        msg = f"There is no module {module!r} in {os.getcwd()}, nor installed."
+        named = " A module is named without its .py." if module.endswith(".py") else ""
+        msg = f"There is no module {module!r} in {os.getcwd()}, nor installed.{named}"
         raise Failure(msg) from None
     except (Exception, SystemExit) as error:
         raise _broken(module, error) from error
@@ -190,14 +195,27 @@ def _telling() -> Iterator[logging.Logger]:
 
 
 class _Lines(logging.Handler):
-    """One line an event, on standard error; with colours if that is a terminal."""
+    """One line an event, on standard error; with colours if that is a terminal.
+
+    Below a failure, one line for each place that it came through.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._screen = Screen(stderr=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
+        """Print it. If nobody reads it any more, or the disk is full, the tasks go on all the same.
+
+        Rich exits when a pipe is broken: in the middle of somebody's task, or of the worker.
+        """
+        with suppress(OSError, SystemExit):
+            self._print(record)
+
+    def _print(self, record: logging.LogRecord) -> None:
         at = self._screen.time(datetime.fromtimestamp(record.created, UTC))
-        text = safe(" ".join(record.getMessage().split()))
-        self._screen.line((f"{at}  ", "dim"), (text, _STYLES.get(record.levelno, "")), cut=True)
+        first, *places = record.getMessage().split("\n")
+        style = _STYLES.get(record.levelno, "")
+        self._screen.line((f"{at}  ", "dim"), (safe(first), style), cut=True)
+        for place in places:
+            self._screen.line((" " * len(at), "dim"), (safe(place), "dim"))
