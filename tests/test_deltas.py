@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import deltas
-from holdfast.deltas import BadPatch, NotPlain, Proof, apply, diff, digest, encode
+from holdfast.deltas import BadPatch, NotPlain, Proof, apply, diff, digest, encode, is_patched
 from tests.documents import documents, edited
 
 
@@ -128,6 +128,47 @@ def test_every_part_of_a_team_that_grew_costs_its_own() -> None:
     old = {"agents": {name: {"messages": LONG} for name in "abcd"}, "turn": 1}
     new = {"agents": {name: {"messages": [*LONG, LONG[0]]} for name in "abcd"}, "turn": 2}
     assert size(diff(old, new)) < 5 * size(LONG[0])
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=400)
+def test_what_a_patch_made_is_proved_from_what_was_there(data: st.DataObject) -> None:
+    """True of the new document, and of no other."""
+    old = data.draw(documents())
+    new = data.draw(edited(old))
+    patch = diff(old, new, exact=True)
+    if patch is None:
+        return
+    made = apply(stored(old), stored(patch))
+    assert is_patched(made, patch, encode(old), encode(new))
+    other = data.draw(edited(new))
+    assert is_patched(made, patch, encode(old), encode(other)) == (encode(other) == encode(new))
+
+
+@pytest.mark.parametrize("behind", [{}, {"turn": 7}, {"turn": {}, "more": [LONG[0], []]}], ids=str)
+@pytest.mark.parametrize("before", [[], LONG], ids=["empty", "long"])
+@pytest.mark.parametrize("added", [LONG[:1], LONG[:3]], ids=["one", "three"])
+def test_a_history_that_grew_is_proved_by_its_end(
+    behind: dict[str, Any], before: list[Any], added: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in the document it lies; what was there is not encoded again."""
+    old = {"type": "agent", "context": {"said": before, **behind}, **behind}
+    new = {"type": "agent", "context": {"said": before + added, **behind}, **behind}
+    patch = diff(old, new)
+    assert patch is not None
+    made, was, is_ = apply(stored(old), stored(patch)), encode(old), encode(new)
+    encoded: list[int] = []
+
+    def seen(part: Any) -> bytes:
+        encoded.append(size(part))
+        return encode(part)
+
+    monkeypatch.setattr(deltas, "encode", seen)
+    assert is_patched(made, patch, was, is_)
+    for other in (was, is_[:-1], is_.replace(b"agent", b"AGENT"), is_.replace(b"said", b"SAID")):
+        assert not is_patched(made, patch, was, other)
+    assert max(encoded) <= max(size(added), size(behind))
 
 
 # -- what they refuse ------------------------------------------------------------------------------

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     Patch = dict[str, Any]
 
-__all__ = ["BadPatch", "NotPlain", "Proof", "apply", "diff", "digest", "encode", "ends"]
+__all__ = [
+    "BadPatch",
+    "NotPlain",
+    "Proof",
+    "apply",
+    "diff",
+    "digest",
+    "encode",
+    "ends",
+    "is_patched",
+]
 
 #: A text that is no longer than this is put anew: saying where it changed takes as much room.
 SHORT = 40
@@ -84,7 +94,7 @@ class Proof:
         """The marks up to which *encoded* is the same."""
         for number in range(len(self._marks)):
             piece = slice(number * MARKED, (number + 1) * MARKED)
-            if self.encoded[piece] != encoded[piece]:
+            if not encoded.startswith(self.encoded[piece], piece.start):
                 return self._marks[:number]
         return self._marks[:]
 
@@ -317,3 +327,49 @@ def _index(index: Any, most: int) -> int:
     if index.__class__ is not int or not 0 <= index <= most:
         raise BadPatch("it speaks of a place that is not there")
     return int(index)
+
+
+# -- proving it ------------------------------------------------------------------------------------
+
+
+def is_patched(document: Any, patch: Patch, before: bytes, after: bytes) -> bool:
+    """Whether *document*, to which *patch* was applied, is *after*; it was *before*.
+
+    Both as `encode` has them. Histories only grow: where all that came is items of one list, those
+    alone are encoded, and what is behind the list; the rest was proved when it was *before*.
+
+    >>> is_patched(
+    ...     {"said": [1, 2]}, {"in": {"said": {"add": [2]}}}, b'{"said":[1]}', b'{"said":[1,2]}'
+    ... )
+    True
+    """
+    end = _grown_end(document, patch, before)
+    if end is None:
+        return encode(document) == after
+    grown, behind = end
+    kept = len(before) - len(behind)
+    return (
+        len(after) == kept + len(grown)
+        and after.endswith(grown)
+        and after.startswith(before[:kept])
+    )
+
+
+def _grown_end(document: Any, patch: Patch, before: bytes) -> tuple[bytes, bytes] | None:
+    """If *patch* adds to a list, and does nothing else: what that list and all ends with.
+
+    First as it is now, from the first new item on, and then as it was *before*.
+    """
+    behind = b""
+    while patch.keys() == {"in"} and len(patch["in"]) == 1:
+        ((key, patch),) = patch["in"].items()
+        keys = list(document)
+        rest = {other: document[other] for other in keys[keys.index(key) + 1 :]}
+        behind = (b"," + encode(rest)[1:] if rest else b"}") + behind
+        document = document[key]
+    behind = b"]" + behind
+    if patch.keys() != {"add"} or document.__class__ is not list or not before.endswith(behind):
+        return None
+    added = encode(patch["add"])[1:-1]
+    comma = b"," if added and len(document) > len(patch["add"]) else b""
+    return comma + added + behind, behind

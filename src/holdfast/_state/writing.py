@@ -337,13 +337,16 @@ class Writer:
     def _apply(self, base: Kept, draft: Draft, about: About, said: dict[str, Any]) -> bool:
         """Let *base* become what every reader of *said* will make of it: False if not *draft*."""
         weight = weigh(said)  # before its parts are the document's
-        if said["patch"] is not None:
-            base.document = deltas.apply(base.document, said["patch"])
+        patch, before = said["patch"], base.proof
+        if patch is not None:
+            base.document = deltas.apply(base.document, patch)
         base.about, base.digest, base.total = about, said["digest"], said["total"]
         base.proof = draft.proof
         base.weight += weight
         base.position += 1
-        return deltas.encode(base.document) == draft.encoded
+        if patch is None or before is None:
+            return deltas.encode(base.document) == draft.encoded
+        return deltas.is_patched(base.document, patch, before.encoded, draft.encoded)
 
     def _copy(self, draft: Draft, about: About, position: int) -> tuple[Kept, bytes]:
         """The same by a whole copy."""
