@@ -216,6 +216,13 @@ def test_lock_files_give_what_the_project_asks_for(lock: str, asked: list[str]) 
     assert [str(r) for r in wanted if pins.get(r.name, "0") not in r.specifier] == []
 
 
+def test_what_is_locked_lacks_nothing() -> None:
+    """Set-up installs what the lock files name, and nothing that it needs besides."""
+    check = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
+    found = subprocess.run(check, check=False, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
 def test_version_is_the_same_everywhere() -> None:
     """Package, module and change log speak of the same release."""
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
