@@ -13,14 +13,14 @@ ROUNDS ?= 10
 # class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
 TOGETHER ?= --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
-# Tests start thousands of processes. Where nothing may be kept, each compiles Holdfast anew.
+# Tests start thousands of processes. Where nothing may be kept, each compiles Limpet anew.
 export PYTHONDONTWRITEBYTECODE :=
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 
 demo: run-env ## watch an agent get killed and carry on
-	@$(BIN)/holdfast demo $(ARGS)
+	@$(BIN)/limpet demo $(ARGS)
 
 test: lint servers ## check everything: style, types, and every test, against real servers
 	@echo '· Running the tests'
@@ -54,7 +54,7 @@ matrix: dev-env ## kill a task at each of its writes, and print what became of i
 	@rm -rf .matrix && $(BIN)/python -m tests.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
 soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
-	@HOLDFAST_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 # Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.
 # uv itself is not pinned: what it writes is.

@@ -73,7 +73,7 @@ def main(
     plot_file: Path | None,
     directory: Path,
 ) -> None:
-    """Measure what Holdfast costs, as ratios to a raw insert in the same run.
+    """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
     disk, resume, import, backends.

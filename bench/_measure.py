@@ -14,7 +14,7 @@ import apsw
 import msgspec
 from msgspec import Struct, field
 
-import holdfast
+import limpet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,7 +205,7 @@ class Raw:
         self._connection = apsw.Connection(str(path))
         self._connection.pragma("journal_mode", "wal")
         self._connection.pragma("synchronous", "full")
-        self._connection.pragma("cache_size", -8000)  # as much memory as Holdfast has
+        self._connection.pragma("cache_size", -8000)  # as much memory as Limpet has
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS raw"
             " (id INTEGER PRIMARY KEY, conversation TEXT NOT NULL, body BLOB NOT NULL)"
@@ -242,10 +242,10 @@ class Raw:
         self._connection.close()
 
 
-def settle(store: holdfast.Store) -> None:
+def settle(store: limpet.Store) -> None:
     """Bring *store*'s log to its full size, as it is after some hundred appends.
 
-    A log that grows makes every sync dearer (about twice, on ext4), and Holdfast's is full sooner
+    A log that grows makes every sync dearer (about twice, on ext4), and Limpet's is full sooner
     than the floor's: measured across that point, one would be compared with the other's worse half.
     """
     store.conversation("filler").append({"role": "user", "content": _FILLER})
@@ -254,7 +254,7 @@ def settle(store: holdfast.Store) -> None:
 def fill_store(path: Path, conversations: Iterable[str], turns: Iterable[Turn]) -> None:
     """Append *turns* to each of *conversations*, one by one, without waiting for the disk."""
     turns = list(turns)
-    with holdfast.open(path, durability="normal") as store:
+    with limpet.open(path, durability="normal") as store:
         for id_ in conversations:
             chat = store.conversation(id_)
             for turn in turns:

@@ -22,13 +22,13 @@ _STYLE = """
   .title { font-size: 14px; font-weight: 600 }
   .grid { stroke: #888; stroke-opacity: 0.3 }
   .other { stroke: #888; fill: #888 }
-  .holdfast { stroke: #0a7c86; fill: #0a7c86 }
+  .limpet { stroke: #0a7c86; fill: #0a7c86 }
   path { fill: none !important; stroke-width: 2 }
-  text.other, text.holdfast { stroke: none }
-  text.holdfast { font-weight: 600 }
+  text.other, text.limpet { stroke: none }
+  text.limpet { font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     text { fill: #ccc }
-    .holdfast { stroke: #3fc1cc; fill: #3fc1cc }
+    .limpet { stroke: #3fc1cc; fill: #3fc1cc }
   }
 """
 
@@ -44,7 +44,7 @@ def as_svg(found: Sequence[Score]) -> str:
     ]
     label = 0.0
     for one in sorted(found, key=lambda one: -one.recall[depths[-1]]):
-        kind = "holdfast" if one.name.startswith("Holdfast") else "other"
+        kind = "limpet" if one.name.startswith("Limpet") else "other"
         spots = [(_x(depth, depths), _y(one.recall[depth])) for depth in depths]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
         label = max(spots[-1][1] + 4, label + APART)

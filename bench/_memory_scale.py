@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import holdfast
+import limpet
 from bench._measure import Bench, Contest, Row, milliseconds, settle, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.memory import Memory
+    from limpet.memory import Memory
 
 #: Words of the made-up language, drawn as those of a real one are: few often, most hardly ever.
 VOCABULARY = 20_000
@@ -41,7 +41,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _at(bench: Bench, count: int, limit: float | None, *, last: bool) -> list[Row]:
-    with holdfast.open(bench.path("memory"), durability="normal") as store:
+    with limpet.open(bench.path("memory"), durability="normal") as store:
         memory = store.memory("bench")
         fill(memory, count)
         rows = [_query(memory, f"recall among {count:,} memories, full text", limit)]
@@ -85,7 +85,7 @@ def _with_vectors(bench: Bench, count: int) -> Row:
     def embed(texts: Sequence[str]) -> Any:
         return draw.standard_normal((len(texts), 384), dtype=np.float32)
 
-    with holdfast.open(bench.path("vectors"), durability="normal") as store:
+    with limpet.open(bench.path("vectors"), durability="normal") as store:
         memory = store.memory("bench", embed=embed)
         fill(memory, count)
         memory.embed()
@@ -96,7 +96,7 @@ def _write(bench: Bench) -> Row:
     """One memory against one append of the same text to a journal."""
     contest = Contest()
     count = 1_000 if bench.quick else 10_000
-    with holdfast.open(bench.path("write")) as store:
+    with limpet.open(bench.path("write")) as store:
         memory, plain = store.memory("bench"), store.journal("plain", "bench")
         fill(memory, count)
         memory.recall("warm up")

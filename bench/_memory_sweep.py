@@ -16,7 +16,7 @@ from rich.table import Table
 from bench._locomo import CHOSEN_ON, CONTEXT, WINDOW, Turn, load
 from bench._paraphrases import PAIRS
 from bench._recallers import Ours
-from holdfast.memory.ranking import ACTIVATION, MEANING, WORDS
+from limpet.memory.ranking import ACTIVATION, MEANING, WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench._locomo import Sample
     from bench._recallers import Embedder
-    from holdfast.memory import Hit
+    from limpet.memory import Hit
 
 DEEP = 100
 #: The share of words; what is left is meaning's.

@@ -18,21 +18,21 @@ _STYLE = """
   .title { font-size: 14px; font-weight: 600 }
   .grid { stroke: #888; stroke-opacity: 0.3 }
   .raw { stroke: #888; fill: #888 }
-  .holdfast { stroke: #0a7c86; fill: #0a7c86 }
+  .limpet { stroke: #0a7c86; fill: #0a7c86 }
   path { fill: none !important; stroke-width: 2 }
-  text.raw, text.holdfast { stroke: none; font-weight: 600 }
+  text.raw, text.limpet { stroke: none; font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     text { fill: #ccc }
-    .holdfast { stroke: #3fc1cc; fill: #3fc1cc }
+    .limpet { stroke: #3fc1cc; fill: #3fc1cc }
   }
 """
 
 
 def as_svg(rows: Sequence[Row]) -> str:
-    """A line each for raw and Holdfast, from the rows that tell of a length in turns."""
+    """A line each for raw and Limpet, from the rows that tell of a length in turns."""
     points = [row.figures for row in rows if "turns" in row.figures]
     lengths = [point["turns"] for point in points]
-    top = _nice(max(point[f"{way}_ms"] for point in points for way in ("raw", "holdfast")))
+    top = _nice(max(point[f"{way}_ms"] for point in points for way in ("raw", "limpet")))
     parts = [
         f'<text class="title" x="{LEFT}" y="20">One turn appended and durable, in ms</text>',
         *(_level(top * part / 4, top) for part in range(5)),
@@ -51,8 +51,8 @@ def _labelled_lines(
     points: Sequence[dict[str, float]], lengths: Sequence[float], top: float
 ) -> list[str]:
     """Both lines, and their names behind their ends, moved apart where they would overlap."""
-    ends = {way: _y(points[-1][f"{way}_ms"], top) for way in ("raw", "holdfast")}
-    middle, half = sum(ends.values()) / 2, max(abs(ends["raw"] - ends["holdfast"]) / 2, 8)
+    ends = {way: _y(points[-1][f"{way}_ms"], top) for way in ("raw", "limpet")}
+    middle, half = sum(ends.values()) / 2, max(abs(ends["raw"] - ends["limpet"]) / 2, 8)
     lower = max(ends, key=lambda way: ends[way])
     parts = []
     for way in ends:

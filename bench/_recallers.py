@@ -1,4 +1,4 @@
-"""Ways to find a memory: Holdfast's, the plain ones it is made of, and those of peers."""
+"""Ways to find a memory: Limpet's, the plain ones it is made of, and those of peers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import apsw
 import msgspec
 import numpy as np
 
-import holdfast
-from holdfast.errors import MissingExtra
-from holdfast.memory.embeddings import Local
+import limpet
+from limpet.errors import MissingExtra
+from limpet.memory.embeddings import Local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from bench._locomo import Turn
-    from holdfast.memory import Hit, Memory
+    from limpet.memory import Hit, Memory
 
 #: How far down each list rank fusion looks.
 DEPTH = 100
@@ -77,7 +77,7 @@ class Embedder:
 
 
 def local_model() -> Callable[[list[str]], Any] | None:
-    """The model of ``holdfast[embeddings]``, if it is installed, on all processors."""
+    """The model of ``limpet[embeddings]``, if it is installed, on all processors."""
     try:
         return Local(threads=os.cpu_count() or 1)
     except MissingExtra:
@@ -189,10 +189,10 @@ class RankFusion:
 
 
 class Ours:
-    """Holdfast's memory, on SQLite: a namespace for each conversation."""
+    """Limpet's memory, on SQLite: a namespace for each conversation."""
 
     def __init__(self, place: Path, embed: Embedder | None = None) -> None:
-        self._store = holdfast.open(place / f"ours-{uuid4().hex}.db", durability="normal")
+        self._store = limpet.open(place / f"ours-{uuid4().hex}.db", durability="normal")
         self._embed = embed
         self._memory: Memory | None = None
         self._count = 0

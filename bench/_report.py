@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-import holdfast
+import limpet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 def _versions() -> dict[str, Any]:
     return {
-        "holdfast": holdfast.__version__,
+        "limpet": limpet.__version__,
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
         "processors": os.cpu_count(),
@@ -83,7 +83,7 @@ def _versions() -> dict[str, Any]:
 def _caption() -> str:
     found = _versions()
     return (
-        f"Holdfast {found['holdfast']}, Python {found['python']}, SQLite {found['sqlite']}, "
+        f"Limpet {found['limpet']}, Python {found['python']}, SQLite {found['sqlite']}, "
         f"{found['processors']} processors. "
         "Raw: one INSERT, WAL, synchronous=FULL, measured in turn with ours."
     )

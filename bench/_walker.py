@@ -1,6 +1,6 @@
 """A contestant of `bench.peers`: for each line that it reads, one step, and how long that took.
 
-``python -m bench._walker WAY URL``, where WAY is raw, holdfast, holdfast-async, dbos or dbos-async.
+``python -m bench._walker WAY URL``, where WAY is raw, limpet, limpet-async, dbos or dbos-async.
 Each is a process of its own, so that nobody's threads are in another's way.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import holdfast
+import limpet
 from bench._measure import Raw, settle
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def _raw_postgresql(url: str) -> Callable[[bytes], object]:
 
 
 def ours(url: str) -> None:
-    """`holdfast.Task.step`."""
-    with holdfast.open(url) as store:
+    """`limpet.Task.step`."""
+    with limpet.open(url) as store:
         if _is_sqlite(url):
             settle(store)
         with store.task(TASK, GOAL) as task:
@@ -102,11 +102,11 @@ def ours_async(url: str) -> None:
     """The same, awaited."""
 
     async def main() -> None:
-        async with holdfast.open_async(url) as store, store.task(TASK, GOAL) as task:
+        async with limpet.open_async(url) as store, store.task(TASK, GOAL) as task:
             await walk_async(lambda number: task.step(f"step-{number}", work, number))
 
     if _is_sqlite(url):
-        with holdfast.open(url) as store:
+        with limpet.open(url) as store:
             settle(store)
     asyncio.run(main())
 
@@ -129,8 +129,8 @@ def dbos_async(url: str) -> None:
 
 WAYS = {
     "raw": raw,
-    "holdfast": ours,
-    "holdfast-async": ours_async,
+    "limpet": ours,
+    "limpet-async": ours_async,
     "dbos": dbos,
     "dbos-async": dbos_async,
 }

@@ -6,7 +6,7 @@
 import sys
 import time
 
-import holdfast
+import limpet
 
 
 def main(path: str, last: int) -> None:
@@ -18,7 +18,7 @@ def main(path: str, last: int) -> None:
         new += 1
         return {"status": "ok"}
 
-    with holdfast.open(path) as store, store.task("job", goal="Take a thousand steps") as task:
+    with limpet.open(path) as store, store.task("job", goal="Take a thousand steps") as task:
         for number in range(1, last + 1):
             task.step(f"step-{number}", work)
         print(f"step {last}, {new} new", flush=True)

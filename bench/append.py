@@ -7,7 +7,7 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-import holdfast
+import limpet
 from bench._measure import (
     Bench,
     Contest,
@@ -32,7 +32,7 @@ BODIES = make_bodies(TURNS)
 
 
 def measure(bench: Bench) -> list[Row]:
-    """Append at all lengths in turn, Holdfast and raw; then anew after each opening."""
+    """Append at all lengths in turn, Limpet and raw; then anew after each opening."""
     calls, rounds = (40, 2) if bench.quick else (100, 12)
     steady, new = Contest(), Contest()
     places = [_Place(bench, length, calls * (rounds + 1)) for length in LENGTHS]
@@ -46,7 +46,7 @@ def measure(bench: Bench) -> list[Row]:
             steady.round(contestants, calls)
             with reopened.open(settled=False) as pair:
                 new.round(pair, calls)
-    longest, shortest = f"holdfast {LENGTHS[-1]}", f"holdfast {LENGTHS[0]}"
+    longest, shortest = f"limpet {LENGTHS[-1]}", f"limpet {LENGTHS[0]}"
     return [
         *(_row(steady, length) for length in LENGTHS),
         Row(
@@ -56,14 +56,14 @@ def measure(bench: Bench) -> list[Row]:
         ),
         Row(
             name="append a turn to 1,000, the first 100 after opening",
-            value=new.ratio("holdfast 1000", to="raw 1000"),
+            value=new.ratio("limpet 1000", to="raw 1000"),
             note=_note(new, 1_000),
         ),
     ]
 
 
 def _row(contest: Contest, length: int) -> Row:
-    raw, ours = f"raw {length}", f"holdfast {length}"
+    raw, ours = f"raw {length}", f"limpet {length}"
     return Row(
         name=f"append a turn to {length:,}",
         value=contest.ratio(ours, to=raw),
@@ -72,13 +72,13 @@ def _row(contest: Contest, length: int) -> Row:
         figures={
             "turns": length,
             "raw_ms": contest.typical(raw) * 1e3,
-            "holdfast_ms": contest.typical(ours) * 1e3,
+            "limpet_ms": contest.typical(ours) * 1e3,
         },
     )
 
 
 def _note(contest: Contest, length: int) -> str:
-    raw, ours = f"raw {length}", f"holdfast {length}"
+    raw, ours = f"raw {length}", f"limpet {length}"
     return (
         f"{milliseconds(contest.typical(ours))}, raw {milliseconds(contest.typical(raw))};"
         f" means {contest.mean_ratio(ours, to=raw):.2f}"
@@ -94,7 +94,7 @@ class _Place:
 
     def __init__(self, bench: Bench, length: int, calls: int) -> None:
         self._name = str(length)
-        self._ours, self._floor = bench.path("holdfast"), bench.path("raw")
+        self._ours, self._floor = bench.path("limpet"), bench.path("raw")
         each = length // 10
         self._ids = [f"chat-{number}" for number in range(-(-calls // each))]
         self._targets = [iter([id_ for id_ in self._ids for _ in range(each)]) for _ in range(2)]
@@ -104,13 +104,13 @@ class _Place:
     @contextmanager
     def open(self, *, settled: bool) -> Iterator[dict[str, Contestant]]:
         """Both ways to append, with logs that have their full size, or that are new."""
-        with closing(Raw(self._floor)) as raw, holdfast.open(self._ours) as store:
+        with closing(Raw(self._floor)) as raw, limpet.open(self._ours) as store:
             if settled:
                 raw.settle()
                 settle(store)
             yield {
                 f"raw {self._name}": timed(partial(next, self._inserts(raw))),
-                f"holdfast {self._name}": timed(partial(next, self._appends(store))),
+                f"limpet {self._name}": timed(partial(next, self._appends(store))),
             }
 
     def _inserts(self, raw: Raw) -> Iterator[None]:
@@ -118,7 +118,7 @@ class _Place:
             raw.insert(id_, body)
             yield
 
-    def _appends(self, store: holdfast.Store) -> Iterator[None]:
+    def _appends(self, store: limpet.Store) -> Iterator[None]:
         chats = {id_: store.conversation(id_) for id_ in self._ids}
         for id_, turn in zip(self._targets[1], cycle(TURNS), strict=False):
             chats[id_].append(*turn)

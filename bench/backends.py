@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-import holdfast
+import limpet
 from bench._measure import (
     Bench,
     Contest,
@@ -38,7 +38,7 @@ WRITERS = 16
 
 
 class Floor(ABC):
-    """The shortest durable write to a place, through the driver that Holdfast uses."""
+    """The shortest durable write to a place, through the driver that Limpet uses."""
 
     what: ClassVar[str]
 
@@ -112,7 +112,7 @@ class RedisFloor(Floor):
         self._client = redis.Redis(at.hostname or "", at.port or 0, password=at.password)
         self._append = self._client.register_script(self._SCRIPT)
         self._keys = ["floor:head", "floor:records"]
-        # As Holdfast does for durability=full on a server that does not sync before it answers.
+        # As Limpet does for durability=full on a server that does not sync before it answers.
         self._waits = "durability=full" in at.query
 
     def write(self, body: bytes) -> None:
@@ -185,7 +185,7 @@ def measure(bench: Bench) -> list[Row]:
 def _appends(bench: Bench, name: str, url: str, floor: type[Floor]) -> list[Row]:
     calls, rounds, length = (20, 2, 200) if bench.quick else (50, 8, LONG)
     contest = Contest()
-    with closing(floor(url)) as raw, holdfast.open(url) as store:
+    with closing(floor(url)) as raw, limpet.open(url) as store:
         contestants: dict[str, Contestant] = {
             "raw": timed(partial(next, _writes(raw))),
             "short": timed(partial(next, _to_short(store, calls * (rounds + 1)))),
@@ -216,7 +216,7 @@ def _writes(raw: Floor) -> Iterator[None]:
         yield
 
 
-def _to_short(store: holdfast.Store, calls: int) -> Iterator[None]:
+def _to_short(store: limpet.Store, calls: int) -> Iterator[None]:
     """Append to conversations of some ten turns, each until it has twice as many."""
     chats = [store.conversation(f"short-{number}") for number in range(calls // SHORT + 1)]
     for chat in chats:
@@ -229,7 +229,7 @@ def _to_short(store: holdfast.Store, calls: int) -> Iterator[None]:
             yield
 
 
-def _to_long(store: holdfast.Store, length: int) -> Iterator[None]:
+def _to_long(store: limpet.Store, length: int) -> Iterator[None]:
     chat = store.conversation("long")
     for turn in TURNS[:length]:
         chat.append(*turn)
@@ -245,7 +245,7 @@ def _writers(bench: Bench, name: str, url: str) -> Row:
     ratios, rates = [], []
     with ExitStack() as stack:
         raws = [stack.enter_context(closing(PostgresFloor(url))) for _ in range(WRITERS)]
-        store = stack.enter_context(holdfast.open(url, pool=WRITERS))
+        store = stack.enter_context(limpet.open(url, pool=WRITERS))
         chats = [store.conversation(f"writer-{number}") for number in range(WRITERS)]
         ways: dict[str, list[Callable[[], object]]] = {
             "raw": [partial(raw.write, body) for raw, body in zip(raws, BODIES, strict=False)],

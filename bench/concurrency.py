@@ -11,7 +11,7 @@ from itertools import count, cycle
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import holdfast
+import limpet
 from bench._measure import (
     Bench,
     Raw,
@@ -38,7 +38,7 @@ def measure(bench: Bench) -> list[Row]:
     counts: dict[str, list[list[int]]] = {"raw": [], "asyncio": [], "threads": []}
     with (
         closing(Raw(bench.path("raw"))) as raw,
-        holdfast.open(bench.path("threads")) as store,
+        limpet.open(bench.path("threads")) as store,
         closing(_Loop(bench.path("asyncio"))) as loop,
     ):
         ways: list[tuple[str, Callable[[float], list[int]]]] = [
@@ -131,7 +131,7 @@ class _Loop:
 
     def __init__(self, path: Path) -> None:
         self._runner = asyncio.Runner()
-        self._store = holdfast.open_async(path)
+        self._store = limpet.open_async(path)
         self._chats = [self._store.conversation(f"chat-{n}") for n in range(APPENDERS)]
 
     def slice(self, seconds: float) -> list[int]:
@@ -157,7 +157,7 @@ class _Loop:
         self._runner.close()
 
 
-def _thread_slice(store: holdfast.Store, seconds: float) -> list[int]:
+def _thread_slice(store: limpet.Store, seconds: float) -> list[int]:
     chats = [store.conversation(f"chat-{number}") for number in range(APPENDERS)]
     return slice_of_threads(
         [partial(chat.append, *turn) for chat, turn in zip(chats, TURNS, strict=True)], seconds

@@ -9,7 +9,7 @@ TURNS = 5_000
 
 def measure(bench: Bench) -> list[Row]:
     """The closed files' sizes, everything moved out of their logs."""
-    ours, raw = bench.path("holdfast"), bench.path("raw")
+    ours, raw = bench.path("limpet"), bench.path("raw")
     turns = make_turns(TURNS)
     for _ in bench.rounds(1, quick=1):
         fill_store(ours, ["chat"], turns)

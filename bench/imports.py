@@ -1,4 +1,4 @@
-"""What ``import holdfast`` takes, in processes of their own."""
+"""What ``import limpet`` takes, in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench._measure import Bench, Contest, Row, milliseconds, timed
 STATEMENTS = {
     "python": "pass",
     "parts": "import apsw, msgspec",
-    "holdfast": "import holdfast",
+    "limpet": "import limpet",
 }
 
 
@@ -25,8 +25,8 @@ def measure(bench: Bench) -> list[Row]:
     bare, parts, ours = (contest.typical(name) for name in STATEMENTS)
     return [
         Row(
-            name="import holdfast, to importing apsw and msgspec",
-            value=contest.ratio("holdfast", to="parts"),
+            name="import limpet, to importing apsw and msgspec",
+            value=contest.ratio("limpet", to="parts"),
             at_most=1.5,
             note=f"{milliseconds(ours)} to {milliseconds(parts)}; beyond a bare Python's"
             f" {milliseconds(bare)}: {(ours - bare) / (parts - bare):.2f}",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 DEPTHS = (5, 10, 20)
 #: What is asked of ours at 10; see docs/memory.md.
-TARGETS = {"Holdfast, full text": 70.0, "Holdfast, with embeddings": 75.0}
+TARGETS = {"Limpet, full text": 70.0, "Limpet, with embeddings": 75.0}
 
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 
@@ -115,13 +115,13 @@ def score(
 def ways(embed: Embedder | None, place: Path) -> dict[str, Callable[[], Recaller]]:
     """All that can be run here, by name; without *embed* only what needs no model."""
     found: dict[str, Callable[[], Recaller]] = {
-        "Holdfast, full text": lambda: Ours(place),
+        "Limpet, full text": lambda: Ours(place),
         "plain BM25": PlainBM25,
         "plain BM25, context added to the text": lambda: PlainBM25(context=True),
     }
     if embed is not None:
         found = {
-            "Holdfast, with embeddings": lambda: Ours(place, embed),
+            "Limpet, with embeddings": lambda: Ours(place, embed),
             **found,
             "plain vectors": lambda: PlainVectors(embed),
             "plain vectors, context added to the text": lambda: PlainVectors(embed, context=True),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-WAYS = ("raw", "holdfast", "holdfast-async", "dbos", "dbos-async")
+WAYS = ("raw", "limpet", "limpet-async", "dbos", "dbos-async")
 TARGET = 5  # times as fast, and as soon
 BLOCK = 20  # steps at a turn: as a task takes them, one after the other
 
@@ -56,7 +56,7 @@ class _Race:
     def rows(self) -> Iterator[Row]:
         """What it came to, sync and async."""
         for word, suffix in (("", ""), (", async", "-async")):
-            ours, theirs = f"holdfast{suffix}", f"dbos{suffix}"
+            ours, theirs = f"limpet{suffix}", f"dbos{suffix}"
             yield Row(
                 name=f"{self._name}, record a step{word}, against raw",
                 value=self._contest.ratio(ours, to="raw"),
@@ -122,12 +122,12 @@ class _Place:
 
     def kill_and_resume(self) -> None:
         """Kill a worker of each at step 501, and see when the next process has done step 502."""
-        ours, theirs = self.new("holdfast"), self.new("dbos")
+        ours, theirs = self.new("limpet"), self.new("dbos")
         self._ours(ours, KILLED_AT, KILLED_AT)
         self._dbos(theirs, KILLED_AT, KILLED_AT, "begin")
         self._contest.round(
             {
-                "holdfast": partial(self._ours, ours, KILLED_AT + 1, 1),
+                "limpet": partial(self._ours, ours, KILLED_AT + 1, 1),
                 "dbos": partial(self._dbos, theirs, KILLED_AT + 1, 1, "resume"),
             }
         )
@@ -152,11 +152,11 @@ class _Place:
 
     def resumed(self) -> Row:
         """How much sooner ours does something new."""
-        ours, theirs = self._contest.typical("holdfast"), self._contest.typical("dbos")
+        ours, theirs = self._contest.typical("limpet"), self._contest.typical("dbos")
         return Row(
             name=f"{self.name}, killed at step {KILLED_AT} of {STEPS:,}, to the first new step,"
             " DBOS against ours",
-            value=self._contest.ratio("dbos", to="holdfast"),
+            value=self._contest.ratio("dbos", to="limpet"),
             at_least=TARGET,
             note=f"DBOS {milliseconds(theirs)}, of which {milliseconds(median(self._imports))} to"
             f" import; ours {milliseconds(ours)}; from the start of the process",

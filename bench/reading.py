@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import holdfast
+import limpet
 from bench._measure import (
     Bench,
     Contest,
@@ -23,7 +23,7 @@ from bench._measure import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.backends.base import Record
+    from limpet.backends.base import Record
 
 LONG, SHORT = 5_000, 100
 TOKENS = 8_000
@@ -32,11 +32,11 @@ TOKENS = 8_000
 def measure_load(bench: Bench) -> list[Row]:
     """All messages of 5,000 turns, against a SELECT that decodes the same bytes to the same."""
     turns = make_turns(LONG)
-    ours, floor = bench.path("holdfast"), bench.path("raw")
+    ours, floor = bench.path("limpet"), bench.path("raw")
     fill_store(ours, ["chat"], turns)
     fill_raw(floor, ["chat"], turns)
     warm, cold = Contest(), Contest()
-    with closing(Raw(floor)) as raw, holdfast.open(ours) as store:
+    with closing(Raw(floor)) as raw, limpet.open(ours) as store:
         chat = store.conversation("chat")
         if chat.messages() != raw.load("chat"):
             msg = "the two ways to load do not give the same"
@@ -45,19 +45,19 @@ def measure_load(bench: Bench) -> list[Row]:
             warm.round(
                 {
                     "raw": timed(partial(raw.load, "chat")),
-                    "holdfast": timed(chat.messages),
+                    "limpet": timed(chat.messages),
                 },
                 calls=6,
             )
-            cold.round({"raw": partial(_raw_cold, floor), "holdfast": partial(_ours_cold, ours)})
+            cold.round({"raw": partial(_raw_cold, floor), "limpet": partial(_ours_cold, ours)})
     return [
         Row(
             name=f"load {LONG:,} turns",
-            value=warm.ratio("holdfast", to="raw"),
+            value=warm.ratio("limpet", to="raw"),
             at_most=1.5,
-            note=f"{milliseconds(warm.typical('holdfast'))},"
+            note=f"{milliseconds(warm.typical('limpet'))},"
             f" raw {milliseconds(warm.typical('raw'))};"
-            f" the first time after opening {cold.ratio('holdfast', to='raw'):.2f}",
+            f" the first time after opening {cold.ratio('limpet', to='raw'):.2f}",
         )
     ]
 
@@ -68,7 +68,7 @@ def _raw_cold(path: Path) -> float:
 
 
 def _ours_cold(path: Path) -> float:
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         return timed(store.conversation("chat").messages)()
 
 
@@ -78,7 +78,7 @@ def measure_window(bench: Bench) -> list[Row]:
     long, short = bench.path("long"), bench.path("short")
     fill_store(long, ["chat"], make_turns(LONG))
     fill_store(short, ["chat"], make_turns(LONG)[-SHORT:])
-    with holdfast.open(long) as long_store, holdfast.open(short) as short_store:
+    with limpet.open(long) as long_store, limpet.open(short) as short_store:
         chats = {LONG: long_store.conversation("chat"), SHORT: short_store.conversation("chat")}
         read = {LONG: _records_read(long_store), SHORT: _records_read(short_store)}
         contestants = {
@@ -99,7 +99,7 @@ def measure_window(bench: Bench) -> list[Row]:
     ]
 
 
-def _records_read(store: holdfast.Store) -> int:
+def _records_read(store: limpet.Store) -> int:
     """How many records one window takes from the backend."""
     read, total = store.backend.read, 0
 

@@ -20,8 +20,8 @@ def measure(bench: Bench) -> list[Row]:
     for _ in bench.rounds(15, quick=3):
         path = bench.path("killed")
         _run_and_kill(path)
-        contest.round({"python": _bare, "holdfast": partial(_resume, path)})
-    bare, resumed = contest.typical("python"), contest.typical("holdfast")
+        contest.round({"python": _bare, "limpet": partial(_resume, path)})
+    bare, resumed = contest.typical("python"), contest.typical("limpet")
     return [
         Row(
             name=f"killed at step {KILLED_AT} of {STEPS:,}, to the first new step",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents import SQLiteSession
 
-import holdfast
+import limpet
 from bench._measure import (
     Bench,
     Contest,
@@ -21,7 +21,7 @@ from bench._measure import (
     settle,
     timed,
 )
-from holdfast.adapters.openai_agents import HoldfastSession
+from limpet.adapters.openai_agents import LimpetSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -75,16 +75,16 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _row(name: str, contest: Contest, length: int, *, at_least: float) -> Row:
-    ours, theirs = f"holdfast {length}", f"sdk {length}"
+    ours, theirs = f"limpet {length}", f"sdk {length}"
     return Row(
-        name=f"{name}, SQLiteSession to Holdfast",
+        name=f"{name}, SQLiteSession to Limpet",
         value=contest.ratio(theirs, to=ours),
         at_least=at_least,
         note=f"{milliseconds(contest.typical(ours))},"
         f" SQLiteSession {milliseconds(contest.typical(theirs))}",
         figures={
             "turns": length,
-            "holdfast_ms": contest.typical(ours) * 1e3,
+            "limpet_ms": contest.typical(ours) * 1e3,
             "sqlite_session_ms": contest.typical(theirs) * 1e3,
         },
     )
@@ -96,12 +96,12 @@ class _Place(ExitStack):
     def __init__(self, bench: Bench, length: int, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
-        ours, theirs = bench.path("holdfast"), bench.path("sdk")
+        ours, theirs = bench.path("limpet"), bench.path("sdk")
         fill_store(ours, ["chat"], TURNS[:length])
-        store = self.enter_context(holdfast.open(ours))
+        store = self.enter_context(limpet.open(ours))
         settle(store)
         self._sessions: dict[str, Session] = {
-            f"holdfast {length}": HoldfastSession(store, "chat"),
+            f"limpet {length}": LimpetSession(store, "chat"),
             f"sdk {length}": self.enter_context(closing(SQLiteSession("chat", theirs))),
         }
         self._fill(f"sdk {length}", TURNS[:length])

@@ -9,16 +9,16 @@ import random
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import limpet
 from bench._measure import Bench, Contest, Contestant, Row, milliseconds, settle, timed
-from holdfast._faces import drive
-from holdfast.adapters import autogen
+from limpet._faces import drive
+from limpet.adapters import autogen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast import Saved
+    from limpet import Saved
 
 LENGTHS = (10, 100, 1_000, 5_000)
 #: Saved one by one, to see what becomes of the disk.
@@ -77,7 +77,7 @@ def _rows(contest: Contest, length: int) -> Iterator[Row]:
             figures={
                 "turns": length,
                 "dump_ms": contest.typical(other) * 1e3,
-                "holdfast_ms": contest.typical(one) * 1e3,
+                "limpet_ms": contest.typical(one) * 1e3,
             },
         )
 
@@ -88,7 +88,7 @@ def _rows(contest: Contest, length: int) -> Iterator[Row]:
 def _saved(path: Path, turns: int) -> list[Saved]:
     """The history of an agent whose document was saved after each of so many turns."""
     agent = _Agent(0)
-    with holdfast.open(path, durability="normal") as store:
+    with limpet.open(path, durability="normal") as store:
         state = store.state("agent")
         for _ in range(turns):
             agent.turn()
@@ -101,7 +101,7 @@ async def _kept(path: Path, turns: int) -> list[Saved]:
     """The same for one that was kept, and asked so often: each question is saved, and each turn."""
     from autogen_agentchat.agents import AssistantAgent  # noqa: PLC0415 - slow to import
 
-    async with holdfast.open_async(path, durability="normal") as store:
+    async with limpet.open_async(path, durability="normal") as store:
         agent = await autogen.keep(AssistantAgent("support", _model()), store, "agent")
         for asked, _ in TURNS[:turns]:
             await agent.run(task=asked)
@@ -199,7 +199,7 @@ def _place(path: Path, length: int) -> Iterator[dict[str, Contestant]]:
     """Four ways to save: ours and a dump, of a document in hand, and with AutoGen's part of it."""
     file = path.with_suffix(".json")
     in_hand, whole = _Agent(length), _Agent(length)
-    with holdfast.open(path) as store, asyncio.Runner() as runner:
+    with limpet.open(path) as store, asyncio.Runner() as runner:
         settle(store)
         state = store.state("in hand")
         state.save(in_hand.document())

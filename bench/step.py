@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import holdfast
+import limpet
 from bench._measure import Bench, Contest, Raw, Row, milliseconds, settle, timed
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def measure(bench: Bench) -> list[Row]:
     """Run new tasks of 1,000 steps; the floor stores each step's name and result."""
     contest, long = Contest(), Contest()
     many, part = (2_000, 200) if bench.quick else (MANY, PART)
-    with closing(Raw(bench.path("raw"))) as raw, holdfast.open(bench.path("holdfast")) as store:
+    with closing(Raw(bench.path("raw"))) as raw, limpet.open(bench.path("limpet")) as store:
         raw.settle()
         settle(store)
         _round(Contest(), raw, store, "to warm up")
@@ -30,16 +30,16 @@ def measure(bench: Bench) -> list[Row]:
             _round(contest, raw, store, f"task-{number}")
             if number % 4 == 0:
                 _round(long, raw, store, f"long-{number}", many)
-    first = contest.within("holdfast", slice(100))
-    last = contest.within("holdfast", slice(STEPS - 100, None))
+    first = contest.within("limpet", slice(100))
+    last = contest.within("limpet", slice(STEPS - 100, None))
     return [
         Row(
             name=f"record a step, over {STEPS:,}",
-            value=contest.ratio("holdfast", to="raw"),
+            value=contest.ratio("limpet", to="raw"),
             at_most=1.5,
-            note=f"{milliseconds(contest.typical('holdfast'))},"
+            note=f"{milliseconds(contest.typical('limpet'))},"
             f" raw {milliseconds(contest.typical('raw'))};"
-            f" means {contest.mean_ratio('holdfast', to='raw'):.2f};"
+            f" means {contest.mean_ratio('limpet', to='raw'):.2f};"
             f" the last 100 steps to the first 100 {last / first:.2f}",
         ),
         _growth(long, many, part),
@@ -54,29 +54,29 @@ def _growth(contest: Contest, many: int, part: int) -> Row:
 
     return Row(
         name=f"record a step, the last {part:,} of {many:,} against the first {part:,}",
-        value=grown("holdfast") / grown("raw"),
+        value=grown("limpet") / grown("raw"),
         at_most=1.1,
-        note=f"{milliseconds(contest.within('holdfast', slice(many - part, None)))} against"
-        f" {milliseconds(contest.within('holdfast', slice(part)))};"
+        note=f"{milliseconds(contest.within('limpet', slice(many - part, None)))} against"
+        f" {milliseconds(contest.within('limpet', slice(part)))};"
         f" raw meanwhile {grown('raw'):.2f}",
     )
 
 
 def _round(
-    contest: Contest, raw: Raw, store: holdfast.Store, task: str, count: int = STEPS
+    contest: Contest, raw: Raw, store: limpet.Store, task: str, count: int = STEPS
 ) -> None:
     with closing(_steps(store, task, count)) as steps:
         next(steps)  # opens the task
         contest.round(
             {
                 "raw": timed(partial(next, _inserts(raw, task, count))),
-                "holdfast": timed(partial(next, steps)),
+                "limpet": timed(partial(next, steps)),
             },
             calls=count,
         )
 
 
-def _steps(store: holdfast.Store, id_: str, count: int) -> Generator[None]:
+def _steps(store: limpet.Store, id_: str, count: int) -> Generator[None]:
     with store.task(id_, goal="Take many steps") as task:
         yield
         for number in range(count):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import limpet
 from bench._measure import Bench, Contest, Row, fill_store, make_turns, milliseconds, timed
-from holdfast import tokens
+from limpet import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ def measure(bench: Bench) -> list[Row]:
     """The newest 8,000 tokens of 5,000 turns, against loading and trimming everything."""
     path = bench.path("window")
     fill_store(path, ["chat"], make_turns(TURNS))
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         chat = store.conversation("chat")
         return [
             _row(bench, chat, tokens.estimate, "estimated"),
@@ -31,7 +31,7 @@ def measure(bench: Bench) -> list[Row]:
         ]
 
 
-def _row(bench: Bench, chat: holdfast.Conversation, count: tokens.Counter, how: str) -> Row:
+def _row(bench: Bench, chat: limpet.Conversation, count: tokens.Counter, how: str) -> Row:
     ours: Callable[[], Messages] = partial(chat.window, max_tokens=TOKENS, count=count)
     plainly = partial(load_and_trim, chat, count)
     if ours() != plainly():  # and both are warm
@@ -49,7 +49,7 @@ def _row(bench: Bench, chat: holdfast.Conversation, count: tokens.Counter, how: 
     )
 
 
-def load_and_trim(chat: holdfast.Conversation, count: tokens.Counter) -> Messages:
+def load_and_trim(chat: limpet.Conversation, count: tokens.Counter) -> Messages:
     """What everybody writes first: all messages, then as many from the end as fit."""
     messages: Messages = chat.messages()
     left = TOKENS - count.priming

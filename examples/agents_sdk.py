@@ -20,8 +20,8 @@ from typing import Any
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-import holdfast
-from holdfast.adapters.openai_agents import AsyncRuns, HoldfastSession, Runs
+import limpet
+from limpet.adapters.openai_agents import AsyncRuns, LimpetSession, Runs
 
 set_tracing_disabled(disabled=True)
 
@@ -43,8 +43,8 @@ def make_agent(*answers: Any) -> Agent[None]:
 async def ask() -> None:
     """A turn that ends with a call which nobody has approved yet."""
     agent = make_agent([function_call("refund", {"order": 17, "euros": 40}, call_id="call_1")])
-    async with holdfast.open_async("agents.db") as store:
-        session = HoldfastSession(store, "alice")
+    async with limpet.open_async("agents.db") as store:
+        session = LimpetSession(store, "alice")
         # Kept before the model is asked. After a crash, the same line does not say it twice.
         if await session.begin(QUESTION, id="message-1"):
             result = await Runner.run(agent, [], session=session)
@@ -56,7 +56,7 @@ async def ask() -> None:
 
 def show() -> None:
     """What a web page for those who decide would show. It needs no agent, and no event loop."""
-    with holdfast.open("agents.db") as store:
+    with limpet.open("agents.db") as store:
         runs = Runs(store)
         for run in runs.list(status="waiting"):
             for waiting in runs.asks(run.id):
@@ -67,11 +67,11 @@ async def decide(*, yes: bool) -> None:
     """Say yes or no, and let the agent go on."""
     answer = "Your money is on its way." if yes else "I am sorry, that was refused."
     agent = make_agent([assistant_message(answer)])
-    async with holdfast.open_async("agents.db") as store:
+    async with limpet.open_async("agents.db") as store:
         runs = AsyncRuns(store)
         decision = runs.approve if yes else runs.reject
         await decision("refund-17", "call_1", by="maria")
-        session = HoldfastSession(store, "alice")
+        session = LimpetSession(store, "alice")
         result = await runs.resume("refund-17", agent, session=session)
         print(result.final_output)
         print(f"{len(await session.get_items())} items are kept.")

@@ -1,13 +1,13 @@
 """One task, two machines: what one began, the other ends. They share a URL, and nothing else.
 
-    a$ export HOLDFAST_URL='dynamodb://agents?region=eu-west-1&create_table=true'
+    a$ export LIMPET_URL='dynamodb://agents?region=eu-west-1&create_table=true'
     a$ python another_machine.py
     list
     page 1
     page 2
     page 3
     Killed
-    b$ export HOLDFAST_URL='dynamodb://agents?region=eu-west-1'
+    b$ export LIMPET_URL='dynamodb://agents?region=eu-west-1'
     b$ python another_machine.py
     goes on behind page 2
     page 3
@@ -27,7 +27,7 @@ import sys
 import time
 from typing import Any
 
-import holdfast
+import limpet
 
 PACE = float(os.environ.get("PACE", "1"))  # seconds that a page takes
 PAGES = 6
@@ -41,7 +41,7 @@ def list_pages() -> list[str]:
 
 def read(pages: list[str]) -> dict[str, Any]:
     """A long step: it begins where the last report of an earlier attempt was."""
-    step = holdfast.current_step()
+    step = limpet.current_step()
     found = {"pages": 0, "words": 0}
     if step.last_progress is not None:
         found = step.last_progress.data
@@ -56,10 +56,10 @@ def read(pages: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """The same on both machines."""
-    if "HOLDFAST_URL" not in os.environ:
-        sys.exit("Set HOLDFAST_URL, for instance to dynamodb://agents?region=eu-west-1")
+    if "LIMPET_URL" not in os.environ:
+        sys.exit("Set LIMPET_URL, for instance to dynamodb://agents?region=eu-west-1")
     with (
-        holdfast.open() as store,
+        limpet.open() as store,
         # The lease: how long after a machine's death its task is free. heartbeat: how often it is
         # renewed, and progress stored (60 seconds by default). wait: for the lease of another.
         store.task("survey", goal="Count the words", lease=10, heartbeat=1, wait=60) as task,

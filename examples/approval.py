@@ -2,8 +2,8 @@
 
     $ python approval.py
     refund-17 waits for approval
-    $ holdfast --store refunds.db signal refund-17 approval '{"approved": true, "by": "Ann"}'
-    $ holdfast --store refunds.db work approval:registry --until-idle
+    $ limpet --store refunds.db signal refund-17 approval '{"approved": true, "by": "Ann"}'
+    $ limpet --store refunds.db work approval:registry --until-idle
     $ python approval.py
     refund-17: paid 120 for A-17, approved by Ann
 
@@ -16,16 +16,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 PAYMENTS = Path("payments.jsonl")
 WEEK = 7 * 24 * 60 * 60
 NOBODY = {"approved": False, "by": "nobody, in a week"}
 
 
 @registry.task("refund")
-def refund(task: holdfast.Task) -> str:
+def refund(task: limpet.Task) -> str:
     """Look at the order, ask if it is much, pay."""
     order = task.step("look-up", look_up, task.input["order"])
     answer = {"approved": True, "by": "the rules"}
@@ -45,7 +45,7 @@ def look_up(order: str) -> dict[str, Any]:
 
 def pay(order: dict[str, Any]) -> str:
     """The effect: a bank would be given the key too, and refuse it a second time."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     with PAYMENTS.open("a") as file:
         file.write(json.dumps({"key": key, "amount": order["price"]}) + "\n")
     return key
@@ -59,7 +59,7 @@ def paid(key: str) -> str | None:
 
 def main() -> None:
     """Submit the refund, and do of it what can be done now."""
-    with holdfast.open("refunds.db") as store:
+    with limpet.open("refunds.db") as store:
         store.submit("refund", "refund-17", "Refund order A-17", input={"order": "A-17"})
         ran = registry.run(store, "refund-17")
     print(f"{ran.id} waits for {ran.waits_for}" if ran.waits_for else f"{ran.id}: {ran.outcome}")

@@ -9,15 +9,15 @@ import sys
 
 from openai import OpenAI
 
-import holdfast
-from holdfast.adapters.openai import Chat
+import limpet
+from limpet.adapters.openai import Chat
 
 INSTRUCTIONS = "You are a helpful assistant with a good memory."
 
 
 def main(user: str) -> None:
     """Answer what was left unanswered, then every line of the standard input."""
-    with holdfast.open() as store, OpenAI() as client:
+    with limpet.open() as store, OpenAI() as client:
         chat = Chat(
             client,
             store.conversation(user),

@@ -5,15 +5,15 @@ import sys
 
 from openai import AsyncOpenAI
 
-import holdfast
-from holdfast.adapters.openai import AsyncChat, AsyncReplyStream
+import limpet
+from limpet.adapters.openai import AsyncChat, AsyncReplyStream
 
 INSTRUCTIONS = "You are a helpful assistant with a good memory."
 
 
 async def main(user: str) -> None:
     """Answer what was left unanswered, then every line of the standard input."""
-    async with holdfast.open_async() as store, AsyncOpenAI() as client:
+    async with limpet.open_async() as store, AsyncOpenAI() as client:
         chat = AsyncChat(
             client,
             store.conversation(user),

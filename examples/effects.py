@@ -18,11 +18,11 @@ What happens next is up to the step, because no store can know what happened out
     fetch    run it again; it changes nothing       nothing: "retry" is the default
     charge   run it again; the bank knows the key   nothing, and it passes its key on
     mail     look whether it was sent               verify=was_sent
-    letter   a person has to look                   "ask", the default of holdfast.effect
+    letter   a person has to look                   "ask", the default of limpet.effect
     chat     it matters little                      in_doubt="skip"
 
 Try the others too. After --die-in letter the task waits for a person, who says
-`holdfast --store orders.db resolve order-7 letter:Ann done`, or retry, or skip.
+`limpet --store orders.db resolve order-7 letter:Ann done`, or retry, or skip.
 """
 
 import json
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 
 WORLD = Path("world.jsonl")  # stands for all that is outside: a bank, a mail server, a printer
 
@@ -45,7 +45,7 @@ def happened(key: str) -> dict[str, Any] | None:
 
 def happens(what: str) -> str:
     """Something happens out there, under the step's key; then, if it is to, the process dies."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     with WORLD.open("a") as world:
         world.write(json.dumps({"key": key, "what": what}) + "\n")
     print(what, flush=True)
@@ -62,7 +62,7 @@ def fetch(order: str) -> dict[str, Any]:
 
 def charge(_price: int) -> str:
     """Idempotent: a bank that is given the same key again does nothing, and says what it did."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     return key if happened(key) else happens("charge")
 
 
@@ -78,7 +78,7 @@ def was_sent(key: str) -> str | None:
     return key if found else None
 
 
-@holdfast.effect(key=lambda customer: customer)
+@limpet.effect(key=lambda customer: customer)
 def letter(_customer: str) -> str:
     """Not idempotent, and only a person can look.
 
@@ -93,7 +93,7 @@ def chat() -> str:
     return happens("chat")
 
 
-def settle(task: holdfast.Task) -> str:
+def settle(task: limpet.Task) -> str:
     """The task."""
     order = task.step("fetch", fetch, task.id)
     task.step("charge", charge, order["price"])
@@ -104,8 +104,8 @@ def settle(task: holdfast.Task) -> str:
 
 
 if __name__ == "__main__":
-    with holdfast.open("orders.db") as store:
+    with limpet.open("orders.db") as store:
         try:
             print(store.task("order-7", goal="Settle the order").work(settle))
-        except holdfast.TaskWaiting as waiting:
+        except limpet.TaskWaiting as waiting:
             print(waiting)

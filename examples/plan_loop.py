@@ -14,14 +14,14 @@
     5 open incidents: db 3, web 2
 
 What was done is not done again, the plan is made once, and what the first process decided the
-second one knows. `holdfast --store reports.db show report-42` shows all of it.
+second one knows. `limpet --store reports.db show report-42` shows all of it.
 """
 
 import os
 import time
 from typing import Any
 
-import holdfast
+import limpet
 
 PACE = float(os.environ.get("PACE", "2"))  # seconds that a step takes
 
@@ -35,14 +35,14 @@ def make_plan(_goal: str) -> list[str]:
     return plan
 
 
-def execute(step: holdfast.Step) -> Any:
+def execute(step: limpet.Step) -> Any:
     """One step: a model would be given what has been done so far, and the step."""
     print(step.name, "…", flush=True)
     context = step.task.resume_context(max_tokens=2_000)
     return {"collect": collect, "group": group, "write": write}[step.name](step.task, context)
 
 
-def collect(task: holdfast.Task, _context: str) -> list[str]:
+def collect(task: limpet.Task, _context: str) -> list[str]:
     """The plan may change while it is followed; why is on record.
 
     It is changed within the step that found out: should the process die before the step is
@@ -54,7 +54,7 @@ def collect(task: holdfast.Task, _context: str) -> list[str]:
     return INCIDENTS
 
 
-def group(task: holdfast.Task, _context: str) -> dict[str, int]:
+def group(task: limpet.Task, _context: str) -> dict[str, int]:
     """A step finds the results of those before it in the task."""
     time.sleep(PACE)
     task.decide("group by team", because="each team reads its own part")
@@ -62,7 +62,7 @@ def group(task: holdfast.Task, _context: str) -> dict[str, int]:
     return {team: teams.count(team) for team in sorted(set(teams))}
 
 
-def write(task: holdfast.Task, _context: str) -> str:
+def write(task: limpet.Task, _context: str) -> str:
     """The report."""
     time.sleep(PACE)
     parts = ", ".join(f"{team} {count}" for team, count in task.results["group"].items())
@@ -72,7 +72,7 @@ def write(task: holdfast.Task, _context: str) -> str:
 def main() -> None:
     """The loop."""
     with (
-        holdfast.open("reports.db") as store,
+        limpet.open("reports.db") as store,
         store.task("report-42", goal="Summarise the open incidents", agent="agent-01") as task,
     ):
         if task.results and not task.done:

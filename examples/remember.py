@@ -9,17 +9,17 @@
     - "How is billing called?: billing can be called" (from "survey", 2026-03-01, 0 days old)
     sent, 100 a minute
 
-`holdfast --store agents.db memory show tasks` shows what is remembered; `memory forget` removes it.
+`limpet --store agents.db memory show tasks` shows what is remembered; `memory forget` removes it.
 """
 
 import re
 import sys
 from typing import Any
 
-import holdfast
+import limpet
 
 
-def survey(store: holdfast.Store) -> None:
+def survey(store: limpet.Store) -> None:
     """A task that learns something, and of which nothing else stays."""
     with store.task("survey", goal="How is billing called?") as task:
         limit = task.step("probe", lambda: 100)
@@ -30,7 +30,7 @@ def survey(store: holdfast.Store) -> None:
         print(task.finish("billing can be called", remember=True, keep=False))
 
 
-def send(store: holdfast.Store) -> None:
+def send(store: limpet.Store) -> None:
     """Another task, in another process: its first context has what bears on its goal."""
     with store.task("send", goal="Send the old invoices to billing") as task:
         messages = task.resume_messages(memories=True, max_tokens=1_000)
@@ -46,5 +46,5 @@ def model(messages: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    with holdfast.open("agents.db") as opened:
+    with limpet.open("agents.db") as opened:
         {"survey": survey, "send": send}[sys.argv[1]](opened)

@@ -1,17 +1,17 @@
-"""Digests of news feeds, made by workers: ``holdfast work worker_app:registry``."""
+"""Digests of news feeds, made by workers: ``limpet work worker_app:registry``."""
 
 import asyncio
 import json
 from pathlib import Path
 
-import holdfast
+import limpet
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 OUTBOX = Path("outbox.jsonl")
 
 
 @registry.task("digest", limit=2, lease=30)
-def digest(task: holdfast.Task) -> dict[str, int]:
+def digest(task: limpet.Task) -> dict[str, int]:
     """Plain: it has a thread of its own. What it returns is the outcome."""
     headlines = task.step("fetch", fetch, task.input["feed"])
     task.step("mail", mail, headlines, in_doubt="verify", verify=mailed)
@@ -19,7 +19,7 @@ def digest(task: holdfast.Task) -> dict[str, int]:
 
 
 @registry.task("check")
-async def check(task: holdfast.AsyncTask) -> str:
+async def check(task: limpet.AsyncTask) -> str:
     """Async: it shares an event loop with the others, and so their clients."""
     await task.step("ping", asyncio.sleep, 0.1)
     return "up"
@@ -32,7 +32,7 @@ def fetch(feed: str) -> list[str]:
 
 def mail(headlines: list[str]) -> str:
     """Must happen once: it is sent under the key by which `mailed` finds it."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     with OUTBOX.open("a") as file:
         file.write(json.dumps({"key": key, "text": headlines}) + "\n")
     return key

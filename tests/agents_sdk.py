@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
-import holdfast
-from holdfast.adapters.openai_agents import AsyncRuns, HoldfastSession, Runs
-from holdfast.testing.providers import check_responses
+import limpet
+from limpet.adapters.openai_agents import AsyncRuns, LimpetSession, Runs
+from limpet.testing.providers import check_responses
 from tests.processes import in_a_process
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def _short(item: Any) -> str:
 class Scene:
     """What an act has: the store, a place for effects, and where to die."""
 
-    def __init__(self, store: holdfast.AsyncStore, side: Path, die: str) -> None:
+    def __init__(self, store: limpet.AsyncStore, side: Path, die: str) -> None:
         self.store = store
-        self.session = HoldfastSession(store, "alice")
+        self.session = LimpetSession(store, "alice")
         self._side = side
         self._die = die
 
@@ -165,14 +165,14 @@ async def _resumed(scene: Scene, in_doubt: str) -> Any:
     runs = AsyncRuns(scene.store)
     try:
         result = await runs.resume("payment", agent, session=scene.session, in_doubt=in_doubt)
-    except holdfast.HoldfastError as error:
+    except limpet.LimpetError as error:
         return f"{type(error).__name__}: {error}"
     return result.final_output
 
 
 def approve(url: str) -> None:
     """Somebody says yes, in a program that knows no agents and has no event loop."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         runs = Runs(store)
         for run in runs.list(status="waiting"):
             for waiting in runs.asks(run.id):
@@ -180,7 +180,7 @@ def approve(url: str) -> None:
 
 
 async def _play(act: Act, url: str, side: Path, die: str) -> Any:
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         return await act(Scene(store, side, die))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
-from holdfast.cli import main
+from limpet.cli import main
 
 if TYPE_CHECKING:
     from click.testing import Result

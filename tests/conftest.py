@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 # Its suites are to say what was expected, and what came.
-pytest.register_assert_rewrite("holdfast.testing")
+pytest.register_assert_rewrite("limpet.testing")
 
-# How long a machine takes says nothing about Holdfast.
+# How long a machine takes says nothing about Limpet.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import limpet
 
 if TYPE_CHECKING:
-    from holdfast import State, Store
+    from limpet import State, Store
 
 __all__ = ["PLACES", "make"]
 
@@ -31,9 +31,9 @@ def make(directory: Path) -> None:
     expected: dict[str, list[Any]] = {}
     for place in PLACES.values():
         scheme, _, name = place.rpartition(":")
-        with holdfast.open(f"{scheme}:{directory / name}" if scheme else directory / name) as store:
+        with limpet.open(f"{scheme}:{directory / name}" if scheme else directory / name) as store:
             expected = _save(store)
-    shutil.rmtree(directory / "agents" / ".holdfast")  # locks
+    shutil.rmtree(directory / "agents" / ".limpet")  # locks
     text = json.dumps(expected, ensure_ascii=False)
     (directory / "expected.json").write_text(text + "\n", encoding="utf-8")
 

@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.registry import Registry
+from limpet.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery import Celery
 
-    from holdfast import Task
-    from holdfast.dispatch.celery import Tasks
+    from limpet import Task
+    from limpet.dispatch.celery import Tasks
 
 __all__ = ["Diary", "celery_tasks", "registry"]
 
@@ -108,7 +108,7 @@ def celery_tasks(broker: str, queue: str, url: str) -> tuple[Celery, Tasks]:
     """The app of workers and callers, and what starts tasks."""
     from celery import Celery  # noqa: PLC0415 - other workers have no Celery
 
-    from holdfast.dispatch.celery import register  # noqa: PLC0415
+    from limpet.dispatch.celery import register  # noqa: PLC0415
 
     app = Celery("tests", broker=broker, backend=broker, set_as_current=False)
     app.conf.update(
@@ -139,7 +139,7 @@ async def _temporal(address: str, queue: str, url: str) -> None:
     from temporalio.client import Client  # noqa: PLC0415 - other workers have no Temporal
     from temporalio.worker import Worker  # noqa: PLC0415
 
-    from holdfast.dispatch.temporal import TaskWorkflow, activities  # noqa: PLC0415
+    from limpet.dispatch.temporal import TaskWorkflow, activities  # noqa: PLC0415
 
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-import holdfast
+import limpet
 from tests.dispatched import Diary
 from tests.processes import HOST, alive, children_of, kill, mortal, until
 from tests.servers import Server, ServerError
@@ -37,7 +37,7 @@ class Stage:
         self.directory = directory
         self.url = f"sqlite:{directory}/agents.db"
         self.diary = Diary(directory)
-        self.store = holdfast.open(self.url)
+        self.store = limpet.open(self.url)
 
     def submit(self, task_id: str, **wishes: Any) -> str:
         """A new story; see `tests.dispatched`."""

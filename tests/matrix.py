@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import holdfast
-from holdfast import Retry, TaskWaiting, current_step
-from holdfast._faces import drive
-from holdfast.testing.boundaries import Boundaries
+import limpet
+from limpet import Retry, TaskWaiting, current_step
+from limpet._faces import drive
+from limpet.testing.boundaries import Boundaries
 from tests.processes import in_a_process
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Job:
 
     async def child(self, task: Any, call: Callable[[Any], Any]) -> None:
         """A task within the task."""
-        if isinstance(task, holdfast.Task):
+        if isinstance(task, limpet.Task):
             task.child("child", lambda child: child.step("inner", self.world.ran, "inner"))
         else:
 
@@ -129,7 +129,7 @@ def run(url: str, face: str, world: World, kill_at: int | None) -> tuple[str, li
 
 
 def _sync(url: str, world: World, kill_at: int | None) -> tuple[str, list[str]]:
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         job = Job(world, transactions=store.backend.transactional)
         boundaries = Boundaries(store.backend, kill_at)
 
@@ -146,7 +146,7 @@ def _sync(url: str, world: World, kill_at: int | None) -> tuple[str, list[str]]:
 
 
 async def _async(url: str, world: World, kill_at: int | None) -> tuple[str, list[str]]:
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         job = Job(world, transactions=store.backend.transactional)
         boundaries = Boundaries(store.backend, kill_at)
 
@@ -176,7 +176,7 @@ class Trial:
 
     def prepare(self) -> list[str]:
         """The task is there, with what it will wait for; the user's table is empty."""
-        with holdfast.open(self.url) as store:
+        with limpet.open(self.url) as store:
             for kind in ("task", "task-result"):
                 for id_ in ("t", "t/child"):
                     store.journal(kind, id_).delete()
@@ -207,14 +207,14 @@ class Trial:
     def answer(self) -> list[str]:
         """Look whether the step happened, and say so."""
         happened = self.world.happened("t:asked")
-        with holdfast.open(self.url) as store:
+        with limpet.open(self.url) as store:
             how = "retry" if happened is None else "done"
             store.resolve("t", "asked", how, result=happened, by="the matrix")
         return []
 
     def recorded(self) -> list[str]:
         """The steps that are on record."""
-        with holdfast.open(self.url) as store:
+        with limpet.open(self.url) as store:
             found = list(store.task("t").checkpoint().results)
             if store.journal("task", "t/child").head() is not None:
                 found += store.task("t/child").checkpoint().results
@@ -222,7 +222,7 @@ class Trial:
 
     def payments(self) -> list[int]:
         """How many rows of the user's there are."""
-        with holdfast.open(self.url) as store:
+        with limpet.open(self.url) as store:
             if not store.backend.transactional:
                 return [1]
             with store.backend.transaction() as looking:
@@ -255,7 +255,7 @@ def check(trial: Trial, kill_at: int, expected: str) -> str:
 
 def main(url: str, face: str) -> int:
     """The matrix of one backend through one face."""
-    holdfast.open(url).close()  # its driver is imported here, not in each process
+    limpet.open(url).close()  # its driver is imported here, not in each process
     directory = tempfile.mkdtemp(prefix="matrix-")
     trial = Trial(url, face, World(Path(directory) / "world"))
     try:

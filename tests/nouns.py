@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncConversation,
     AsyncJournal,
     AsyncMemory,
@@ -24,8 +24,8 @@ from holdfast import (
     AsyncTask,
     Store,
 )
-from holdfast._faces import HopPort, InlinePort
-from holdfast.backends.memory import MemoryBackend
+from limpet._faces import HopPort, InlinePort
+from limpet.backends.memory import MemoryBackend
 from tests import places
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Place:
             opened = AsyncStore(self.memory, port, **options)
             opened = opened if self.is_async else Store(opened)
         else:
-            opened = (holdfast.open_async if self.is_async else holdfast.open)(self.url, **options)
+            opened = (limpet.open_async if self.is_async else limpet.open)(self.url, **options)
         if self.is_async:
             opened = Driven(opened, self._loop)
         self._opened.append(cast("Store", opened))
@@ -124,7 +124,7 @@ class Place:
     def beside(self) -> Store:
         """A sync store over the same state: a driven loop cannot be entered twice."""
         if self.memory is None:
-            opened = holdfast.open(self.url)
+            opened = limpet.open(self.url)
         else:
             opened = Store(AsyncStore(self.memory, InlinePort(self.memory)))
         self._beside.append(opened)
@@ -208,5 +208,5 @@ def result(id_: str, content: str = "found") -> dict[str, Any]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The index lies where the test can see it, and nowhere else."""
     directory = tmp_path / "cache"
-    monkeypatch.setenv("HOLDFAST_CACHE", str(directory))
+    monkeypatch.setenv("LIMPET_CACHE", str(directory))
     return directory

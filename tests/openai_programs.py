@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
-import holdfast
-from holdfast.adapters import _openai_stream
-from holdfast.adapters.openai import AsyncChat, Chat, tool
+import limpet
+from limpet.adapters import _openai_stream
+from limpet.adapters.openai import AsyncChat, Chat, tool
 from tests.openai_server import Answer, Request
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _tool(job: Job) -> Callable[..., Any]:
 
     def pay(bill: int) -> str:
         """Pay a bill."""
-        key = holdfast.current_step().idempotency_key if job.task else ""
+        key = limpet.current_step().idempotency_key if job.task else ""
         handle = os.open(job.side, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(handle, f"{bill} {key}\n".encode())
         os.close(handle)
@@ -123,14 +123,14 @@ def _tool(job: Job) -> Callable[..., Any]:
     found: Callable[..., Any] = pay_async if job.face == "async" else pay
     found.__name__ = "pay"
     if job.task:
-        return holdfast.effect(in_doubt="verify", verify=verify)(found)
+        return limpet.effect(in_doubt="verify", verify=verify)(found)
     return tool(found, idempotent=job.idempotent)
 
 
 def _converse(job: Job) -> int:
     http = DefaultHttpxClient(verify=False)  # there is nothing to verify, and that takes its time
     client = OpenAI(base_url=job.server, api_key="none", http_client=http)
-    with holdfast.open(job.url) as store, client:
+    with limpet.open(job.url) as store, client:
         deaths = _Deaths(store.backend, job)
         working = store.task("bills", "Pay the bills") if job.task else nullcontext()
         with working as task:
@@ -152,7 +152,7 @@ def _converse(job: Job) -> int:
 async def _converse_async(job: Job) -> int:
     http = DefaultAsyncHttpxClient(verify=False)
     client = AsyncOpenAI(base_url=job.server, api_key="none", http_client=http)
-    async with holdfast.open_async(job.url) as store, client:
+    async with limpet.open_async(job.url) as store, client:
         deaths = _Deaths(store.backend, job)
         working: Any = store.task("bills", "Pay the bills") if job.task else nullcontext()
         async with working as task:

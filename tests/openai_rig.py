@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
-from holdfast.adapters.openai import AsyncChat, Chat
+from limpet.adapters.openai import AsyncChat, Chat
 from tests.nouns import Driven, Place
 from tests.openai_server import Answer, Request, Server
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.testing.providers import Refused, check_chat, check_responses
+from limpet.testing.providers import Refused, check_chat, check_responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The app of `test_work_kills.py`: orders whose charges must each happen once.
 
-``holdfast work tests.orders:registry`` runs them. Charges are rows of the user's own, outside of
-Holdfast; $ORDERS_LEDGER says where. With $ORDERS_LEASE seconds of a lease, workers behave as on
+``limpet work tests.orders:registry`` runs them. Charges are rows of the user's own, outside of
+Limpet; $ORDERS_LEDGER says where. With $ORDERS_LEASE seconds of a lease, workers behave as on
 machines of their own: none knows that another's process has died, and each lease runs to its end.
 """
 
@@ -14,11 +14,11 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import holdfast
-from holdfast import leases
+import limpet
+from limpet import leases
 
 if TYPE_CHECKING:
-    from holdfast import AsyncTask, Task
+    from limpet import AsyncTask, Task
 
 __all__ = ["NAP", "PARTS", "Ledger", "registry"]
 
@@ -29,7 +29,7 @@ PARTS = 8
 #: Seconds of a lease.
 LEASE = float(os.environ.get("ORDERS_LEASE") or 60)
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 
 if os.environ.get("ORDERS_LEASE"):
     leases._mark = lambda pid: ""  # no machine knows the processes of another
@@ -90,7 +90,7 @@ ledger = Ledger(os.environ.get("ORDERS_LEDGER", ""))
 
 def charge() -> str:
     """The effect that must happen once. It may be cut short before it, and after it."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     time.sleep(NAP / 2)
     ledger.add(key)
     time.sleep(NAP / 2)

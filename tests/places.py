@@ -6,7 +6,7 @@
 
 
     def test_something(where: Where) -> None:
-        with holdfast.open(where.url) as store: ...
+        with limpet.open(where.url) as store: ...
 
 A server starts when the first test wants it, and such a test has the mark ``server``.
 """

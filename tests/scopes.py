@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Memory, Store
+    from limpet import Memory, Store
 
 __all__ = ["Scopes"]
 

@@ -4,7 +4,7 @@ The fixtures in `conftest` give one of each for the whole session. A test that n
 or a server that nobody else minds, starts its own::
 
     with RedisServer(appendfsync="no") as server:
-        holdfast.open(server.place())
+        limpet.open(server.place())
 """
 
 # ruff: noqa: D102  # Server describes the methods, once for all of them
@@ -122,7 +122,7 @@ class Server(ABC):
     def directory(self) -> Path:
         """Where its data and its log are."""
         if self._directory is None:
-            prefix = f"holdfast-{self.name.lower()}-"
+            prefix = f"limpet-{self.name.lower()}-"
             self._directory = Path(tempfile.mkdtemp(prefix=prefix, dir=self.parent))
             if self.user is not None:
                 os.chown(self._directory, self.user, -1)
@@ -219,7 +219,7 @@ class PostgresServer(Server):
     name = "PostgreSQL"
     stopping = signal.SIGINT  # "fast": does not wait for clients to leave
     dying = signal.SIGQUIT  # "immediate"; but it has time to give back its shared memory
-    role = "holdfast"
+    role = "limpet"
     password = "s3cret/+ word"  # noqa: S105 - and one that must be quoted in a URL
 
     def __init__(self, **settings: str) -> None:

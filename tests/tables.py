@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.backends._dynamodb import bodies as long_bodies
-from holdfast.backends._dynamodb import move
-from holdfast.backends._dynamodb.layout import index_partition, partition
-from holdfast.backends.base import Append, Appended, Key
-from holdfast.backends.dynamodb import DynamoBackend
+from limpet.backends._dynamodb import bodies as long_bodies
+from limpet.backends._dynamodb import move
+from limpet.backends._dynamodb.layout import index_partition, partition
+from limpet.backends.base import Append, Appended, Key
+from limpet.backends.dynamodb import DynamoBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends.base import Backend, Record
+    from limpet.backends.base import Backend, Record
     from tests.servers import Server
 
 KEY = Key("acme", "note", "one")

@@ -50,13 +50,13 @@ from autogen_core.models import (
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import importing
-from holdfast.adapters import _autogen_dump as dumping
-from holdfast.adapters import autogen
-from holdfast.adapters._autogen_counters import Counters
-from holdfast.cli import main
-from holdfast.errors import (
+import limpet
+from limpet import importing
+from limpet.adapters import _autogen_dump as dumping
+from limpet.adapters import autogen
+from limpet.adapters._autogen_counters import Counters
+from limpet.cli import main
+from limpet.errors import (
     BrokenHistory,
     ChangedWarning,
     Conflict,
@@ -66,22 +66,22 @@ from holdfast.errors import (
     NotStorable,
     WrongState,
 )
-from holdfast.messages._stubs import INTERRUPTED
-from holdfast.migrations import Migrations
+from limpet.messages._stubs import INTERRUPTED
+from limpet.migrations import Migrations
 from tests.autogen_teams import KINDS, agent, calling, look, played, talk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from holdfast.store import AsyncStore
+    from limpet.store import AsyncStore
 
 
 def in_store(work: Callable[[AsyncStore], Awaitable[Any]], url: str = "memory:") -> Any:
     """What *work* makes of a store."""
 
     async def main() -> Any:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             return await work(store)
 
     return asyncio.run(main())
@@ -636,7 +636,7 @@ def test_the_component_is_kept_without_secrets() -> None:
         await autogen.keep(one, store, "it")
         await autogen.kept(one).save()
         document = await store.state("it").load()
-        component = document["holdfast"]["component"]
+        component = document["limpet"]["component"]
         assert component["config"]["system_message"] == "Be kind."
         assert "very-secret" not in json.dumps(document)
         await autogen.keep(agent("bo"), store, "bo", component=False)
@@ -1057,7 +1057,7 @@ def lengths(state: Any) -> list[int]:
     names = ("messages", "message_thread", "message_buffer")
     found = []
     for path in places(state):
-        if path[-1] in names and path[0] != "holdfast":
+        if path[-1] in names and path[0] != "limpet":
             part = state
             for key in path:
                 part = part[key]
@@ -1079,7 +1079,7 @@ def test_what_was_altered_in_the_store_is_an_error_that_says_so(kind: str) -> No
         state = store.state("it")
         document = await state.at((await state.info()).position // 2 + 1)
         ways = places(document)
-        ours = [path for path in ways if path[0] == "holdfast"]
+        ours = [path for path in ways if path[0] == "limpet"]
         refused = 0
         for number in range(24):
             path = chosen.choice(ours if number % 2 else ways)
@@ -1166,7 +1166,7 @@ def test_older_versions_are_migrated() -> None:
         one = agent("anna", calling("look"), tools=[look])
         await autogen.keep(one, store, "it")
         await one.run(task="Look.")
-        with pytest.raises(NoMigration, match=r"@holdfast.migration"):
+        with pytest.raises(NoMigration, match=r"@limpet.migration"):
             await autogen.keep(agent("anna"), store, "it", version=2)
 
         async def find(text: str) -> str:
@@ -1361,7 +1361,7 @@ def test_a_file_from_the_command_line_is_what_plain_autogen_loads(tmp_path: Path
         assert asyncio.run(plain.save_state()) == states[id_]
     first = json.loads(run("--state", "agent", "--at", "2"))
     assert len(first["llm_context"]["messages"]) == 2
-    assert json.loads(run("--state", "mine")) == {"holdfast": "mine"}
+    assert json.loads(run("--state", "mine")) == {"limpet": "mine"}
     run("--state", "nobody", code=3)
     run("--state", "agent", "alice", code=2)
     run("--at", "2", code=2)
@@ -1369,7 +1369,7 @@ def test_a_file_from_the_command_line_is_what_plain_autogen_loads(tmp_path: Path
 
 async def _two_turns(store: AsyncStore) -> dict[str, Any]:
     kinds: dict[str, Any] = {"agent": agent("anna"), "team": trio()}
-    await store.state("mine").save({"holdfast": "mine"})
+    await store.state("mine").save({"limpet": "mine"})
     for id_, made in kinds.items():
         it = await autogen.keep(made, store, id_)
         await it.run(task="One.")
@@ -1383,7 +1383,7 @@ def test_a_file_that_was_written_by_hand_is_kept_from_then_on(tmp_path: Path) ->
     asyncio.run(plain.run(task="Long ago."))
     data = json.dumps(asyncio.run(plain.save_state())).encode()
     url = f"sqlite:{tmp_path}/agents.db"
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         for item in importing.understand(importing.parse(data), name="agent_state"):
             importing.put(store, item)
 
@@ -1440,7 +1440,7 @@ def test_an_orchestrator_with_nothing_to_go_on_with_says_so() -> None:
 
 def test_a_store_that_is_not_async_will_do(tmp_path: Path) -> None:
     """AutoGen awaits; the rest of the program need not."""
-    with holdfast.open(tmp_path / "agents.db") as store:
+    with limpet.open(tmp_path / "agents.db") as store:
 
         async def work() -> None:
             one = await autogen.keep(agent("anna"), store, "it")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.migrations import migrations
+from limpet.migrations import migrations
 from tests.autogen_teams import played
 from tests.places import find
 
@@ -31,7 +31,7 @@ def started(name: str, *args: str, cwd: Path, **env: str) -> subprocess.Popen[st
     return subprocess.Popen(
         [sys.executable, "-W", "error", str(EXAMPLES / name), *args],
         cwd=cwd,
-        env={**os.environ, "HOLDFAST_URL": f"sqlite:{cwd}/agents.db", **env},
+        env={**os.environ, "LIMPET_URL": f"sqlite:{cwd}/agents.db", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,7 +91,7 @@ def test_a_kept_agent_goes_on_in_a_second_process(tmp_path: Path) -> None:
 
 def test_a_team_goes_on_with_the_right_speaker(tmp_path: Path) -> None:
     """A run that was killed ends as one that was not."""
-    whole = said("team.py", cwd=tmp_path, HOLDFAST_URL=f"sqlite:{tmp_path}/other.db")
+    whole = said("team.py", cwd=tmp_path, LIMPET_URL=f"sqlite:{tmp_path}/other.db")
     killed("team.py", at="critic: Whose hand?", cwd=tmp_path, PACE="0.3")
     shown = said("team.py", cwd=tmp_path)
     assert shown == ["goes on", *whole]
@@ -124,7 +124,7 @@ def test_instances_share_a_server(
     url = find(place, request).url
     questions = ("What about ticket 7?", "And ticket 8?")
     two = [
-        started("on_a_server.py", "alice", text, cwd=tmp_path, HOLDFAST_URL=url)
+        started("on_a_server.py", "alice", text, cwd=tmp_path, LIMPET_URL=url)
         for text in questions
     ]
     answers = []
@@ -134,12 +134,12 @@ def test_instances_share_a_server(
         assert process.returncode == 0, errors
         answers.append(output.strip())
     assert sorted(answers) == [f"alice: That was question {number}." for number in (1, 2)]
-    assert said("on_a_server.py", "bob", "Hello?", cwd=tmp_path, HOLDFAST_URL=url) == [
+    assert said("on_a_server.py", "bob", "Hello?", cwd=tmp_path, LIMPET_URL=url) == [
         "bob: That was question 1."
     ]
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.errors.ChangedWarning")
+@pytest.mark.filterwarnings("ignore::limpet.errors.ChangedWarning")
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, in one async function, as somebody would who types it in."""
     monkeypatch.chdir(tmp_path)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from autogen_agentchat.messages import TextMessage
 
-import holdfast
-from holdfast.adapters import autogen
-from holdfast.testing.boundaries import Boundaries
+import limpet
+from limpet.adapters import autogen
+from limpet.testing.boundaries import Boundaries
 from tests.autogen_teams import KINDS
 from tests.processes import in_a_process
 
@@ -37,7 +37,7 @@ def bare(value: Any) -> Any:
 
 async def run(url: str, id: str, kind: str, kill_at: int | None, *, plainly: bool) -> list[Any]:
     """All that is left to do, in one process: what came of it, and the boundaries it passed."""
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         boundaries = Boundaries(store.backend, kill_at)
         it = await autogen.keep(KINDS[kind](), store, id, idempotent=["look"])
         said = await (_asked(it) if kind == "single" else _run(it, plainly=plainly))
@@ -46,7 +46,7 @@ async def run(url: str, id: str, kind: str, kill_at: int | None, *, plainly: boo
         assert not kept.repairs
         outcome = {"said": said, "state": bare(await autogen.export(store, id))}
         assert bare(await it.save_state()) == outcome["state"]
-        beside = (await kept.state.load())["holdfast"].get("beside")
+        beside = (await kept.state.load())["limpet"].get("beside")
         return [outcome, bare(beside), boundaries.passed]
 
 

@@ -20,11 +20,11 @@ from autogen_core.model_context import (
     UnboundedChatCompletionContext,
 )
 
-import holdfast
-from holdfast.adapters import autogen
-from holdfast.errors import MissingExtra, NotStorable
-from holdfast.memory.fencing import PREAMBLE
-from holdfast.testing.boundaries import Boundaries
+import limpet
+from limpet.adapters import autogen
+from limpet.errors import MissingExtra, NotStorable
+from limpet.memory.fencing import PREAMBLE
+from limpet.testing.boundaries import Boundaries
 from tests.autogen_teams import agent, calling, look, played
 from tests.processes import in_a_process
 from tests.test_autogen import in_store
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from autogen_agentchat.agents import AssistantAgent
 
-    from holdfast.store import AsyncStore
+    from limpet.store import AsyncStore
 
 FACTS = (
     "Ada prefers e-mail to calls",
@@ -179,7 +179,7 @@ def test_a_note_stays_in_its_place_while_tools_run() -> None:
 
 
 def test_metadata_is_what_a_memory_is_remembered_with() -> None:
-    """What Holdfast knows a field for goes there; by the rest it is found."""
+    """What Limpet knows a field for goes there; by the rest it is found."""
 
     async def work(store: AsyncStore) -> None:
         recall = autogen.Recall(store, "support")
@@ -209,7 +209,7 @@ def test_a_component_says_what_is_recalled_and_the_environment_where(
 ) -> None:
     """No address, and so no password, is in a configuration."""
     url = f"sqlite:{tmp_path}/agents.db"
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("LIMPET_URL", url)
 
     async def work(store: AsyncStore) -> None:
         recall = await filled(store, k=2, tags=[])
@@ -233,7 +233,7 @@ def test_a_component_says_what_is_recalled_and_the_environment_where(
 
 async def ask(url: str, kill_at: int | None) -> list[Any]:
     """Three questions, from the first that is not known to be answered; all that was said."""
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         shown = Shown()
         recall = autogen.Recall(store, "support", k=1)
         if not await recall.memory.all():

@@ -12,10 +12,10 @@ import pytest
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 
-import holdfast
-from holdfast.adapters import autogen
-from holdfast.messages._stubs import INTERRUPTED
-from holdfast.testing.boundaries import Boundaries
+import limpet
+from limpet.adapters import autogen
+from limpet.messages._stubs import INTERRUPTED
+from limpet.testing.boundaries import Boundaries
 from tests.autogen_teams import agent, calling
 from tests.places import find
 from tests.processes import in_a_process
@@ -65,7 +65,7 @@ def cashier(paid: Path) -> RoundRobinGroupChat:
 
 
 async def _pay(url: str, id: str, paid: Path, kill_at: int | None) -> list[Any]:
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         boundaries = Boundaries(store.backend, kill_at)
         team = await autogen.keep(cashier(paid), store, id)
         if autogen.kept(team).unfinished or not await store.state(id).load(default=None):
@@ -105,18 +105,18 @@ def test_a_payment_is_made_at_most_once_wherever_the_process_is_killed(tmp_path:
 
 async def _refused(number: int, it: Any) -> bool:
     """Whether write *number* was refused, and the run said so; it is then gone on with."""
-    async with holdfast.open_async("memory:") as store:
+    async with limpet.open_async("memory:") as store:
         kept, append, count = await autogen.keep(it, store, "it"), store.backend.append, 0
 
         def failing(request: Any) -> Any:
             nonlocal count
             count += 1
             if count == number:
-                raise holdfast.StoreUnavailable("The store is away.")
+                raise limpet.StoreUnavailable("The store is away.")
             return append(request)
 
         store.backend.append = failing  # type: ignore[method-assign]
-        with suppress(holdfast.StoreUnavailable):
+        with suppress(limpet.StoreUnavailable):
             await asyncio.wait_for(kept.run(task="Pay what is due."), 60)
         if refused := count >= number:
             await kept.run(task="Pay what is due." if number == 1 else None)
@@ -144,7 +144,7 @@ def test_a_turn_of_four_costs_what_is_new_in_it() -> None:
     """AutoGen's state has each message five times and grows; what is written of it does not."""
 
     async def work() -> list[Any]:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             team = await autogen.keep(four(60), store, "it", component=False)
             await team.run(task="Go.")
             return await autogen.kept(team).state.history()
@@ -163,7 +163,7 @@ def test_a_team_outgrows_the_items_of_dynamodb(request: pytest.FixtureRequest) -
     url = find("dynamodb", request).url
 
     async def run(turns: int) -> Any:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             team = await autogen.keep(four(turns), store, "it")
             await team.run(task="Go.")
             return (await autogen.kept(team).state.history(last=1))[
@@ -174,7 +174,7 @@ def test_a_team_outgrows_the_items_of_dynamodb(request: pytest.FixtureRequest) -
     assert total > 400 * 1024
 
     async def again() -> Any:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             team = await autogen.keep(four(1), store, "it")
             assert await team.save_state() == state
             await team.run(task="Go on.")

@@ -22,8 +22,8 @@ from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupCh
 from autogen_core import FunctionCall, SingleThreadedAgentRuntime
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
-import holdfast
-from holdfast.adapters import autogen
+import limpet
+from limpet.adapters import autogen
 from tests.autogen_teams import agent, look, played
 from tests.processes import in_a_process
 
@@ -100,7 +100,7 @@ async def heard(url: str, id: str, it: Any, path: Path | None, most: int = 0) ->
     """What is put out. With number *most*, what came so far is in *path*, and the process dies."""
     found: list[str] = []
     task = TextMessage(content="Go.", source="user", id="task-1")
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         await autogen.keep(it, store, id, idempotent=["look"] if most % 2 else [])
         async for message in it.run_stream(task=task):
             if isinstance(message, TaskResult):
@@ -152,7 +152,7 @@ def saves(it: Any, *, streamed: bool) -> int:
     """How many saves a run of *it* takes."""
 
     async def work() -> int:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             await autogen.keep(it, store, "it")
             if streamed:
                 assert [type(item) async for item in it.run_stream(task="Go.")][-1] is TaskResult
@@ -181,7 +181,7 @@ def test_pieces_of_an_answer_are_put_out_as_they_come() -> None:
     """They are no messages yet, and nobody waits for a save of them."""
 
     async def work() -> list[str]:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             one = AssistantAgent(
                 "anna", ReplayChatCompletionClient(["one two three"]), model_client_stream=True
             )
@@ -205,7 +205,7 @@ def test_a_person_is_told_that_he_is_asked_before_he_answers() -> None:
             await asked.wait()
             return "yes"
 
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             members: list[Any] = [UserProxyAgent("person", input_func=answer)]
             team = RoundRobinGroupChat(members, termination_condition=MaxMessageTermination(2))
             await autogen.keep(team, store, "it")
@@ -224,7 +224,7 @@ def test_a_team_on_a_runtime_of_ones_own_puts_out_what_is_durable(tmp_path: Path
     """Its turns cannot be stopped; what was said in them is stored all the same."""
 
     async def work(who: str, most: int) -> list[str]:
-        async with holdfast.open_async(f"sqlite:{tmp_path}/agents.db") as store:
+        async with limpet.open_async(f"sqlite:{tmp_path}/agents.db") as store:
             runtime = SingleThreadedAgentRuntime()
             runtime.start()
             members: list[Any] = [Cast(who).talker("anna"), Cast(who).talker("ben")]

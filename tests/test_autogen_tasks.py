@@ -22,9 +22,9 @@ from autogen_agentchat.tools import AgentTool
 from autogen_core import FunctionCall
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
-import holdfast
-from holdfast.adapters import autogen
-from holdfast.errors import (
+import limpet
+from limpet.adapters import autogen
+from limpet.errors import (
     DeadlinePassed,
     Fenced,
     StoreUnavailable,
@@ -32,8 +32,8 @@ from holdfast.errors import (
     TaskNotOpen,
     TaskWaiting,
 )
-from holdfast.messages._stubs import INTERRUPTED
-from holdfast.testing.boundaries import Boundaries
+from limpet.messages._stubs import INTERRUPTED
+from limpet.testing.boundaries import Boundaries
 from tests.autogen_teams import agent, calling, played, talk
 from tests.processes import in_a_process
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from holdfast.store import AsyncStore
+    from limpet.store import AsyncStore
 
 
 def in_turn(*tools: str) -> Any:
@@ -148,7 +148,7 @@ def in_store(work: Callable[[AsyncStore], Any]) -> None:
     """Do *work* with a store; AutoGen must not wait for ever."""
 
     async def main() -> None:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             await asyncio.wait_for(work(store), 300)
 
     asyncio.run(main())
@@ -328,7 +328,7 @@ class Till:
             return paid(text)
 
         pay_sync.__name__ = "pay"
-        self.pay = holdfast.effect(**how)(pay_sync if sync else pay)
+        self.pay = limpet.effect(**how)(pay_sync if sync else pay)
 
     async def run(
         self, store: AsyncStore, place: str = "agent", id: str = "it", **options: Any
@@ -345,7 +345,7 @@ class Till:
 
 async def in_task(url: str, till: Till, kill_at: int | None = None, **options: Any) -> list[Any]:
     """What a process comes to; a waiting task is told."""
-    async with holdfast.open_async(url) as store:
+    async with limpet.open_async(url) as store:
         boundaries = Boundaries(store.backend, kill_at)
         try:
             async with store.task("t", goal="g") as task:
@@ -372,7 +372,7 @@ def test_an_effect_that_was_cut_short_follows_its_own_policy(tmp_path: Path, rep
         return asyncio.run(in_task(url, till, repair=repair))[0]
 
     async def says(url: str, step: str) -> None:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             await store.resolve("t", step, "done", result="paid, says Ann")
 
     for sync in (False, True):
@@ -452,7 +452,7 @@ def test_an_effect_in_doubt_is_its_tasks_to_say(tmp_path: Path) -> None:
     assert in_a_process(lambda: asyncio.run(in_task(url, till)))[0] == signal.SIGKILL
 
     async def work() -> None:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):
                 await Till(path).run(store)
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):
@@ -471,7 +471,7 @@ def test_an_effect_is_told_what_its_function_raised_and_no_more(tmp_path: Path) 
             def __init__(self, error: Exception) -> None:
                 super().__init__(tmp_path / "paid")
 
-                @holdfast.effect
+                @limpet.effect
                 async def pay(text: str) -> str:
                     """Pay."""
                     raise error

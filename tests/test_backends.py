@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.testing.conformance import BackendContract
-from holdfast.testing.machine import contract_machine
+from limpet.backends.memory import MemoryBackend
+from limpet.backends.sqlite import SqliteBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
 
 
 class TestSqlite(BackendContract):
@@ -76,10 +76,10 @@ def test_a_backend_of_ones_own_is_found_by_its_entry_point(tmp_path: Path) -> No
         [*pip, "--no-deps", "--no-build-isolation", "--target", where, copied], check=True
     )
     program = (
-        "import holdfast\n"
-        "with holdfast.open('shared:demo') as store:\n"
+        "import limpet\n"
+        "with limpet.open('shared:demo') as store:\n"
         "    store.conversation('alice').append({'role': 'user', 'content': 'Hello'})\n"
-        "with holdfast.open('shared:demo') as store:\n"
+        "with limpet.open('shared:demo') as store:\n"
         "    print(store.backend.url, store.conversation('alice').messages())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(where)}

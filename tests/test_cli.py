@@ -20,18 +20,18 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-import holdfast
-from holdfast.cli import main
-from holdfast.cli.docs import reference
-from holdfast.cli.messages import parts, summary
-from holdfast.cli.where import Where
+import limpet
+from limpet.cli import main
+from limpet.cli.docs import reference
+from limpet.cli.messages import parts, summary
+from limpet.cli.where import Where
 from tests.commands import run
 from tests.dying import ended_by
 
 ROOT = Path(__file__).parent.parent
 
 #: The command as it was installed.
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+LIMPET = str(Path(sys.executable).parent / "limpet")
 
 #: What a terminal would obey: colour, title, a C1 control, text that runs backwards; and markup.
 HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\u202ee[bold]f[/bold]\rg\x00"
@@ -44,7 +44,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -52,12 +52,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def path(tmp_path: Path) -> str:
     """A store with a bit of everything."""
     url = str(tmp_path / "agents.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         fill(store)
     return url
 
 
-def fill(store: holdfast.Store) -> None:
+def fill(store: limpet.Store) -> None:
     """Two conversations, one of them "twin"; four tasks, one of them "twin"; and a note."""
     chat = store.conversation("alice", labels={"channel": "web"})
     chat.append({"role": "user", "content": "Where is my order?"})
@@ -95,7 +95,7 @@ def in_terminal(*args: str, columns: int = 80, **environ: str) -> str:
     # The width is the terminal's, whatever the one is that the tests run in.
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     child = subprocess.Popen(
-        [HOLDFAST, *args],
+        [LIMPET, *args],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
@@ -137,19 +137,19 @@ def damage(path: str, old: bytes, new: bytes) -> None:
 
 def test_installed_command_says_its_version() -> None:
     """`pip install` gives a command that works."""
-    done = subprocess.run([HOLDFAST, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"holdfast {holdfast.__version__}\n"
+    done = subprocess.run([LIMPET, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"limpet {limpet.__version__}\n"
 
 
 def test_package_runs_as_a_module_too(path: str) -> None:
     """Where the script is not on the path, Python still finds it."""
-    command = [sys.executable, "-m", "holdfast", "--store", path, "ls", "--json"]
+    command = [sys.executable, "-m", "limpet", "--store", path, "ls", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)) == 6
 
 
 def test_docs_are_what_help_says() -> None:
-    """To bring them up to date: python -m holdfast.cli.docs > docs/cli.md."""
+    """To bring them up to date: python -m limpet.cli.docs > docs/cli.md."""
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == reference()
 
 
@@ -176,7 +176,7 @@ def test_store_may_be_named_in_three_ways(
 ) -> None:
     """Options are where the hand puts them."""
     if where == "environment":
-        monkeypatch.setenv("HOLDFAST_URL", path)
+        monkeypatch.setenv("LIMPET_URL", path)
     before = ["--store", path] if where == "before" else []
     behind = ["--store", path] if where == "behind" else []
     assert len(data(*before, "ls", *behind)) == 6
@@ -204,7 +204,7 @@ def test_reading_does_not_write_into_somebody_elses_database(
     subprocess.run([sys.executable, "-c", script], check=True)
     before = Path("other.db").read_bytes()
     result = run("--store", "other.db", *command, code=1)
-    assert "no Holdfast store in it. Check the name.\n" in result.stderr
+    assert "no Limpet store in it. Check the name.\n" in result.stderr
     assert Path("other.db").read_bytes() == before
 
 
@@ -219,7 +219,7 @@ def test_reading_changes_nothing_in_the_file(path: str) -> None:
 def test_store_of_a_killed_writer_can_be_read(tmp_path: Path) -> None:
     """What is still in the log that nobody has cleared away is shown like all else."""
     script = (
-        "import holdfast, os, signal; s = holdfast.open('killed.db');"
+        "import limpet, os, signal; s = limpet.open('killed.db');"
         "s.conversation('c').append({'role': 'user', 'content': 'Last words'});"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -231,7 +231,7 @@ def test_store_of_a_killed_writer_can_be_read(tmp_path: Path) -> None:
 
 def test_tenants_do_not_see_each_other(path: str) -> None:
     """--tenant chooses whose state is shown."""
-    with holdfast.open(path, tenant="acme") as store:
+    with limpet.open(path, tenant="acme") as store:
         store.conversation("bob").append({"role": "user", "content": "Hi"})
     assert [row["id"] for row in data("--store", path, "--tenant", "acme", "ls")] == ["bob"]
     assert "bob" not in run("--store", path, "ls").stdout
@@ -241,17 +241,17 @@ def test_tenants_do_not_see_each_other(path: str) -> None:
 def test_a_command_that_is_suggested_can_be_pasted(path: str) -> None:
     """It is for the store and the tenant that were named, and shows no password."""
     said = run("--store", path, "--tenant", "the acme", "show", "nobody", code=3).stderr
-    assert f"`holdfast ls --store {path} --tenant 'the acme'` lists what there is." in said
-    assert "`holdfast ls` lists" in run("show", "nobody", "--store", path, code=3).stderr.replace(
+    assert f"`limpet ls --store {path} --tenant 'the acme'` lists what there is." in said
+    assert "`limpet ls` lists" in run("show", "nobody", "--store", path, code=3).stderr.replace(
         f" --store {path}", "", 1
     )
     where = Where()
     where.store = "redis://ann:secret@host"
     assert (
-        where.told("see `holdfast doctor`")
-        == "see `holdfast doctor --store 'redis://ann:***@host'`"
+        where.told("see `limpet doctor`")
+        == "see `limpet doctor --store 'redis://ann:***@host'`"
     )
-    assert where.told("`holdfast demo` makes one") == "`holdfast demo` makes one"
+    assert where.told("`limpet demo` makes one") == "`limpet demo` makes one"
 
 
 def test_unknown_scheme_is_explained() -> None:
@@ -316,7 +316,7 @@ def test_ls_shows_only_what_was_asked_for(path: str, filters: list[str], ids: li
 
 def test_ls_reads_every_page(tmp_path: Path) -> None:
     """A store with more than one page of journals is listed whole."""
-    with holdfast.open("many.db") as store:
+    with limpet.open("many.db") as store:
         for number in range(230):
             store.conversation(f"c{number:03}").append({"role": "user", "content": "Hi"})
     found = [row["id"] for row in data("--store", "many.db", "ls")]
@@ -325,7 +325,7 @@ def test_ls_reads_every_page(tmp_path: Path) -> None:
 
 def test_ls_of_an_empty_store_says_so_beside_the_output() -> None:
     """A script that counts lines counts none."""
-    holdfast.open("empty.db").close()
+    limpet.open("empty.db").close()
     result = run("--store", "empty.db", "ls")
     assert result.stdout == ""
     assert "nothing yet" in result.stderr
@@ -335,7 +335,7 @@ def test_ls_of_an_empty_store_says_so_beside_the_output() -> None:
 
 def test_ls_says_who_holds_a_task(path: str) -> None:
     """For people by name and process; the mark for machines stays in the JSON."""
-    with holdfast.open(path) as store, store.task("report", agent="agent-02"):
+    with limpet.open(path) as store, store.task("report", agent="agent-02"):
         shown = run("--store", path, "ls", "tasks").stdout
         row = next(row for row in data("--store", path, "ls") if row["id"] == "report")
     assert f"agent-02 on {os.uname().nodename}, process {os.getpid()}\n" in shown
@@ -401,21 +401,21 @@ def test_show_says_who_holds_a_task(path: str) -> None:
     assert (
         "nobody works on it; last agent: agent-01" in run("--store", path, "show", "report").stdout
     )
-    with holdfast.open(path) as store, store.task("report", agent="agent-02"):
+    with limpet.open(path) as store, store.task("report", agent="agent-02"):
         assert "held by agent-02 on " in run("--store", path, "show", "report").stdout
 
 
 def test_show_gives_a_task_to_programs(path: str) -> None:
     """The checkpoint whole, and what is beside it."""
     found = data("--store", path, "show", "report")
-    point = holdfast.Checkpoint.from_dict(found["checkpoint"])
+    point = limpet.Checkpoint.from_dict(found["checkpoint"])
     assert point.results == {"fetch": {"rows": list(range(200))}}
     assert (found["status"], found["outcome"], found["error"]) == ("open", None, None)
 
 
 def test_show_context_prints_what_a_model_resumes_from(path: str) -> None:
     """The text of `task.resume_context()`, ready to be pasted."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         expected = store.task("report").resume_context()
     assert run("--store", path, "show", "report", "--context").stdout == expected + "\n"
     assert data("--store", path, "show", "report", "--context")["context"] == expected
@@ -423,7 +423,7 @@ def test_show_context_prints_what_a_model_resumes_from(path: str) -> None:
 
 def reporting(text: str) -> None:
     """A step's body that says how far it is, and fails."""
-    holdfast.current_step().progress(0.4, text, now=True)
+    limpet.current_step().progress(0.4, text, now=True)
     raise RuntimeError(text)
 
 
@@ -431,7 +431,7 @@ def reporting(text: str) -> None:
 def doubtful(tmp_path: Path) -> str:
     """A store with a task that has seen better days: one step is skipped, one is in doubt."""
     url = str(tmp_path / "doubtful.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         store.submit("refund", "t", "Refund the customer", input={"order": 7}, deadline=3600)
         with ended_by(RuntimeError, store.task("t")) as task:
             task.plan(["look", "send", "file"])
@@ -457,21 +457,21 @@ def test_show_says_what_became_of_each_step(doubtful: str) -> None:
 
 def test_show_calls_a_step_in_doubt_only_when_nobody_runs_it(doubtful: str) -> None:
     """While somebody does, it is under way."""
-    with holdfast.open(doubtful) as store, store.task("t"):
+    with limpet.open(doubtful) as store, store.task("t"):
         assert "send  (next); under way since " in run("--store", doubtful, "show", "t").stdout
 
 
 def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
     """And the same to programs."""
-    with holdfast.open(doubtful) as store:
+    with limpet.open(doubtful) as store:
         store.resolve("t", "send", "skip")
-        with pytest.raises(holdfast.WaitTimedOut), store.task("t") as task:
+        with pytest.raises(limpet.WaitTimedOut), store.task("t") as task:
             task.wait_for("word", timeout=0.01, block=60)
         store.cancel("t", because="a duplicate")
     shown = run("--store", doubtful, "show", "t").stdout
     assert "  - send  skipped: a person said so\n" in shown
     assert "  - word  waited in vain\n" in shown
-    assert f"To go on\n  holdfast resume t --store {doubtful}\n" in shown
+    assert f"To go on\n  limpet resume t --store {doubtful}\n" in shown
     assert "Cancelled, because\n  a duplicate\n" in shown
     assert data("--store", doubtful, "show", "t")["skipped"] == {"send": "a person said so"}
 
@@ -508,7 +508,7 @@ def test_id_of_two_things_is_ambiguous(path: str) -> None:
 
 def test_kind_before_an_id_wins_over_an_id_that_looks_so(path: str) -> None:
     """Everything can be named: an id with a slash is reached with its kind in front."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("task/report").append({"role": "user", "content": "Slashes"})
         store.conversation("acme/support").append({"role": "user", "content": "Acme"})
     assert "Summarise" in run("--store", path, "show", "task/report").stdout
@@ -613,7 +613,7 @@ def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
 )
 def test_entries_of_an_unknown_shape_can_be_read(entry: tuple[str, Any]) -> None:
     """A journal of one's own may use our words for other things."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         journal = store.journal("mine", "x")
         journal.append(entry)
         assert isinstance(summary(journal.read()[0]), str)
@@ -622,7 +622,7 @@ def test_entries_of_an_unknown_shape_can_be_read(entry: tuple[str, Any]) -> None
 @pytest.fixture
 def follower(path: str) -> Iterator[subprocess.Popen[str]]:
     """`tail -f` that has printed the one entry there was."""
-    command = [HOLDFAST, "--store", path, "tail", "-f", "--json", "-n", "1", "conversation/twin"]
+    command = [LIMPET, "--store", path, "tail", "-f", "--json", "-n", "1", "conversation/twin"]
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
     )
@@ -643,7 +643,7 @@ def test_following_prints_what_comes_and_ends_cleanly(
 ) -> None:
     """Ctrl-C is how following ends: exit code 0 and no traceback."""
     assert follower.stdout is not None
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         for number in (2, 3):
             store.conversation("twin").append({"role": "user", "content": str(number)})
             entry = json.loads(follower.stdout.readline())
@@ -657,7 +657,7 @@ def test_following_something_that_is_deleted_ends_with_3(
     path: str, follower: subprocess.Popen[str]
 ) -> None:
     """It would wait for ever otherwise."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("twin").delete()
     _, errors = follower.communicate(timeout=60)
     assert follower.returncode == 3
@@ -669,7 +669,7 @@ def test_following_something_that_begins_anew_prints_it_from_the_start(
 ) -> None:
     """Numbers that start again at 1 are new entries all the same."""
     assert follower.stdout is not None
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         chat = store.conversation("twin")
         follower.send_signal(signal.SIGSTOP)  # so that it looks only when both are done
         chat.delete()
@@ -679,14 +679,14 @@ def test_following_something_that_begins_anew_prints_it_from_the_start(
 
 
 def test_following_ends_quietly_when_its_reader_has_gone(path: str) -> None:
-    """`holdfast tail -f … | head -1` leaves neither a process nor a traceback."""
+    """`limpet tail -f … | head -1` leaves neither a process nor a traceback."""
     ours, theirs = os.pipe()
-    command = [HOLDFAST, "--store", path, "tail", "-f", "conversation/twin"]
+    command = [LIMPET, "--store", path, "tail", "-f", "conversation/twin"]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as child:
         os.close(theirs)
         os.read(ours, 1)
         os.close(ours)
-        with holdfast.open(path) as store:
+        with limpet.open(path) as store:
             store.conversation("twin").append({"role": "user", "content": "Anybody?"})
         _, errors = child.communicate(timeout=60)
     assert errors == ""
@@ -746,8 +746,8 @@ def test_doctor_notices_entries_that_are_missing(path: str) -> None:
     """A record that is gone leaves a gap in the numbers."""
     script = (
         "import apsw, sys; apsw.Connection(sys.argv[1]).execute("
-        '"DELETE FROM holdfast_records WHERE seq = 3 AND journal = '
-        "(SELECT journal FROM holdfast_journals WHERE id = 'report')\")"
+        '"DELETE FROM limpet_records WHERE seq = 3 AND journal = '
+        "(SELECT journal FROM limpet_journals WHERE id = 'report')\")"
     )
     subprocess.run([sys.executable, "-c", script, path], check=True)
     shown = run("--store", path, "doctor", code=1).stdout
@@ -759,7 +759,7 @@ def test_unreadable_record_sends_its_reader_to_the_doctor(path: str) -> None:
     damage(path, b'shipped on Monday"', b'shipped on Sunday"')
     result = run("--store", path, "show", "alice", code=1)
     assert result.stderr.startswith("Unreadable: ")
-    assert "holdfast doctor" in result.stderr
+    assert "limpet doctor" in result.stderr
 
 
 @pytest.mark.parametrize("content", [b"hello " * 2000, b"SQLite format 3\x00" + b"\xff" * 8000])
@@ -810,7 +810,7 @@ def test_password_in_a_url_is_not_repeated() -> None:
 @pytest.fixture
 def hostile(path: str) -> str:
     """A store whose texts would like to take over the terminal."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("evil").append({"role": HOSTILE, "content": HOSTILE, "name": HOSTILE})
         with store.task("evil-task", goal=HOSTILE, agent="agent") as task:
             task.plan(["x"])
@@ -876,7 +876,7 @@ def test_output_fits_a_narrow_terminal(path: str, command: list[str]) -> None:
 def test_ls_in_a_narrow_terminal_cuts_no_id_off() -> None:
     """An id is there to be copied."""
     long = "customer-" + "0123456789" * 10
-    with holdfast.open("long.db") as store:
+    with limpet.open("long.db") as store:
         store.conversation(long).append({"role": "user", "content": "Hi"})
         store.conversation("日本語" * 20).append({"role": "user", "content": "こんにちは" * 20})
     for columns in (40, 80):
@@ -898,7 +898,7 @@ def test_piped_output_is_plain_and_whole(path: str) -> None:
     long = "Patience. " * 12
     for command in (["ls"], ["show", "alice"], ["show", "report"], ["tail", "alice"], ["doctor"]):
         done = subprocess.run(
-            [HOLDFAST, "--store", path, *command], capture_output=True, text=True, check=True
+            [LIMPET, "--store", path, *command], capture_output=True, text=True, check=True
         )
         assert "\x1b" not in done.stdout
         assert all(line == line.rstrip() for line in done.stdout.splitlines())
@@ -915,7 +915,7 @@ def test_colours_can_be_turned_off(path: str) -> None:
 def test_terminal_without_unicode_gets_numbers_for_characters(path: str) -> None:
     """An old locale is no reason for a traceback."""
     done = subprocess.run(
-        [HOLDFAST, "--store", path, "show", "report"],
+        [LIMPET, "--store", path, "show", "report"],
         capture_output=True,
         check=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
@@ -925,7 +925,7 @@ def test_terminal_without_unicode_gets_numbers_for_characters(path: str) -> None
 
 def test_expired_lease_is_not_shown(path: str) -> None:
     """Only who holds it now is a holder."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         key = store.journal("task", "report").key
         store.backend.acquire(key, "somebody [mark]", 0.01)
         time.sleep(0.05)

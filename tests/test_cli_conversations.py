@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.cli.messages import parts
+import limpet
+from limpet.cli.messages import parts
 from tests.commands import run
 from tests.test_cli import data
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in, and nothing is left behind."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -29,7 +29,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def path(tmp_path: Path) -> str:
     """A store with three conversations."""
     url = str(tmp_path / "agents.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         store.conversation("alice", labels={"team": "red"}).append(
             {"role": "user", "content": "Where is my zebra?"},
             {"role": "assistant", "content": "In Berlin. " + "Patience. " * 50},
@@ -217,7 +217,7 @@ def test_one_export_can_have_another_id(path: str) -> None:
 def test_an_export_of_something_else_under_the_same_id_is_refused(path: str) -> None:
     """What is there is left alone."""
     run("--store", path, "export", "alice", "-o", "alice.jsonl")
-    with holdfast.open("other.db") as store:
+    with limpet.open("other.db") as store:
         store.conversation("alice").append({"role": "user", "content": "mine"})
     refused = run("--store", "other.db", "import", "alice.jsonl", code=1).stderr
     assert "There is a conversation 'alice' already" in refused

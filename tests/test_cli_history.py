@@ -1,4 +1,4 @@
-"""Tests of `holdfast history`, `holdfast diff`, and what doctor says of tasks that are large."""
+"""Tests of `limpet history`, `limpet diff`, and what doctor says of tasks that are large."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
+import limpet
 from tests.commands import run
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ HOSTILE = "a\x1b[31mb\u202ec\x9b2Jd"
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -29,7 +29,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def path(tmp_path: Path) -> str:
     """A store with a task, and a conversation of the same name."""
     url = str(tmp_path / "agents.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         store.conversation("report").append({"role": "user", "content": "Hello"})
         with store.task("report", "Summarise incidents", agent="agent-01") as task:
             task.plan(["fetch", "count"])
@@ -114,7 +114,7 @@ def test_reading_the_past_does_not_create_a_store(tmp_path: Path, command: list[
 
 def test_control_characters_never_reach_the_terminal(tmp_path: Path) -> None:
     """Stored text is other people's text."""
-    with holdfast.open("hostile.db") as store, store.task("t", "Go") as task:
+    with limpet.open("hostile.db") as store, store.task("t", "Go") as task:
         task.decide(HOSTILE, because=HOSTILE)
         task.step("x", lambda: f"{HOSTILE}\n{HOSTILE}")
         task.fail(HOSTILE)
@@ -128,7 +128,7 @@ def test_control_characters_never_reach_the_terminal(tmp_path: Path) -> None:
 
 def test_doctor_names_tasks_that_are_large(path: str) -> None:
     """That is no fault, and comes with advice; the largest come first."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         for name, size in (("big", 30), ("bigger", 50)):
             with store.task(name, "Grow") as task:
                 for number in range(size):
@@ -147,7 +147,7 @@ def test_doctor_names_tasks_that_are_large(path: str) -> None:
 
 def test_doctor_names_only_the_ten_largest(path: str) -> None:
     """And says that there are more."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         for number in range(12):
             with store.task(f"big-{number:02}", "Grow") as task:
                 for n in range(11):
@@ -159,6 +159,6 @@ def test_doctor_names_only_the_ten_largest(path: str) -> None:
 
 def test_a_large_result_does_not_make_a_task_large(path: str) -> None:
     """It is kept by reference, so resuming the task does not read it."""
-    with holdfast.open(path) as store, store.task("report") as task:
+    with limpet.open(path) as store, store.task("report") as task:
         task.step("crawl", lambda: "".join(f"{n:x}" for n in range(50_000)))
     assert "large tasks" not in run("--store", path, "doctor").stdout

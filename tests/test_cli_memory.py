@@ -1,4 +1,4 @@
-"""Tests of ``holdfast memory``: add, search, show, forget, stats, reindex."""
+"""Tests of ``limpet memory``: add, search, show, forget, stats, reindex."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-import holdfast
-from holdfast.cli import main
+import limpet
+from limpet.cli import main
 from tests.commands import run
 from tests.test_cli import HOSTILE, OBEYED, data, in_terminal
 
@@ -23,17 +23,17 @@ SCOPES = ("support", "sales")
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in, and nothing is left behind."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "agents.db"))
+    monkeypatch.setenv("LIMPET_URL", str(tmp_path / "agents.db"))
 
 
 @pytest.fixture(autouse=True)
 def _filled(_elsewhere: None) -> None:
     """Two tenants with two namespaces each, and something of its own in each."""
     for tenant in TENANTS:
-        with holdfast.open(tenant=tenant) as store:
+        with limpet.open(tenant=tenant) as store:
             for scope in SCOPES:
                 memory = store.memory(scope)
                 memory.remember(f"{tenant} {scope} likes tea", kind="preference", tags=["drink"])
@@ -56,7 +56,7 @@ def everything() -> dict[tuple[str, str], list[str]]:
     """All that is remembered."""
     found = {}
     for tenant in TENANTS:
-        with holdfast.open(tenant=tenant) as store:
+        with limpet.open(tenant=tenant) as store:
             for scope in SCOPES:
                 texts = [one.text for one in store.memory(scope).all()]
                 found[tenant, scope] = sorted(texts)
@@ -78,7 +78,7 @@ def test_what_was_added_is_found_and_by_nobody_else() -> None:
 
 def test_namespaces_are_listed_with_all_else() -> None:
     """`ls` shows whatever there is, of one tenant."""
-    with holdfast.open(tenant="acme") as store:
+    with limpet.open(tenant="acme") as store:
         store.conversation("support").append({"role": "user", "content": "hello"})
     rows = data("ls", "--tenant", "acme")
     found = [(row["kind"], row["id"], row["entries"]) for row in rows]
@@ -102,7 +102,7 @@ def test_the_same_added_again_is_kept_once() -> None:
 
 def test_each_line_of_standard_input_is_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notes that exist are taken in by one command, however many they are."""
-    monkeypatch.setattr("holdfast.cli.memory.AT_ONCE", 2)
+    monkeypatch.setattr("limpet.cli.memory.AT_ONCE", 2)
     result = CliRunner().invoke(
         main, ["memory", "add", "support", "-", "--tenant", "acme"], input="One\n\nTwo\nThree\n"
     )
@@ -170,7 +170,7 @@ def test_a_search_says_why() -> None:
 
 def test_a_namespace_is_shown_as_any_other_thing() -> None:
     """What `ls` lists, `show` knows: as memories, not as the entries that they are kept in."""
-    with holdfast.open(tenant="acme") as store:
+    with limpet.open(tenant="acme") as store:
         gone = store.memory("acme/support").remember("The desk is closed")
         store.memory("acme/support").remember("The desk opens at 8")
         store.memory("acme/support").forget(gone.id)  # what stays is written anew
@@ -188,7 +188,7 @@ def test_a_namespace_is_shown_as_any_other_thing() -> None:
 
 def test_one_memory_is_shown_with_its_history() -> None:
     """What was true before can be seen."""
-    with holdfast.open(tenant="acme") as store:
+    with limpet.open(tenant="acme") as store:
         memory = store.memory("support")
         old = memory.remember("The desk opens at 8", context="opening hours")
         new = memory.update(old.id, "The desk opens at 9", because="winter")
@@ -272,7 +272,7 @@ def test_a_namespace_that_is_not_there_is_not_found(command: str) -> None:
 
 def test_a_hostile_memory_cannot_play_with_the_terminal() -> None:
     """Stored text is other people's text."""
-    with holdfast.open(tenant="acme") as store:
+    with limpet.open(tenant="acme") as store:
         memory = store.memory("support")
         made = memory.remember(f"tea {HOSTILE.replace(chr(0), '')}")
     for args in (("search", "support", "tea"), ("show", "support"), ("show", "support", made.id)):

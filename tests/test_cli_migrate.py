@@ -1,4 +1,4 @@
-"""Tests of ``holdfast migrate``, and of the commands that show states."""
+"""Tests of ``limpet migrate``, and of the commands that show states."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast import migrations
+import limpet
+from limpet import migrations
 from tests.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 APP = """
-import holdfast
+import limpet
 
-ours = holdfast.Migrations()
+ours = limpet.Migrations()
 
 
 @ours.migration("Support", 1, 2)
@@ -35,7 +35,7 @@ def named(document):
     return {"tickets": {f"t{number}": number for number in document["tickets"]}}
 
 
-@holdfast.migration("case/*", 1, 2)
+@limpet.migration("case/*", 1, 2)
 def of_the_program(document):
     return [*document, "two"]
 """
@@ -45,7 +45,7 @@ def of_the_program(document):
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty directory, and without what was imported from it, or registered, afterwards."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(migrations.migrations, "_steps", {})
@@ -58,9 +58,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.fixture
-def store() -> Iterator[holdfast.Store]:
+def store() -> Iterator[limpet.Store]:
     """Some states of version 1, and one of version 2."""
-    with holdfast.open("holdfast.db") as opened:
+    with limpet.open("limpet.db") as opened:
         for number in (1, 2, 3):
             opened.state(f"support/{number}", type="Support").save({"ticket": number})
         opened.state("support/new", version=2, type="Support").save({"tickets": [4]})
@@ -83,7 +83,7 @@ MIGRATED = {
 }
 
 
-def test_all_states_of_a_store_are_brought_to_the_newest_version(store: holdfast.Store) -> None:
+def test_all_states_of_a_store_are_brought_to_the_newest_version(store: limpet.Store) -> None:
     """Each by its own way; and a second run finds nothing to do."""
     assert outcomes("app:ours") == MIGRATED
     state = store.state("support/2", version=3, type="Support")
@@ -94,7 +94,7 @@ def test_all_states_of_a_store_are_brought_to_the_newest_version(store: holdfast
     assert state.info().position == 2
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(store: holdfast.Store) -> None:
+def test_a_dry_run_says_the_same_and_writes_nothing(store: limpet.Store) -> None:
     """It runs the migrations, so that what would fail does."""
     assert outcomes("app:ours", "--dry-run") == MIGRATED
     assert [info.version for info in store.states()] == [1, 1, 1, 1, 1, 2]
@@ -103,7 +103,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(store: holdfast.Store) -> No
     assert "states: 4 would be migrated, 2 as they are.\nNothing was written.\n" in shown
 
 
-def test_functions_with_the_decorator_need_only_their_module(store: holdfast.Store) -> None:
+def test_functions_with_the_decorator_need_only_their_module(store: limpet.Store) -> None:
     """As the documentation shows it."""
     found = run("migrate", "app").stdout
     assert found == (
@@ -114,7 +114,7 @@ def test_functions_with_the_decorator_need_only_their_module(store: holdfast.Sto
     assert store.state("case/1", version=2).load() == ["one", "two"]
 
 
-def test_one_that_fails_is_named_and_the_others_go_on(store: holdfast.Store) -> None:
+def test_one_that_fails_is_named_and_the_others_go_on(store: limpet.Store) -> None:
     """With the step that failed; repaired, the same command does the rest."""
     store.state("support/2", type="Support").save({"tikcet": 2})
     found = run("migrate", "app:ours", code=1).stdout
@@ -126,7 +126,7 @@ def test_one_that_fails_is_named_and_the_others_go_on(store: holdfast.Store) -> 
     assert outcomes("app:ours")["support/2"] == ("migrated", 1, 3)
 
 
-def test_what_cannot_be_read_is_one_that_fails(store: holdfast.Store) -> None:
+def test_what_cannot_be_read_is_one_that_fails(store: limpet.Store) -> None:
     """It says so, and the others go on."""
     store.journal("state", "unheard").append(("of a newer release", {}))
     found = run("migrate", "app:ours", code=1).stdout
@@ -135,12 +135,12 @@ def test_what_cannot_be_read_is_one_that_fails(store: holdfast.Store) -> None:
 
 
 def test_what_somebody_else_has_migrated_meanwhile_is_as_it_should_be(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: limpet.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two may run it at once; one that an agent has saved meanwhile is left for the next run."""
-    load = holdfast.State.load
+    load = limpet.State.load
 
-    def meanwhile(state: holdfast.State) -> Any:
+    def meanwhile(state: limpet.State) -> Any:
         made = load(state)
         if state.id == "support/1":
             store.state(state.id, version=3).save(made)
@@ -149,7 +149,7 @@ def test_what_somebody_else_has_migrated_meanwhile_is_as_it_should_be(
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr(holdfast.State, "load", meanwhile)
+        patch.setattr(limpet.State, "load", meanwhile)
         found = outcomes("app:ours", code=1)
     assert found["support/1"] == ("current", 3, 3)
     assert found["support/2"] == ("failed", 1, None)
@@ -157,7 +157,7 @@ def test_what_somebody_else_has_migrated_meanwhile_is_as_it_should_be(
     assert [one.version for one in store.state("support/1").history()] == [1, 3]
 
 
-def test_only_some_of_them(store: holdfast.Store) -> None:
+def test_only_some_of_them(store: limpet.Store) -> None:
     """By the beginning of their ids, or by their type."""
     assert list(outcomes("app:ours", "--prefix", "support/n")) == ["support/new"]
     found = outcomes("app:ours", "--type", "Support", "--dry-run")
@@ -166,7 +166,7 @@ def test_only_some_of_them(store: holdfast.Store) -> None:
     assert store.state("support/1").info().version == 1
 
 
-def test_what_was_before_is_forgotten_when_it_is_confirmed(store: holdfast.Store) -> None:
+def test_what_was_before_is_forgotten_when_it_is_confirmed(store: limpet.Store) -> None:
     """Not before: until then everything can be taken back."""
     found = run("migrate", "app:ours", "--confirm", code=1).stdout
     assert "it is still at version 1: migrate it first" in found
@@ -201,17 +201,17 @@ def test_where_there_are_no_migrations_it_is_said(app: str, why: str) -> None:
 
 def test_nothing_is_created_by_it() -> None:
     """A wrong path is a mistake."""
-    assert "holdfast.db" in run("migrate", "app:ours", code=1).stderr
-    assert not Path("holdfast.db").exists()
+    assert "limpet.db" in run("migrate", "app:ours", code=1).stderr
+    assert not Path("limpet.db").exists()
 
 
 # -- what is in them -------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def saved() -> Iterator[holdfast.State]:
+def saved() -> Iterator[limpet.State]:
     """A state that was saved three times."""
-    with holdfast.open("holdfast.db") as opened:
+    with limpet.open("limpet.db") as opened:
         state = opened.state("agent", version=2, type="Agent")
         state.save({"log": "x" * 400, "said": ["one"]}, note="the first")
         state.save({"log": "x" * 400, "said": ["one", "two \x1b[31m"]})
@@ -235,21 +235,21 @@ def test_a_state_is_listed_and_shown() -> None:
 
 def rewritten(position: int, body: bytes | None) -> None:
     """Let the save at *position* be something else, or nothing."""
-    with closing(sqlite3.connect("holdfast.db")) as database, database:
+    with closing(sqlite3.connect("limpet.db")) as database, database:
         if body is None:
-            database.execute("DELETE FROM holdfast_records WHERE seq = ?", (position,))
+            database.execute("DELETE FROM limpet_records WHERE seq = ?", (position,))
         else:
-            database.execute("UPDATE holdfast_records SET body = ? WHERE seq = ?", (body, position))
+            database.execute("UPDATE limpet_records SET body = ? WHERE seq = ?", (body, position))
 
 
-def test_the_doctor_proves_every_save(saved: holdfast.State) -> None:
+def test_the_doctor_proves_every_save(saved: limpet.State) -> None:
     """By its digest: somebody may have written what can be read, and was not saved."""
     saved.save({"log": "x" * 400, "said": ["one", "two", "three"]})
     saved.save("another")
     saved.save("the last")
     assert run("doctor").stdout.endswith("All is well.\n")
     said = {"version": 2, "copy": 1, "total": 436, "digest": "0" * 32, "patch": {"put": 1}}
-    rewritten(2, holdfast.Codec().encode([("patched", said)]))
+    rewritten(2, limpet.Codec().encode([("patched", said)]))
     rewritten(4, None)
     found = json.loads(run("doctor", "--json", code=1).stdout)["unreadable"]
     assert [(one["journal"], one["seq"]) for one in found] == [
@@ -265,7 +265,7 @@ def test_the_doctor_proves_every_save(saved: holdfast.State) -> None:
 @pytest.mark.parametrize("lost", [2, 3])
 def test_the_doctor_says_what_a_repair_has_left(lost: int) -> None:
     """The file is well again; the newest save is not, until there is another."""
-    with holdfast.open("file:place") as store:
+    with limpet.open("file:place") as store:
         state = store.state("agent")
         for number in (1, 2, 3):
             state.save({"log": "x" * 400, "number": f"<{number}>"})
@@ -273,12 +273,12 @@ def test_the_doctor_says_what_a_repair_has_left(lost: int) -> None:
     path.write_bytes(path.read_bytes().replace(b"<%d>" % lost, b"[%d]" % lost))
     shown = run("--store", "file:place", "doctor", "--repair", code=1).stdout
     assert "state/agent at 3: The newest save goes back to entries that a repair took out" in shown
-    with holdfast.open("file:place") as store:
+    with limpet.open("file:place") as store:
         store.state("agent").restore(1)
     assert run("--store", "file:place", "doctor").stdout.endswith("All is well.\n")
 
 
-def test_the_saves_of_a_state_are_listed_and_compared(saved: holdfast.State) -> None:
+def test_the_saves_of_a_state_are_listed_and_compared(saved: limpet.State) -> None:
     """By the numbers that at() and restore() take."""
     first, second = run("history", "agent").stdout.splitlines()
     assert re.search(r"version 2, all of it, \d+ B: the first$", first)
@@ -288,7 +288,7 @@ def test_the_saves_of_a_state_are_listed_and_compared(saved: holdfast.State) -> 
     assert [one["position"] for one in found] == [1, 2]
     assert run("diff", "agent", "1").stdout == 'said\n  + [1] "two \\u001b[31m"\n'
     assert "There is no entry 7" in run("diff", "agent", "1", "7", code=2).stderr
-    with holdfast.open("holdfast.db") as store, store.task("agent", "A task of the same id"):
+    with limpet.open("limpet.db") as store, store.task("agent", "A task of the same id"):
         pass
     assert "created" in run("history", "agent").stdout
     assert run("history", "state/agent").stdout.splitlines() == [first, second]

@@ -1,4 +1,4 @@
-"""Tests of ``holdfast delete``, ``expire`` and ``sweep``, and of forgetting a whole namespace."""
+"""Tests of ``limpet delete``, ``expire`` and ``sweep``, and of forgetting a whole namespace."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-import holdfast
-from holdfast.cli import main
-from holdfast.ids import make_key
+import limpet
+from limpet.cli import main
+from limpet.ids import make_key
 from tests.commands import run
 from tests.processes import until
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdfast.Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[limpet.Store]:
     """What the commands are about: a conversation, a state and tasks, two of one id."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "agents.db"))
-    with holdfast.open() as opened:
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LIMPET_URL", str(tmp_path / "agents.db"))
+    with limpet.open() as opened:
         for name in ("alice", "twin", "order-1", "order-2"):
             opened.conversation(name).append({"role": "user", "content": "Hello"})
         opened.state("order-3").save({"a": 1})
@@ -43,7 +43,7 @@ def answering(answer: str, *args: str) -> Result:
     return CliRunner().invoke(main, args, input=answer)
 
 
-def names(store: holdfast.Store) -> list[str]:
+def names(store: limpet.Store) -> list[str]:
     """All that is there."""
     return sorted(
         f"{kind}/{head.key.id}"
@@ -52,7 +52,7 @@ def names(store: holdfast.Store) -> list[str]:
     )
 
 
-def test_nothing_goes_without_a_yes(store: holdfast.Store) -> None:
+def test_nothing_goes_without_a_yes(store: limpet.Store) -> None:
     """It says what would go, and asks; whoever is not there to answer has not said yes."""
     before = names(store)
     for answer in ("n\n", "\n", ""):
@@ -65,7 +65,7 @@ def test_nothing_goes_without_a_yes(store: holdfast.Store) -> None:
     assert names(store) == [name for name in before if name != "conversation/alice"]
 
 
-def test_what_goes_is_told_to_programs(store: holdfast.Store) -> None:
+def test_what_goes_is_told_to_programs(store: limpet.Store) -> None:
     """As `ls` tells it; what a task has kept apart goes with it."""
     found = json.loads(run("delete", "task/twin", "note/todo", "--yes", "--json").stdout)
     assert [(one["kind"], one["id"]) for one in found] == [("task", "twin"), ("note", "todo")]
@@ -75,7 +75,7 @@ def test_what_goes_is_told_to_programs(store: holdfast.Store) -> None:
     ]
 
 
-def test_all_or_nothing_goes(store: holdfast.Store) -> None:
+def test_all_or_nothing_goes(store: limpet.Store) -> None:
     """One id that is wrong, or may mean two things, and all stay."""
     before = names(store)
     run("delete", "alice", "nobody", "--yes", code=3)
@@ -84,7 +84,7 @@ def test_all_or_nothing_goes(store: holdfast.Store) -> None:
     assert names(store) == before
 
 
-def test_a_pattern_needs_a_yes_from_the_start(store: holdfast.Store) -> None:
+def test_a_pattern_needs_a_yes_from_the_start(store: limpet.Store) -> None:
     """Nobody reads a list of thousands before they say so."""
     before = names(store)
     assert "--yes" in answering("y\n", "delete", "order-*").stderr
@@ -95,20 +95,20 @@ def test_a_pattern_needs_a_yes_from_the_start(store: holdfast.Store) -> None:
     assert names(store) == [name for name in before if "order" not in name]
 
 
-def test_a_task_that_is_worked_on_stays(store: holdfast.Store) -> None:
+def test_a_task_that_is_worked_on_stays(store: limpet.Store) -> None:
     """Whoever works on it would only find out at its next write."""
     before = names(store)
     key = make_key(store.tenant, "task", "twin")
     lease = store.backend.acquire(key, "agent@elsewhere", 3600)
     said = run("delete", "alice", "task/twin", "--yes", code=1).stderr
     assert said.startswith("TaskHeld: task/twin is worked on by agent@elsewhere, until ")
-    assert "`holdfast cancel twin`" in said
+    assert "`limpet cancel twin`" in said
     assert names(store) == before
     store.backend.release(key, lease)
     run("delete", "alice", "task/twin", "--yes")
 
 
-def test_something_ends_by_itself_or_never(store: holdfast.Store) -> None:
+def test_something_ends_by_itself_or_never(store: limpet.Store) -> None:
     """The same as expire() in a program."""
     assert run("expire", "alice", "30d").stdout.startswith("conversation/alice expires at 2")
     (info,) = store.conversations(prefix="alice")
@@ -124,7 +124,7 @@ def test_something_ends_by_itself_or_never(store: holdfast.Store) -> None:
     run("expire", "alice", "0", code=2)
 
 
-def test_what_has_expired_is_swept(store: holdfast.Store) -> None:
+def test_what_has_expired_is_swept(store: limpet.Store) -> None:
     """Its room is free for others then."""
     assert run("sweep").stdout == "Nothing to do.\n"
     run("expire", "order-1", "0.001s")
@@ -132,7 +132,7 @@ def test_what_has_expired_is_swept(store: holdfast.Store) -> None:
     assert json.loads(run("sweep", "--json").stdout) == {"swept": 1}
 
 
-def test_a_whole_namespace_is_forgotten(store: holdfast.Store) -> None:
+def test_a_whole_namespace_is_forgotten(store: limpet.Store) -> None:
     """With every version of what it knew, and what has expired; after asking."""
     memory = store.memory("acme")
     first = memory.remember("Likes tea")
@@ -142,7 +142,7 @@ def test_a_whole_namespace_is_forgotten(store: holdfast.Store) -> None:
     assert memory.recall("tea")
     assert re.search(r"✓ search cache +\S+cache: 1 index of 1 store, ", run("doctor").stdout)
     said = run("delete", "memory/acme", "--yes", code=1).stderr
-    assert "`holdfast memory forget acme --all`" in said
+    assert "`limpet memory forget acme --all`" in said
     assert answering("n\n", "memory", "forget", "acme", "--all").exit_code == 1
     assert len(memory.all()) == 2
     run("memory", "forget", "acme", "--all", "--tag", "tea", code=2)

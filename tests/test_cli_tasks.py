@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.ids import make_key
-from holdfast.leases import holder_name
+import limpet
+from limpet.ids import make_key
+from limpet.leases import holder_name
 from tests.commands import run
 from tests.processes import in_a_process
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 APP = """
-import holdfast
+import limpet
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 other = {}
 
 
@@ -37,7 +37,7 @@ def report(task):
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty directory, and without the modules that were imported from it afterwards."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     known = set(sys.modules)
@@ -48,13 +48,13 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def shown(task_id: str) -> Any:
-    """What ``holdfast show`` gives to programs."""
+    """What ``limpet show`` gives to programs."""
     return json.loads(run("show", task_id, "--json").stdout)
 
 
 def types(task_id: str) -> list[str]:
     """The types of a task's entries."""
-    with holdfast.open() as store:
+    with limpet.open() as store:
         return [entry.type for entry in store.journal("task", task_id).read()]
 
 
@@ -66,7 +66,7 @@ def test_submit_creates_a_task_for_a_worker() -> None:
     given = '{"customer": "Ann"}'
     result = run("submit", "report", "r-1", "--goal", "Report", "--input", given)
     assert result.stdout == "r-1 is open, for a worker that runs 'report'.\n"
-    with holdfast.open() as store:
+    with limpet.open() as store:
         info = store.task("r-1").info()
         assert (info.kind, info.status) == ("report", "open")
         (created,) = store.journal("task", "r-1").read()
@@ -85,7 +85,7 @@ def test_submit_again_changes_nothing() -> None:
 def test_submit_knows_a_deadline() -> None:
     """As the library does."""
     run("submit", "report", "r-1", "--goal", "Report", "--deadline", "60")
-    with holdfast.open() as store:
+    with limpet.open() as store:
         (created,) = store.journal("task", "r-1").read()
     assert created.body["deadline"]
     run("submit", "report", "r-2", "--goal", "Report", "--deadline", "0", code=2)
@@ -102,7 +102,7 @@ def test_what_is_not_json_is_refused_with_advice(text: str) -> None:
     result = run("submit", "report", "r-1", "--goal", "Report", "--input", text, code=2)
     assert "is not JSON" in result.stderr
     assert f"write '{json.dumps(text)}'" in " ".join(result.stderr.split())
-    assert not Path("holdfast.db").exists()
+    assert not Path("limpet.db").exists()
 
 
 # -- what people say to tasks ----------------------------------------------------------------------
@@ -119,20 +119,20 @@ def waiting() -> None:
 @pytest.mark.parametrize(
     ("url", "tenant", "where"),
     [
-        ("holdfast.db", "default", ""),
+        ("limpet.db", "default", ""),
         ("my agents.db", "default", " --store 'sqlite:my agents.db'"),
-        ("holdfast.db", "acme", " --tenant acme"),
+        ("limpet.db", "acme", " --tenant acme"),
     ],
 )
 def test_the_command_that_an_error_names_can_be_pasted(url: str, tenant: str, where: str) -> None:
     """With the store and the tenant, where they are not those that it finds by itself."""
     with (
-        holdfast.open(url, tenant=tenant) as store,
-        pytest.raises(holdfast.TaskWaiting) as caught,
+        limpet.open(url, tenant=tenant) as store,
+        pytest.raises(limpet.TaskWaiting) as caught,
         store.task("r 1", goal="Report") as task,
     ):
         task.wait_for("approval")
-    command = f"holdfast signal 'r 1' approval{where}"
+    command = f"limpet signal 'r 1' approval{where}"
     assert f"`{command}`" in str(caught.value)
     assert run(*shlex.split(command)[1:]).stdout == "Sent 'approval' to r 1.\n"
 
@@ -142,7 +142,7 @@ def test_a_person_lets_a_task_go_on() -> None:
     """It says what it waits for, and by which command it goes on; the next worker does."""
     text = run("show", "r-1").stdout
     assert "task r-1 · waiting" in text
-    assert "it waits for a signal: holdfast signal r-1 approval\n" in text
+    assert "it waits for a signal: limpet signal r-1 approval\n" in text
     assert run("signal", "r-1", "approval", '{"by": "Ann"}').stdout == "Sent 'approval' to r-1.\n"
     run("work", "app", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["outcome"] == [7, {"by": "Ann"}]
@@ -167,7 +167,7 @@ def test_a_task_is_paused_and_resumed() -> None:
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     text = run("show", "r-1").stdout
     assert "task r-1 · paused" in text
-    assert "holdfast resume r-1" in text
+    assert "limpet resume r-1" in text
     assert run("resume", "r-1").stdout == "r-1 is open again.\n"
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["status"] == "done"
@@ -191,8 +191,8 @@ def test_a_task_is_cancelled() -> None:
 def test_commands_for_a_task_that_is_not_there_end_with_3(command: list[str]) -> None:
     """And create nothing: neither task nor store."""
     run(*command, code=1)
-    assert not Path("holdfast.db").exists()
-    with holdfast.open() as store:
+    assert not Path("limpet.db").exists()
+    with limpet.open() as store:
         assert "There is no task 'r-1'" in run(*command, code=3).stderr
         assert list(store.tasks()) == []
 
@@ -200,11 +200,11 @@ def test_commands_for_a_task_that_is_not_there_end_with_3(command: list[str]) ->
 @pytest.fixture
 def doubtful() -> None:
     """A task whose process died within a step that must not be done twice."""
-    with holdfast.open() as store:
+    with limpet.open() as store:
         store.submit("mail", "m 1", "Send a mail")
         with pytest.raises(KeyboardInterrupt), store.task("m 1") as task:
             task.step("send", _interrupted, in_doubt="ask")
-        with pytest.raises(holdfast.TaskWaiting), store.task("m 1") as task:
+        with pytest.raises(limpet.TaskWaiting), store.task("m 1") as task:
             task.step("send", _interrupted, in_doubt="ask")
 
 
@@ -216,10 +216,10 @@ def _interrupted() -> None:
 @pytest.mark.parametrize("how", ["done", "retry", "skip"])
 def test_a_person_says_what_became_of_a_step(how: str) -> None:
     """The task names the step, and the command."""
-    assert "holdfast resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
+    assert "limpet resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
     options = ["--result", '{"id": 17}', "--by", "Ann"] if how == "done" else []
     assert run("resolve", "m 1", "send", how, *options).stdout == f"Step 'send' of m 1: {how}.\n"
-    with holdfast.open() as store, store.task("m 1") as task:
+    with limpet.open() as store, store.task("m 1") as task:
         found = task.step("send", lambda: "sent again", in_doubt="ask")
         last = store.journal("task", "m 1").read()
     assert found == {"done": {"id": 17}, "retry": "sent again", "skip": None}[how]
@@ -237,7 +237,7 @@ def test_what_cannot_be_resolved_is_refused() -> None:
 
 def test_a_task_whose_process_is_dead_is_not_shown_as_held() -> None:
     """It is anybody's at once: the kernel knows, and so do people who look."""
-    with holdfast.open() as store:
+    with limpet.open() as store:
         with store.task("t", "Send a mail") as task:
             task.step("send", lambda: 1)
         dead = in_a_process(lambda: holder_name("agent-02"))[1]
@@ -256,7 +256,7 @@ def test_a_worker_says_what_it_does() -> None:
     run("submit", "report", "r-1", "--goal", "Secret", "--input", '"secret"')
     lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
     assert [line.partition("  ")[2] for line in lines] == [
-        "working on holdfast.db for tenant default: app:registry",
+        "working on limpet.db for tenant default: app:registry",
         "r-1: begins (report)",
         "r-1: waits (approval)",
         "ended",
@@ -289,8 +289,8 @@ def test_a_worker_runs_only_the_kinds_it_is_told() -> None:
         ("nowhere.at.all:registry", "There is no module 'nowhere.at.all' in "),
         ("app.py:registry", "nor installed. A module is named without its .py."),
         ("app:nothing", "The module app has no 'nothing'. It has: registry."),
-        ("empty", "The module empty has no 'registry'. It has no holdfast.Registry at all."),
-        ("app:other", "app:other is a dict, and a worker needs a holdfast.Registry."),
+        ("empty", "The module empty has no 'registry'. It has no limpet.Registry at all."),
+        ("app:other", "app:other is a dict, and a worker needs a limpet.Registry."),
         ("broken:registry", "ZeroDivisionError: division by zero"),
         ("hungry:registry", "No module named 'food'"),
         ("leaving:registry", "SystemExit: 3"),
@@ -306,7 +306,7 @@ def test_what_cannot_be_run_is_said_clearly(app: str, message: str) -> None:
     result = run("work", app, "--until-idle", code=1)
     assert message in result.stderr
     assert "importlib" not in result.stderr
-    assert not Path("holdfast.db").exists()
+    assert not Path("limpet.db").exists()
 
 
 def test_a_broken_module_is_shown_where_it_is_broken() -> None:

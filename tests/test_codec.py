@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, Json, computed_field
 
-from holdfast import Codec, NotStorable, TooLarge, Unreadable, WrongType
-from holdfast.codec import CHECK, HEADER, convert, fresh, plain
+from limpet import Codec, NotStorable, TooLarge, Unreadable, WrongType
+from limpet.codec import CHECK, HEADER, convert, fresh, plain
 
 json_values = st.recursive(
     st.none()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Conversation, Store, StoreReadOnly, WindowTooSmall, tokens
-from holdfast.testing.providers import check_anthropic, check_chat, check_responses
+import limpet
+from limpet import Conversation, Store, StoreReadOnly, WindowTooSmall, tokens
+from limpet.testing.providers import check_anthropic, check_chat, check_responses
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
 
@@ -50,7 +50,7 @@ def test_a_summary_stands_for_all_but_the_newest(place: Place, store: Store) -> 
     assert opening == system("s")
     assert newest == numbered(20)[15:]
     assert summary["role"] == "user"
-    assert summary["content"].startswith("[holdfast: a summary of the 15 messages")
+    assert summary["content"].startswith("[limpet: a summary of the 15 messages")
     assert summary["content"].endswith("\n> 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15")
     assert made is not None
     assert again.summaries() == [made]
@@ -177,7 +177,7 @@ def test_the_function_may_be_async() -> None:
         return contents(messages)
 
     async def main() -> None:
-        async with holdfast.open_async("memory:") as opened:
+        async with limpet.open_async("memory:") as opened:
             chat = opened.conversation("alice")
             await chat.append(*numbered(5))
             made = await chat.compact(summarise, keep_tokens=EACH + 3)
@@ -187,7 +187,7 @@ def test_the_function_may_be_async() -> None:
             assert found[1:] == numbered(5)[4:]
 
     asyncio.run(main())
-    with holdfast.open("memory:") as opened:
+    with limpet.open("memory:") as opened:
         opened.conversation("alice").append(*numbered(5))
         with pytest.raises(TypeError, match="is async, and this store is not"):
             opened.conversation("alice").compact(summarise, keep_tokens=1)
@@ -325,7 +325,7 @@ def test_old_tool_outputs_are_shortened_first(place: Place, store: Store) -> Non
     sizes = [len(m["content"]) for m in found if m["role"] == "tool"]
     assert sizes[-1] == 4_000
     assert all(200 < size < 300 for size in sizes[:-1])
-    assert found[2]["content"].startswith("y" * 200 + "… [holdfast: 3,800 of 4,000 characters")
+    assert found[2]["content"].startswith("y" * 200 + "… [limpet: 3,800 of 4,000 characters")
     assert [len(m["content"]) for m in chat.messages() if m["role"] == "tool"] == [4_000] * 5
     position = chat.info().position
     chat.compact("outputs", keep_tokens=1_500)
@@ -450,7 +450,7 @@ Two = tuple[Conversation, Conversation]
 def two(tmp_path: Path) -> Iterator[Two]:
     """One conversation, as two processes have it."""
     path = tmp_path / "chat.db"
-    with holdfast.open(path) as one, holdfast.open(path) as another:
+    with limpet.open(path) as one, limpet.open(path) as another:
         yield one.conversation("alice"), another.conversation("alice")
 
 
@@ -527,9 +527,9 @@ def test_a_summary_does_not_get_into_a_conversation_that_was_begun_anew(two: Two
 
 CHILD = """
 import itertools, sys
-import holdfast
+import limpet
 
-store = holdfast.open(sys.argv[1])
+store = limpet.open(sys.argv[1])
 chat = store.conversation("alice")
 for n in itertools.count(chat.length()):
     chat.append({"role": "user", "content": f"{n:040}"})
@@ -548,7 +548,7 @@ def test_a_crash_leaves_all_of_a_summary_or_nothing(tmp_path: Path) -> None:
             for _ in range(turns):
                 child.stdout.readline()
             child.kill()
-        with holdfast.open(path) as opened:
+        with limpet.open(path) as opened:
             check_accounted(opened.conversation("alice"))
             assert len(opened.conversation("alice").summaries()) >= turns // 10
 
@@ -575,7 +575,7 @@ PIECES = ["said", "said", "tools", "pop", "trim", "sum", "outputs"]
 )
 def test_any_history_can_be_compacted_and_sent(pieces: list[tuple[str, int]], most: int) -> None:
     """Nothing is lost, the window is valid and fits, and the summary accounts for the rest."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = store.conversation("alice")
         for number, (piece, size) in enumerate(pieces):
             if piece == "said":

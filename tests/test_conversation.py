@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Codec,
     Conflict,
     ConversationNotFound,
@@ -29,8 +29,8 @@ from holdfast import (
     WindowTooSmall,
     WrongType,
 )
-from holdfast.backends.base import Append, Appended, Head, Key
-from holdfast.conversation import CHUNK, COPIED, FORKING
+from limpet.backends.base import Append, Appended, Head, Key
+from limpet.conversation import CHUNK, COPIED, FORKING
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
 
@@ -558,7 +558,7 @@ def test_delete_removes_all_of_it(store: Store) -> None:
 
 def test_many_threads_lose_nothing(tmp_path: Any) -> None:
     """Sixteen writers on one conversation: all of it is there, once, and each one's in order."""
-    with holdfast.open(tmp_path / "chat.db") as store:
+    with limpet.open(tmp_path / "chat.db") as store:
         chat = store.conversation("alice")
 
         def write(writer: int) -> None:
@@ -643,7 +643,7 @@ def test_many_undone_beginnings_leave_a_short_mark(store: Store) -> None:
 
 def test_two_who_pop_get_different_messages(tmp_path: Any) -> None:
     """Each message is taken back once, by one of them."""
-    with holdfast.open(tmp_path / "chat.db") as store:
+    with limpet.open(tmp_path / "chat.db") as store:
         store.conversation("alice").append(*numbered(40))
         popped: list[Any] = []
 
@@ -771,7 +771,7 @@ def test_what_is_popped_just_now_is_not_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would stay in every window, though it was taken back; an append meanwhile does no harm."""
-    with holdfast.open(tmp_path / "a.db") as one, holdfast.open(tmp_path / "a.db") as two:
+    with limpet.open(tmp_path / "a.db") as one, limpet.open(tmp_path / "a.db") as two:
         chat, other = one.conversation("alice"), two.conversation("alice")
         chat.append(user("1"), user("2"))
         append = one.backend.append
@@ -833,7 +833,7 @@ CHANGES = ["append", "append", "append", "system", "pop", "pop", "replace", "cle
 def test_any_changes_leave_what_they_should(changes: list[tuple[str, int]]) -> None:
     """Read forwards, backwards, in part, and as a window: always the same conversation."""
     model = Model()
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = store.conversation("alice")
         for number, (change, count) in enumerate(changes):
             chat = changed(chat, model, change, count, f"fork-{number}")

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
-import holdfast
-from holdfast import copying
-from holdfast.backends.base import UNSET, Append, Appended, Backend, Key, Record
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.registry import connect
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.codec import Codec
-from holdfast.errors import InvalidURL, StoreCorrupt, StoreUnavailable, TooLarge
-from holdfast.testing.crash import Moment, Program, ack, crash, run, seeded, soak
+import limpet
+from limpet import copying
+from limpet.backends.base import UNSET, Append, Appended, Backend, Key, Record
+from limpet.backends.memory import MemoryBackend
+from limpet.backends.registry import connect
+from limpet.backends.sqlite import SqliteBackend
+from limpet.codec import Codec
+from limpet.errors import InvalidURL, StoreCorrupt, StoreUnavailable, TooLarge
+from limpet.testing.crash import Moment, Program, ack, crash, run, seeded, soak
 from tests import places
 from tests.commands import run as run_command
-from tests.test_cli import HOLDFAST, in_terminal, lines_of
+from tests.test_cli import LIMPET, in_terminal, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.copying import Copied
+    from limpet.copying import Copied
 
 ONE = Key("acme", "note", "one")
 TWO = Key("acme", "note", "two")
@@ -176,7 +176,7 @@ def test_agents_go_on_in_the_copy(
 ) -> None:
     """Conversations and tasks are what they were; the next append has the next number."""
     there = places.find(name, request)
-    with holdfast.open(tmp_path / "from.db") as old, holdfast.open(there.url) as new:
+    with limpet.open(tmp_path / "from.db") as old, limpet.open(there.url) as new:
         chat = old.conversation("alice", labels={"channel": "web"})
         chat.append({"role": "user", "content": "Hello"}, id="first")
         with old.task("report", goal="Count", agent="agent-01") as task:
@@ -323,7 +323,7 @@ def test_a_later_copy_catches_up(source: MemoryBackend, target: MemoryBackend) -
 
 def test_a_conversation_that_was_cleared_is_cleared_in_the_copy(target: MemoryBackend) -> None:
     """What was dropped in the source is dropped there, and the numbers go on."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = store.conversation("alice")
         for number in range(5):
             chat.append({"role": "user", "content": str(number)})
@@ -845,7 +845,7 @@ def test_a_store_is_not_copied_onto_itself(name: str, tmp_path: Path) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A SQLite store with journals of all sorts, in the directory where we are."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     with connect_all("from.db") as (backend,):
         fill(backend)
@@ -971,5 +971,5 @@ def test_an_error_half_way_says_how_to_go_on(path: str, monkeypatch: pytest.Monk
 
 def test_the_installed_command_copies(path: str) -> None:
     """As people run it."""
-    assert Path(HOLDFAST).exists()
+    assert Path(LIMPET).exists()
     assert "journals: 40 copied" in in_terminal("copy", path, "to.db")

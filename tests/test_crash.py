@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pytest
 
-import holdfast
-from holdfast.testing.crash import (
+import limpet
+from limpet.testing.crash import (
     Moment,
     Program,
     Talk,
@@ -70,7 +70,7 @@ def look(ledger: Talk | Work, rng: Random) -> None:
     path = Path(ledger.url.removeprefix("sqlite:"))
     if rng.random() < 0.5 and path.exists():
         path = copied(path)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         assert ledger.check(store) == 0, "acknowledged, and not there"
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
 
@@ -100,12 +100,12 @@ def some_moments(rng: Random, *, together: bool) -> list[Moment]:
 
 def finish(done: Work, rng: Random, way: Way) -> None:
     """Let fresh processes, which nobody kills, do what is left; then everything must be done."""
-    with holdfast.open(done.url) as store:
+    with limpet.open(done.url) as store:
         tasks = sorted(store.tasks(), key=lambda task: task.created_at)
     newest = {task.id.rpartition("-")[0]: int(task.id.rpartition("-")[2]) for task in tasks}
     done.learn(run(*(done.program(worker, upto=n, way=way) for worker, n in newest.items())))
     look(done, rng)
-    with holdfast.open(done.url) as store:
+    with limpet.open(done.url) as store:
         assert {task.status for task in store.tasks()} == {"done"}
 
 
@@ -238,9 +238,9 @@ def test_more_than_two_hundred_processes_are_killed() -> None:
 # -- the harness itself ----------------------------------------------------------------------------
 
 HASTY = """
-import sys, time, holdfast
-from holdfast.testing.crash import TALK, ack, turn
-chat = holdfast.open(sys.argv[1]).conversation(TALK)
+import sys, time, limpet
+from limpet.testing.crash import TALK, ack, turn
+chat = limpet.open(sys.argv[1]).conversation(TALK)
 for number in range(1, 21):
     ack(f"ann {number}")
     time.sleep(60 if number == 20 else 0)
@@ -252,14 +252,14 @@ def test_a_program_that_acknowledges_too_early_is_found_out(tmp_path: Path, said
     """A harness that cannot see a loss would prove nothing."""
     (tmp_path / "hasty.py").write_text(HASTY)
     said.learn(crash([Program(f"{tmp_path}/hasty.py", (said.url,))], [Moment(20, 0)]))
-    with holdfast.open(said.url) as store:
+    with limpet.open(said.url) as store:
         assert said.check(store) == 1
 
 
 def test_a_step_that_ran_after_it_was_done_is_found_out(tmp_path: Path, done: Work) -> None:
     """The same for work that is repeated."""
     done.learn(run(done.program("ann", upto=1)))
-    with holdfast.open(done.url) as store:
+    with limpet.open(done.url) as store:
         assert done.check(store) == 0
         with (tmp_path / "side").open("a") as lines:
             lines.write("run-2 ann-1:step-07\n")

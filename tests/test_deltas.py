@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import deltas
-from holdfast.deltas import BadPatch, NotPlain, Proof, apply, diff, digest, encode, is_patched
+from limpet import deltas
+from limpet.deltas import BadPatch, NotPlain, Proof, apply, diff, digest, encode, is_patched
 from tests.documents import documents, edited
 
 

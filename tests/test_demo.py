@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import holdfast
-from holdfast.cli import demo, main
-from holdfast.cli.demo_agent import ANSWER, CHAT, TASK
-from holdfast.cli.demo_story import Evidence, Finding, Story, judge
-from tests.test_cli import HOLDFAST, in_terminal, lines_of
+import limpet
+from limpet.cli import demo, main
+from limpet.cli.demo_agent import ANSWER, CHAT, TASK
+from limpet.cli.demo_story import Evidence, Finding, Story, judge
+from tests.test_cli import LIMPET, in_terminal, lines_of
 
 STEPS = ["one", "two", "three", "four"]
 
@@ -34,7 +34,7 @@ FOUND = [
 def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The directory of a demo that has run, and what it printed."""
     directory = tmp_path_factory.mktemp("demo") / "new"
-    command = [HOLDFAST, "demo", "--fast", "--dir", str(directory)]
+    command = [LIMPET, "demo", "--fast", "--dir", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return directory, done.stdout
@@ -80,7 +80,7 @@ def test_demo_counts_executions_outside_the_store(place: tuple[Path, str]) -> No
 
 def test_demo_leaves_a_store_in_which_the_kill_can_be_seen(place: tuple[Path, str]) -> None:
     """One creation, one resumption, six steps, and every tool call with its result."""
-    with holdfast.open(place[0] / "demo.db", create=False) as store:
+    with limpet.open(place[0] / "demo.db", create=False) as store:
         types = [entry.type for entry in store.journal("task", TASK).read()]
         messages = store.conversation(CHAT).messages()
     assert (types.count("created"), types.count("resumed"), types.count("step")) == (1, 1, 6)
@@ -144,7 +144,7 @@ def test_agent_does_not_outlive_the_demo(tmp_path: Path, how: signal.Signals, co
     """Ctrl-C cleans up; and if the demo itself is killed, its agent notices."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [HOLDFAST, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+        [LIMPET, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
     ) as child:
         assert child.stdout is not None
         started = next(line for line in child.stdout if line.startswith("run 1"))

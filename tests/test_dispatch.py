@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.dispatch._runs import Runs, Went
-from holdfast.registry import Registry
+import limpet
+from limpet.dispatch._runs import Runs, Went
+from limpet.registry import Registry
 from tests import engines
 from tests.dispatched import registry
 
@@ -37,17 +37,17 @@ def test_a_missing_engine_is_named_with_its_extra(engine: str, package: str) -> 
     """People are told what to install, and not that some module has no attribute."""
     said = ran(
         f"import sys; sys.modules[{package!r}] = None\n"
-        f"import holdfast\n"
-        f"try: import holdfast.dispatch.{engine}\n"
-        f"except holdfast.MissingExtra as error: print(error)"
+        f"import limpet\n"
+        f"try: import limpet.dispatch.{engine}\n"
+        f"except limpet.MissingExtra as error: print(error)"
     )
     assert f"needs the package {package}" in said
-    assert f"pip install '.[{engine}]' in Holdfast's source, or pip install {package}." in said
+    assert f"pip install '.[{engine}]' in Limpet's source, or pip install {package}." in said
 
 
 def test_no_engine_is_loaded_before_it_is_wanted() -> None:
     """A program without engines pays for none."""
-    said = ran("import holdfast.dispatch, sys; print(*sys.modules)")
+    said = ran("import limpet.dispatch, sys; print(*sys.modules)")
     assert {"temporalio", "celery", "ray"}.isdisjoint(said.split())
 
 
@@ -105,10 +105,10 @@ def test_tenants_share_a_connection_and_nothing_else(stage: Stage) -> None:
     """A worker for a thousand customers opens one store."""
     runs = Runs(registry, stage.url)
     stage.submit("tale")
-    with pytest.raises(holdfast.TaskNotFound):
+    with pytest.raises(limpet.TaskNotFound):
         runs.run("tale", "acme")
     assert runs.store("acme").backend is runs.store("default").backend
-    with pytest.raises(holdfast.InvalidId):
+    with pytest.raises(limpet.InvalidId):
         runs.store("")
 
 
@@ -117,7 +117,7 @@ def test_a_signal_for_a_child_starts_the_task_at_the_top(stage: Stage) -> None:
     family = Registry()
 
     @family.task("parent")
-    def parent(task: holdfast.Task) -> Any:
+    def parent(task: limpet.Task) -> Any:
         return task.child("child", lambda child: child.wait_for("word"), goal="Listen")
 
     runs = Runs(family, stage.url)
@@ -133,7 +133,7 @@ def test_async_functions_are_run_too(stage: Stage) -> None:
     modern = Registry()
 
     @modern.task("modern")
-    async def run(task: holdfast.AsyncTask) -> Any:
+    async def run(task: limpet.AsyncTask) -> Any:
         return await task.step("one", lambda: 1)
 
     stage.store.submit("modern", "new", "Be modern")
@@ -143,10 +143,10 @@ def test_async_functions_are_run_too(stage: Stage) -> None:
 
 def test_the_store_may_be_opened_by_a_function(stage: Stage) -> None:
     """For what a URL cannot say: a codec, a hook."""
-    opened: list[holdfast.Store] = []
+    opened: list[limpet.Store] = []
 
-    def open_store() -> holdfast.Store:
-        opened.append(holdfast.open(stage.url))
+    def open_store() -> limpet.Store:
+        opened.append(limpet.open(stage.url))
         return opened[-1]
 
     runs = Runs(registry, open_store)

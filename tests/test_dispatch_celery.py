@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast
-from holdfast.dispatch._runs import Runs, TaskFailed
-from holdfast.dispatch.celery import LONGEST, _run
+import limpet
+from limpet.dispatch._runs import Runs, TaskFailed
+from limpet.dispatch.celery import LONGEST, _run
 from tests import engines
 from tests.dispatched import celery_tasks, registry
 from tests.engines import EXAMPLES, Stage, Worker, run_example
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.dispatch.celery import Tasks
+    from limpet.dispatch.celery import Tasks
     from tests.servers import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -168,7 +168,7 @@ def test_the_example_does_what_it_says(redis_server: RedisServer, tmp_path: Path
     """People begin by copying it."""
     where = {
         "BROKER_URL": f"{redis_server.url()}/2",
-        "HOLDFAST_URL": f"sqlite:{tmp_path}/agents.db",
+        "LIMPET_URL": f"sqlite:{tmp_path}/agents.db",
         "OUTBOX": str(tmp_path / "outbox.txt"),
     }
     celery = [sys.executable, "-m", "celery", "--app", "celery_app", "--workdir", str(EXAMPLES)]
@@ -216,12 +216,12 @@ def test_an_eager_job_is_not_retried(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [holdfast.StoreUnavailable, holdfast.StoreBusy, holdfast.StoreFull]
+    "error", [limpet.StoreUnavailable, limpet.StoreBusy, limpet.StoreFull]
 )
-def test_a_store_that_is_away_is_tried_again(error: type[holdfast.StoreError]) -> None:
+def test_a_store_that_is_away_is_tried_again(error: type[limpet.StoreError]) -> None:
     """That is no fault of the task."""
 
-    def away() -> holdfast.Store:
+    def away() -> limpet.Store:
         raise error("not now")
 
     with pytest.raises(Retried):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import ray
 
-from holdfast.dispatch.ray import Tasks, Went
+from limpet.dispatch.ray import Tasks, Went
 from tests import engines
 from tests.dispatched import registry
 from tests.engines import Stage, run_example
@@ -29,7 +29,7 @@ stage = engines.stage
 def cluster() -> Iterator[str]:
     """The address of a cluster with two processors and little memory."""
     # Short: the names of sockets, which are in it, are.
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="holdfast-ray-") as place:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="limpet-ray-") as place:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(
@@ -148,7 +148,7 @@ def test_a_failed_task_holds_up_no_other_and_can_be_mended(stage: Stage, tasks: 
 
 def test_the_example_does_what_it_says(cluster: str, tmp_path: Path) -> None:
     """People begin by copying it; and a second run finds everything done."""
-    where = {"RAY_ADDRESS": cluster, "HOLDFAST_URL": f"sqlite:{tmp_path}/agents.db"}
+    where = {"RAY_ADDRESS": cluster, "LIMPET_URL": f"sqlite:{tmp_path}/agents.db"}
     expected = [
         "minutes: done: We met on Monday.",
         "letter: done: We ate it all.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from holdfast.dispatch import temporal
+from limpet.dispatch import temporal
 from tests import engines
 from tests.engines import EXAMPLES, Stage, TemporalServer, Worker, run_example
 from tests.processes import until
@@ -151,7 +151,7 @@ def test_a_task_in_two_workflows_runs_each_step_once(
 
     async def second(client: Client) -> str:
         other = await client.start_workflow(
-            "HoldfastTask", {"task_id": queue}, id="another", task_queue=queue, result_type=str
+            "LimpetTask", {"task_id": queue}, id="another", task_queue=queue, result_type=str
         )
         while await other.query("status") != "held":  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.05)
@@ -315,7 +315,7 @@ def test_the_example_does_what_it_says(server: TemporalServer, queue: str, tmp_p
     where = {
         "TEMPORAL_ADDRESS": server.place(),
         "TEMPORAL_QUEUE": queue,
-        "HOLDFAST_URL": f"sqlite:{tmp_path}/agents.db",
+        "LIMPET_URL": f"sqlite:{tmp_path}/agents.db",
     }
     command = [sys.executable, str(EXAMPLES / "temporal_app.py"), "worker"]
     with Worker(command, "working", tmp_path / "worker.log", **where):

@@ -1,4 +1,4 @@
-"""`holdfast doctor` on a directory of files, and what it does about damage when it is asked to."""
+"""`limpet doctor` on a directory of files, and what it does about damage when it is asked to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import limpet
 from tests.commands import run
 
 
@@ -17,7 +17,7 @@ from tests.commands import run
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -25,7 +25,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def root(tmp_path: Path) -> Path:
     """A store with two conversations of two tenants."""
     for tenant in ("default", "acme"):
-        with holdfast.open(f"file:{tmp_path}/state", tenant=tenant) as store:
+        with limpet.open(f"file:{tmp_path}/state", tenant=tenant) as store:
             for number in range(1, 7):
                 message = {"role": "user", "content": f"This is number {number}."}
                 store.conversation("alice").append(message)
@@ -55,7 +55,7 @@ def test_doctor_names_the_damaged_line_and_changes_nothing(root: Path) -> None:
     before = path.read_bytes()
     shown = run("--store", f"file:{root}", "doctor", code=1).stdout
     assert re.search(r"✗ damaged +.*alice.jsonl, line 4: it does not match its checksum", shown)
-    assert "holdfast doctor --repair" in shown
+    assert "limpet doctor --repair" in shown
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -87,7 +87,7 @@ def test_repair_sets_aside_what_is_damaged_and_keeps_the_rest(root: Path) -> Non
     assert re.search(r"✓ taken out +.*alice.jsonl: entry 3, by a repair", shown)
     assert re.search(r"✓ set aside +.*alice.jsonl.damaged-1", shown)
     assert shown.endswith("All is well.\n")
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         said = [message["content"] for message in store.conversation("alice").messages()]
     assert said == [f"This is number {number}." for number in (1, 2, 4, 5, 6)]
     again = run("--store", f"file:{root}", "doctor", "--repair").stdout
@@ -114,7 +114,7 @@ def test_repair_does_not_create_a_store(tmp_path: Path) -> None:
 
 def test_repair_is_refused_where_it_cannot_be_done(tmp_path: Path) -> None:
     """A SQLite file is not a text whose lines can be told apart."""
-    with holdfast.open(tmp_path / "agents.db") as store:
+    with limpet.open(tmp_path / "agents.db") as store:
         store.conversation("alice").append({"role": "user", "content": "Hello"})
     result = run("--store", "agents.db", "doctor", "--repair", code=1)
     assert "cannot be repaired in place" in result.stderr

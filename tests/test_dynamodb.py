@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.backends._dynamodb.layout import index_item, partition
-from holdfast.backends._dynamodb.table import Table
-from holdfast.backends.base import Appended, Key
-from holdfast.backends.dynamodb import DynamoBackend
-from holdfast.testing.conformance import BackendContract
-from holdfast.testing.machine import contract_machine
+import limpet
+from limpet.backends._dynamodb.layout import index_item, partition
+from limpet.backends._dynamodb.table import Table
+from limpet.backends.base import Appended, Key
+from limpet.backends.dynamodb import DynamoBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
 from tests import tables
 from tests.servers import shared
 from tests.tables import DAY, HELLO, KEY, append, bodies, fill, items, moments, small_items
@@ -25,7 +25,7 @@ from tests.tables import DAY, HELLO, KEY, append, bodies, fill, items, moments, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
     from tests.servers import Server
 
 url, store, other = tables.url, tables.store, tables.other
@@ -90,9 +90,9 @@ def test_a_large_append_that_is_refused_leaves_nothing(store: DynamoBackend, siz
     """Its body was written before, and is removed again."""
     append(store)
     before = items(store)
-    with pytest.raises(holdfast.Conflict):
+    with pytest.raises(limpet.Conflict):
         append(store, b"x" * size, expect=0)
-    with pytest.raises(holdfast.Fenced):
+    with pytest.raises(limpet.Fenced):
         append(store, b"x" * size, epoch=7)
     assert set(items(store)) == set(before)
     assert "pending" not in items(store)["head"]
@@ -111,7 +111,7 @@ def test_nothing_is_left_of_a_deleted_journal(store: DynamoBackend) -> None:
 
 def test_keys_of_unusual_parts_are_kept_apart(store: DynamoBackend) -> None:
     """Slashes and per cents in tenants, ids that look like something of ours."""
-    tenants = ["a/b", "a%2Fb", "a%252Fb", "a", "kinds", "holdfast"]
+    tenants = ["a/b", "a%2Fb", "a%252Fb", "a", "kinds", "limpet"]
     ids = ["head", "b/note/x", "a/b", "format", "x" * 512, "~", "!", "\U0010fffd"]
     keys = [Key(tenant, "note", id_) for tenant in tenants for id_ in ids]
     for number, key in enumerate(keys):
@@ -227,7 +227,7 @@ def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
     table = store._table
     chunks = [name for name in items(store) if "/r/" in name]
     table.write([{"DeleteRequest": {"Key": {"pk": {"S": partition(KEY)}, "sk": {"S": chunks[2]}}}}])
-    with pytest.raises(holdfast.StoreCorrupt, match=r"missing.*Nothing was changed.*Restore"):
+    with pytest.raises(limpet.StoreCorrupt, match=r"missing.*Nothing was changed.*Restore"):
         store.read(KEY)
     facts = {fact.name: fact for fact in store.facts(deep=True)}
     assert not facts["integrity"].ok
@@ -306,7 +306,7 @@ def test_ids_of_what_is_gone_are_passed_over_many_at_a_time(
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
     """Both go on, also with other threads at work while it forks."""
-    with holdfast.open(url) as store, ThreadPoolExecutor(2) as pool:
+    with limpet.open(url) as store, ThreadPoolExecutor(2) as pool:
         store.conversation("parent").append(HELLO)
         stop = threading.Event()
         writing = pool.submit(_write_until, store, stop)
@@ -320,7 +320,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
             assert store.conversation(f"child{number}").length() == 15
 
 
-def _write_until(store: holdfast.Store, stop: threading.Event) -> int:
+def _write_until(store: limpet.Store, stop: threading.Event) -> int:
     count = 0
     while not stop.is_set():
         store.conversation("thread").append(HELLO)
@@ -328,7 +328,7 @@ def _write_until(store: holdfast.Store, stop: threading.Event) -> int:
     return count
 
 
-def _fork(store: holdfast.Store, name: str) -> int:
+def _fork(store: limpet.Store, name: str) -> int:
     child = os.fork()
     if child:
         return child

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.backends._dynamodb import clock as server_clock
-from holdfast.backends._dynamodb.clock import ServerClock
+from limpet.backends._dynamodb import clock as server_clock
+from limpet.backends._dynamodb.clock import ServerClock
 
 SERVER = 1_800_000_000
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.backends._dynamodb import clock as server_clock
-from holdfast.backends._dynamodb import life as life_of
-from holdfast.backends._dynamodb import table as calls
-from holdfast.backends._dynamodb.layout import item_key, partition
-from holdfast.backends._dynamodb.life import Life
-from holdfast.backends.base import Append, Appended, Key, Origin
-from holdfast.backends.dynamodb import DynamoBackend
-from holdfast.testing.crash import seeded, soak
+import limpet
+from limpet.backends._dynamodb import clock as server_clock
+from limpet.backends._dynamodb import life as life_of
+from limpet.backends._dynamodb import table as calls
+from limpet.backends._dynamodb.layout import item_key, partition
+from limpet.backends._dynamodb.life import Life
+from limpet.backends.base import Append, Appended, Key, Origin
+from limpet.backends.dynamodb import DynamoBackend
+from limpet.testing.crash import seeded, soak
 from tests import tables
 from tests.processes import until
 from tests.servers import DynamoServer
@@ -192,13 +192,13 @@ def test_whoever_dies_while_giving_an_end_is_succeeded(
     fill(store, ttl=HOUR if ttl is None else None)
 
     def die(*_: object) -> None:
-        raise holdfast.StoreUnavailable("power cut")
+        raise limpet.StoreUnavailable("power cut")
 
     with monkeypatch.context() as patch:
         patch.setattr(Life, "_touch", die)
         try:
             change(store, ttl=ttl)
-        except holdfast.StoreUnavailable:
+        except limpet.StoreUnavailable:
             assert ttl is None  # that comes before the change itself
     assert moments(store)["head"] == math.inf
     assert len(other.read(KEY)) == 60
@@ -289,7 +289,7 @@ def _do_anything(backend: DynamoBackend, writer: int, draw: Random) -> dict[int,
             if kind == "i":
                 request["id"] = f"{writer}-{number}"
             if kind == "l":
-                with suppress(holdfast.LeaseHeld):  # another was faster
+                with suppress(limpet.LeaseHeld):  # another was faster
                     backend.release(KEY, backend.acquire(KEY, "me", 3 * DAY))
             written[append(backend, body, **request).seq] = body
     return written
@@ -406,7 +406,7 @@ def test_a_clients_clock_does_not_matter(store: DynamoBackend, off: DynamoBacken
     """One that is an hour off takes no lease that is valid, and sees nothing expire early."""
     append(store, ttl=60)
     lease = store.acquire(KEY, "me", 60)
-    with pytest.raises(holdfast.LeaseHeld):
+    with pytest.raises(limpet.LeaseHeld):
         off.acquire(KEY, "you", 60)
     append(off, ttl=60)
     assert abs(off.head(KEY).updated - lease.until + 60e6) < 2e6  # type: ignore[union-attr]
@@ -414,7 +414,7 @@ def test_a_clients_clock_does_not_matter(store: DynamoBackend, off: DynamoBacken
     assert len(off.read(KEY)) == len(store.read(KEY)) == 2
     rival = off.acquire(KEY, "you", 60)
     assert rival.epoch > lease.epoch
-    with pytest.raises(holdfast.LeaseHeld):
+    with pytest.raises(limpet.LeaseHeld):
         store.acquire(KEY, "me", 60)
     off.delete(KEY)
     assert store.acquire(KEY, "me", 60).epoch > rival.epoch

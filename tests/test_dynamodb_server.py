@@ -12,10 +12,10 @@ from urllib.parse import quote
 import boto3
 import pytest
 
-import holdfast
-from holdfast.backends._dynamodb.layout import partition
-from holdfast.backends.base import Appended
-from holdfast.backends.dynamodb import DynamoBackend
+import limpet
+from limpet.backends._dynamodb.layout import partition
+from limpet.backends.base import Appended
+from limpet.backends.dynamodb import DynamoBackend
 from tests import tables
 from tests.processes import free_port
 from tests.tables import HELLO, KEY, append, bodies, change, fill
@@ -100,7 +100,7 @@ def test_throttling_without_end_is_reported(behind: DynamoBackend, front: Front)
     append(behind)
     behind._table.timeout = 0.2
     front.fault("*", "ProvisionedThroughputExceededException", times=1_000)
-    with pytest.raises(holdfast.StoreUnavailable, match=r"more to do.*on-demand") as caught:
+    with pytest.raises(limpet.StoreUnavailable, match=r"more to do.*on-demand") as caught:
         append(behind)
     assert type(caught.value.__cause__).__name__ == "ProvisionedThroughputExceededException"
 
@@ -156,14 +156,14 @@ def test_an_append_whose_reply_was_lost_is_found_in_a_chunk(
 def test_a_missing_table_is_named_and_how_to_create_it(url: str) -> None:
     """Nothing is created unasked: a table costs money."""
     bare = url.replace("&create_table=true", "")
-    with pytest.raises(holdfast.StoreNotFound, match=r"no table place-.*create_table=true"):
-        holdfast.open(bare)
-    with pytest.raises(holdfast.StoreNotFound):
-        holdfast.open(url, create=False)
-    with pytest.raises(holdfast.StoreNotFound):
-        holdfast.open(url, readonly=True)
-    holdfast.open(url).close()
-    holdfast.open(bare).close()
+    with pytest.raises(limpet.StoreNotFound, match=r"no table place-.*create_table=true"):
+        limpet.open(bare)
+    with pytest.raises(limpet.StoreNotFound):
+        limpet.open(url, create=False)
+    with pytest.raises(limpet.StoreNotFound):
+        limpet.open(url, readonly=True)
+    limpet.open(url).close()
+    limpet.open(bare).close()
 
 
 def test_a_new_table_is_billed_by_request_and_removes_what_expired(store: DynamoBackend) -> None:
@@ -207,37 +207,37 @@ def table_of(url: str) -> str:
 def test_a_table_with_other_keys_is_not_a_store(client: Any, url: str, keys: tuple[str]) -> None:
     """It is left as it is."""
     make_table(client, table_of(url), *keys)
-    with pytest.raises(holdfast.NotAStore, match=r"not a Holdfast store.*pk and sk"):
-        holdfast.open(url)
+    with pytest.raises(limpet.NotAStore, match=r"not a Limpet store.*pk and sk"):
+        limpet.open(url)
 
 
 def test_a_table_with_others_items_is_not_a_store(client: Any, url: str) -> None:
     """Although its key is as ours."""
     make_table(client, table_of(url), "pk", "sk")
     client.put_item(TableName=table_of(url), Item={"pk": {"S": "a"}, "sk": {"S": "b"}})
-    with pytest.raises(holdfast.NotAStore, match=r"not Holdfast's.*table of its own"):
-        holdfast.open(url)
+    with pytest.raises(limpet.NotAStore, match=r"not Limpet's.*table of its own"):
+        limpet.open(url)
 
 
 def test_an_empty_table_becomes_a_store(client: Any, url: str) -> None:
     """One that was made by other means; and its items stay when they are swept by hand."""
     make_table(client, table_of(url), "pk", "sk")
-    with pytest.raises(holdfast.StoreNotFound, match="create=True"):
-        holdfast.open(url, create=False)
-    with holdfast.open(url) as store:
+    with pytest.raises(limpet.StoreNotFound, match="create=True"):
+        limpet.open(url, create=False)
+    with limpet.open(url) as store:
         store.conversation("alice").append(HELLO)
         facts = {fact.name: fact for fact in store.backend.facts()}
     assert not facts["removal"].ok
     assert "remove_after" in facts["removal"].advice
-    holdfast.open(url, create=False).close()
+    limpet.open(url, create=False).close()
 
 
 def test_a_store_of_a_newer_release_is_refused(store: DynamoBackend, url: str) -> None:
     """The message says which format, and what to do."""
-    item = {"pk": {"S": "holdfast"}, "sk": {"S": "format"}, "version": {"N": "99"}}
+    item = {"pk": {"S": "limpet"}, "sk": {"S": "format"}, "version": {"N": "99"}}
     store._table.put(item)
-    with pytest.raises(holdfast.SchemaTooNew, match=r"format 99.*reads up to 1(?s:.*)Upgrade"):
-        holdfast.open(url)
+    with pytest.raises(limpet.SchemaTooNew, match=r"format 99.*reads up to 1(?s:.*)Upgrade"):
+        limpet.open(url)
 
 
 def test_a_store_opened_for_reading_refuses_writes(store: DynamoBackend, url: str) -> None:
@@ -254,7 +254,7 @@ def test_a_store_opened_for_reading_refuses_writes(store: DynamoBackend, url: st
         lambda: reader.renew(KEY, lease, 60),
         lambda: reader.release(KEY, lease),
     ):
-        with pytest.raises(holdfast.StoreReadOnly, match="read-only"):
+        with pytest.raises(limpet.StoreReadOnly, match="read-only"):
             write()
     assert len(reader.read(KEY)) == 1
     reader.close()
@@ -269,14 +269,14 @@ def python(code: str, *args: str) -> subprocess.Popen[str]:
 def test_processes_that_start_at_once_create_one_store(url: str) -> None:
     """One creates the table, the others wait for it."""
     code = """
-        import sys, holdfast
-        with holdfast.open(sys.argv[1]) as store:
+        import sys, limpet
+        with limpet.open(sys.argv[1]) as store:
             store.conversation("all").append({"role": "user", "content": sys.argv[2]})
     """
     for child in [python(code, url, str(number)) for number in range(4)]:
         assert child.wait(60) == 0
         child.communicate()
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         said = [message["content"] for message in store.conversation("all").messages()]
     assert sorted(said) == [str(number) for number in range(4)]
 
@@ -285,11 +285,11 @@ def test_processes_that_start_at_once_create_one_store(url: str) -> None:
 def test_a_driver_that_is_not_installed_is_named(missing: str) -> None:
     """With the command that installs it."""
     code = f"""
-        import sys, holdfast
+        import sys, limpet
         sys.modules["{missing}"] = None
         try:
-            holdfast.open("dynamodb://agents?region=eu-west-1")
-        except holdfast.MissingExtra as error:
+            limpet.open("dynamodb://agents?region=eu-west-1")
+        except limpet.MissingExtra as error:
             print(error)
     """
     out, _ = python(code).communicate(timeout=60)
@@ -314,8 +314,8 @@ def test_what_aws_refuses_is_told_clearly(
 ) -> None:
     """When opening; with what it said, and what to look at. It is not tried again."""
     front.fault("GetItem", code)
-    with pytest.raises(holdfast.StoreError, match=says) as caught:
-        holdfast.open(dynamodb_server.through(url, front.server_port))
+    with pytest.raises(limpet.StoreError, match=says) as caught:
+        limpet.open(dynamodb_server.through(url, front.server_port))
     assert code in str(caught.value)
     assert front.asked == ["GetItem"]
 
@@ -326,7 +326,7 @@ def test_an_identity_that_may_not_write_has_a_read_only_store(
     """It says so at the first write."""
     append(behind)
     front.fault("UpdateItem", "AccessDeniedException")
-    with pytest.raises(holdfast.StoreReadOnly, match="does not let this identity"):
+    with pytest.raises(limpet.StoreReadOnly, match="does not let this identity"):
         append(behind)
     assert len(behind.read(KEY)) == 1
 
@@ -335,7 +335,7 @@ def test_more_labels_than_one_update_can_name_are_told(store: DynamoBackend) -> 
     """And what to do about it; a journal that begins may have them all."""
     many = {f"label{number}": "x" for number in range(300)}
     append(store, labels=many)
-    with pytest.raises(holdfast.TooLarge, match=r"labels.*about a hundred"):
+    with pytest.raises(limpet.TooLarge, match=r"labels.*about a hundred"):
         append(store, labels=many)
     for number in range(40):  # also when the tail is moved
         append(store, labels={f"label{number * 5 + more}": "y" for more in range(100)})
@@ -365,35 +365,35 @@ def nothing(aws_environment: None, monkeypatch: pytest.MonkeyPatch) -> pytest.Mo
 
 def test_missing_credentials_are_told(nothing: pytest.MonkeyPatch) -> None:
     """And where they can come from."""
-    with pytest.raises(holdfast.StoreError, match=r"No AWS credentials.*AWS_ACCESS_KEY_ID"):
-        holdfast.open("dynamodb://agents?region=eu-west-1")
+    with pytest.raises(limpet.StoreError, match=r"No AWS credentials.*AWS_ACCESS_KEY_ID"):
+        limpet.open("dynamodb://agents?region=eu-west-1")
 
 
 def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
     """And how to give it."""
-    with pytest.raises(holdfast.InvalidURL, match=r"No AWS region.*region=eu-west-1"):
-        holdfast.open("dynamodb://agents")
+    with pytest.raises(limpet.InvalidURL, match=r"No AWS region.*region=eu-west-1"):
+        limpet.open("dynamodb://agents")
 
 
 def test_a_missing_profile_is_told(aws_environment: None) -> None:
     """By its name."""
-    with pytest.raises(holdfast.InvalidURL, match=r"profile.*nobody"):
-        holdfast.open("dynamodb://agents?region=eu-west-1&profile=nobody")
+    with pytest.raises(limpet.InvalidURL, match=r"profile.*nobody"):
+        limpet.open("dynamodb://agents?region=eu-west-1&profile=nobody")
 
 
 def test_a_server_that_is_not_there_is_told(aws_environment: None) -> None:
     """With the address that was tried."""
     place = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(holdfast.StoreUnavailable, match=r"cannot be reached.*endpoint_url") as told:
-        holdfast.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
+    with pytest.raises(limpet.StoreUnavailable, match=r"cannot be reached.*endpoint_url") as told:
+        limpet.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
     assert place in str(told.value)
 
 
 @pytest.mark.parametrize("place", ["http://ann:s3cret@127.0.0.1:1", "http://ann:s3cret@[h"])
 def test_a_password_is_never_shown(aws_environment: None, place: str) -> None:
     """Not even one that nobody asks for."""
-    with pytest.raises(holdfast.HoldfastError, match=r"ann:\*\*\*@") as told:
-        holdfast.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
+    with pytest.raises(limpet.LimpetError, match=r"ann:\*\*\*@") as told:
+        limpet.open(f"dynamodb://agents?region=eu-west-1&endpoint_url={place}&timeout=0.1")
     assert "s3cret" not in str(told.value)
 
 
@@ -412,5 +412,5 @@ def test_a_password_is_never_shown(aws_environment: None, place: str) -> None:
 )
 def test_a_url_that_says_nothing_is_refused(aws_environment: None, url: str, says: str) -> None:
     """Before anything is asked."""
-    with pytest.raises(holdfast.InvalidURL, match=says):
-        holdfast.open(url)
+    with pytest.raises(limpet.InvalidURL, match=says):
+        limpet.open(url)

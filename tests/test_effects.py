@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     NotStorable,
     Retry,
     TaskNotOpen,
@@ -31,7 +31,7 @@ def test_an_effect_is_a_step_of_the_open_task(tmp_path: Path) -> None:
         sent.append(to)
         return f"{current_step().idempotency_key.partition(':')[0]}: sent to {to}"
 
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         with store.task("t", GOAL):
             assert [send("alice"), send(to="bob")] == ["t: sent to alice", "t: sent to bob"]
         with store.task("t"):
@@ -49,7 +49,7 @@ def test_a_call_is_the_same_however_its_arguments_are_passed() -> None:
     def send(to: str, text: str = "hello", *more: str, **options: str) -> None:
         sent(to, text)
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with store.task("t", GOAL):
             send("ann", "hi")
         with store.task("t") as task:
@@ -64,7 +64,7 @@ def test_a_call_is_the_same_however_its_arguments_are_passed() -> None:
 
 def test_a_function_that_does_not_tell_its_arguments_can_be_an_effect() -> None:
     """Some of those written in C do not."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         for _ in range(2):
             with store.task("t", GOAL) as task:
                 assert effect(in_doubt="retry")(max)(3, 4) == 4
@@ -75,7 +75,7 @@ def test_a_call_within_a_step_is_part_of_that_step() -> None:
     """The same call in another step is another call."""
     sent = Calls()
     send = effect(name="send")(sent)
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         for _ in range(2):
             with store.task("t", GOAL) as task:
                 for turn in ("one", "two"):
@@ -87,7 +87,7 @@ def test_the_same_call_after_an_error_is_the_same_call() -> None:
     """A model that tries again does not send twice what may have been sent."""
     sent = Calls(TimeoutError("no answer"))
     send = effect(name="send")(sent)
-    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+    with limpet.open("memory:") as store, store.task("t", GOAL) as task:
         with pytest.raises(TimeoutError):
             send("ann")
         with pytest.raises(TaskWaiting, match="no answer"):
@@ -101,7 +101,7 @@ def test_a_plain_effect_tried_in_vain_fails_an_async_task() -> None:
     once = effect(name="once", in_doubt="retry", retry=1)
 
     async def main() -> None:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             with pytest.raises(OSError, match="gone"):
                 async with store.task("t", GOAL):
                     once(Calls(OSError("gone")))()
@@ -115,7 +115,7 @@ def test_the_same_call_twice_in_one_run_happens_twice(tmp_path: Path) -> None:
     look = Calls("rain", "sun")
     look.__name__ = "look"  # type: ignore[attr-defined]
     looked = effect(look)
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         for _ in range(2):
             with store.task("t", GOAL):
                 assert [looked("Paris"), looked("Paris")] == ["rain", "sun"]
@@ -124,7 +124,7 @@ def test_the_same_call_twice_in_one_run_happens_twice(tmp_path: Path) -> None:
 
 def test_an_effect_in_doubt_asks_a_person_unless_it_can_be_verified(tmp_path: Path) -> None:
     """What must not happen twice is not run again by itself."""
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
 
         @effect
         def send(to: str) -> None:
@@ -160,7 +160,7 @@ def test_effects_await_where_they_are_awaited(tmp_path: Path) -> None:
         return page
 
     async def agent() -> list[Any]:
-        async with holdfast.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        async with limpet.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
             assert current_task() is task
             return [await fetch(1), save(1), await asyncio.to_thread(save, 2)]
 
@@ -176,7 +176,7 @@ def test_an_async_effect_can_be_part_of_a_sync_task(tmp_path: Path) -> None:
     async def fetch(page: int) -> int:
         return page
 
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
         assert asyncio.run(fetch(3)) == 3
         assert task.load() == task.results
         assert list(task.results.values()) == [3]
@@ -218,8 +218,8 @@ def test_arguments_that_cannot_be_stored_need_a_key(tmp_path: Path) -> None:
     def keyed(connection: object, to: str) -> str:
         return to
 
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
-        with pytest.raises(NotStorable, match=r"holdfast\.effect\(key="):
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        with pytest.raises(NotStorable, match=r"limpet\.effect\(key="):
             send(object(), "alice")
         assert keyed(object(), "alice") == "alice"
         assert list(task.results) == ["mail:alice"]
@@ -232,7 +232,7 @@ def test_tasks_within_tasks_each_have_their_own_effects(tmp_path: Path) -> None:
     def note() -> str:
         return str(current_task().id)
 
-    with holdfast.open(tmp_path / "db") as store, store.task("outer", GOAL):
+    with limpet.open(tmp_path / "db") as store, store.task("outer", GOAL):
         with store.task("inner", GOAL):
             assert note() == "inner"
         assert note() == "outer"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Conflict,
     ConversationNotFound,
     Decision,
@@ -27,8 +27,8 @@ from holdfast import (
     TaskHeld,
     TaskNotFound,
 )
-from holdfast.backends.base import Key
-from holdfast.testing.rivals import GOAL, TASK, Worker
+from limpet.backends.base import Key
+from limpet.testing.rivals import GOAL, TASK, Worker
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast import Retry, TaskWaiting
+import limpet
+from limpet import Retry, TaskWaiting
 from tests.dying import Killed, die
 from tests.processes import until
 
@@ -38,8 +38,8 @@ CONSOLE = [text for language, text in BLOCKS if language == "console"]
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory of one's own, and with nothing of the reader's setting."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LIMPET_URL", raising=False)
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def test_the_plan_loop_prints_what_it_shows() -> None:
 def test_the_plan_loop_may_be_killed_in_any_step(last: str) -> None:
     """What was recorded by then is not done again, and the end is the same."""
     killed_at("plan_loop.py", last, pace=0.2)
-    with holdfast.open("reports.db") as store:
+    with limpet.open("reports.db") as store:
         done = store.task("report-42").checkpoint().completed
     shown = said("plan_loop.py")
     left = [f"{name} …" for name in ("collect", "group", "write") if name not in done]
@@ -149,23 +149,23 @@ def test_what_must_not_happen_twice_does_not(step: str) -> None:
     said("effects.py", "--die-in", step)
     shown = said("effects.py")
     if step == "letter":
-        assert "holdfast resolve order-7 letter:Ann done" in shown
+        assert "limpet resolve order-7 letter:Ann done" in shown
         assert world()["letter"] == 1
         answer = ["--store", "orders.db", "resolve", "order-7", "letter:Ann", "done"]
-        subprocess.run([sys.executable, "-m", "holdfast.cli", *answer], check=True)
+        subprocess.run([sys.executable, "-m", "limpet.cli", *answer], check=True)
         shown = said("effects.py")
     assert shown.endswith("order-7 is settled\n")
     assert world() == ONCE + Counter({"fetch": 1} if step == "fetch" else {})
 
 
 def test_the_task_tells_what_it_asks() -> None:
-    """The command is in what `holdfast show` prints."""
+    """The command is in what `limpet show` prints."""
     said("effects.py", "--die-in", "letter")
     said("effects.py")
-    command = [sys.executable, "-m", "holdfast.cli", "--store", "orders.db", "show", "order-7"]
+    command = [sys.executable, "-m", "limpet.cli", "--store", "orders.db", "show", "order-7"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "? letter:Ann  in doubt (ask) since " in shown
-    assert "holdfast resolve order-7 letter:Ann done --store" in shown
+    assert "limpet resolve order-7 letter:Ann done --store" in shown
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_what_one_task_found_out_the_next_one_is_told() -> None:
     for _ in range(2):
         shown = said("remember.py", *send)
         assert re.sub(r"\d{4}-\d\d-\d\d", "2026-03-01", shown) == second
-    with holdfast.open("agents.db") as store:
+    with limpet.open("agents.db") as store:
         assert list(store.tasks()) == []
         assert store.memory("tasks").stats().kinds == {"outcome": 3, "decision": 1, "discovery": 1}
 
@@ -194,7 +194,7 @@ def begun_and_killed(url: str, home: Path) -> int:
     """Let machine a work on the task until some of its long step is stored; how many pages."""
     stored = 0
     home.mkdir()
-    with holdfast.open(url) as store, started("another_machine.py", pace=1, cwd=home) as process:
+    with limpet.open(url) as store, started("another_machine.py", pace=1, cwd=home) as process:
 
         def far_enough() -> bool:
             nonlocal stored
@@ -224,7 +224,7 @@ def test_a_task_on_dynamodb_is_picked_up_in_another_place(
 ) -> None:
     """Another process in another directory, which shares nothing but the URL."""
     url = dynamodb_server.place()
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("LIMPET_URL", url)
     stored = begun_and_killed(url, tmp_path / "a")
     (tmp_path / "b").mkdir()
     assert ended(said("another_machine.py", cwd=tmp_path / "b"), stored)
@@ -243,9 +243,9 @@ def test_a_task_on_dynamodb_is_picked_up_by_another_machine(
     ):
         pytest.skip("this system lets nobody have processes of their own")
     url = dynamodb_server.place()
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("LIMPET_URL", url)
     stored = begun_and_killed(url, tmp_path / "a")
-    impatient = "import holdfast; holdfast.open().task('survey').__enter__()"
+    impatient = "import limpet; limpet.open().task('survey').__enter__()"
     command = [*ELSEWHERE, sys.executable, "-c", impatient]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "TaskHeld" in refused.stderr
@@ -257,7 +257,7 @@ def test_without_a_url_the_example_says_what_to_do() -> None:
     with started("another_machine.py") as process:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (1, "")
-    assert "HOLDFAST_URL" in errors
+    assert "LIMPET_URL" in errors
 
 
 # -- the table of guarantees -----------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Mortal:
         if policy == "verify":
             self.options["verify"] = lambda _key: "done" if self.happened else None
 
-    def run(self, store: holdfast.Store, moment: str = "") -> str:
+    def run(self, store: limpet.Store, moment: str = "") -> str:
         """Open the task, and run the step; what becomes of it."""
         retry = Retry(attempts=2, wait=0.01, on=ConnectionRefusedError)
         try:
@@ -297,7 +297,7 @@ class Mortal:
             return "killed"
         return "left out" if result is None else str(result)
 
-    def _body(self, task: holdfast.Task, moment: str) -> str:
+    def _body(self, task: limpet.Task, moment: str) -> str:
         self.runs += 1
         if moment == "in the wait":
             raise ConnectionRefusedError
@@ -306,7 +306,7 @@ class Mortal:
             die(task)
         return "done"
 
-    def _watch(self, task: holdfast.Task, moment: str) -> None:
+    def _watch(self, task: limpet.Task, moment: str) -> None:
         """Die before or after a write, or where the task would sleep."""
         core: Any = task._core
         record = core._record
@@ -326,7 +326,7 @@ class Mortal:
 def test_what_happens_if_the_process_dies(moment: str, policy: str) -> None:
     """As the table says."""
     step = Mortal(policy)
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         step.run(store, moment)
         assert f"{step.run(store)} {step.runs}" == TABLE[moment][POLICIES.index(policy)]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast._faces import drive
+import limpet
+from limpet._faces import drive
 
 PAIRS = [
-    (holdfast.AsyncStore, holdfast.Store),
-    (holdfast.AsyncConversation, holdfast.Conversation),
-    (holdfast.AsyncTask, holdfast.Task),
-    (holdfast.AsyncStep, holdfast.Step),
-    (holdfast.AsyncJournal, holdfast.Journal),
+    (limpet.AsyncStore, limpet.Store),
+    (limpet.AsyncConversation, limpet.Conversation),
+    (limpet.AsyncTask, limpet.Task),
+    (limpet.AsyncStep, limpet.Step),
+    (limpet.AsyncJournal, limpet.Journal),
 ]
 
 # Of `AsyncJournal`, for nouns: records as they are stored, which no user has to do with.
@@ -44,7 +44,7 @@ def made(store: Any) -> list[Any]:
 
 def test_both_faces_show_the_same() -> None:
     """Nothing is missing on one side, and nothing is there on one side only."""
-    sync_store, async_store = holdfast.open("memory:"), holdfast.open_async("memory:")
+    sync_store, async_store = limpet.open("memory:"), limpet.open_async("memory:")
     for async_noun, noun in zip(made(async_store), made(sync_store), strict=True):
         ours = {name for name in dir(noun) if not name.startswith("_")}
         theirs = {name for name in dir(async_noun) if not name.startswith("_")} - FOR_NOUNS
@@ -56,7 +56,7 @@ def test_both_faces_show_the_same() -> None:
 
 def test_both_faces_of_a_planned_step_show_the_same() -> None:
     """As any other noun."""
-    with holdfast.open("memory:") as store, store.task("task", "goal") as task:
+    with limpet.open("memory:") as store, store.task("task", "goal") as task:
         task.plan(["fetch"])
         (step,), (async_step,) = task.remaining(), task._core.remaining()
         assert {n for n in dir(step) if n[0] != "_"} == {n for n in dir(async_step) if n[0] != "_"}
@@ -91,8 +91,8 @@ def test_properties_say_the_same() -> None:
 
 def test_every_public_thing_has_a_docstring() -> None:
     """What the signature cannot say."""
-    for name in holdfast.__all__:
-        thing = getattr(holdfast, name)
+    for name in limpet.__all__:
+        thing = getattr(limpet, name)
         assert inspect.getdoc(thing), name
         if inspect.isclass(thing) and thing in {kind for pair in PAIRS for kind in pair}:
             for method, value in public(thing).items():
@@ -103,7 +103,7 @@ def test_a_sync_store_works_within_an_event_loop(tmp_path: Path) -> None:
     """It blocks it, as any sync call does, and needs no loop of its own that could deadlock."""
 
     async def main() -> list[Any]:
-        with holdfast.open(tmp_path / "db") as store:
+        with limpet.open(tmp_path / "db") as store:
             store.conversation("alice").append({"role": "user", "content": "hello"})
             return store.conversation("alice").messages()
 
@@ -112,7 +112,7 @@ def test_a_sync_store_works_within_an_event_loop(tmp_path: Path) -> None:
 
 def test_an_async_store_may_be_opened_before_there_is_a_loop(tmp_path: Path) -> None:
     """At the top of a module, as people do."""
-    store = holdfast.open_async(tmp_path / "db")
+    store = limpet.open_async(tmp_path / "db")
 
     async def main() -> int:
         async with store:

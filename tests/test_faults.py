@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-import holdfast
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.testing.crash import TALK, Program, Talk, ack, run, turn, turns_of
-from holdfast.testing.faults import Faults
+import limpet
+from limpet.backends.sqlite import SqliteBackend
+from limpet.testing.crash import TALK, Program, Talk, ack, run, turn, turns_of
+from limpet.testing.faults import Faults
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def disk() -> Iterator[Faults]:
 
 
 @pytest.fixture
-def store(disk: Faults, tmp_path: Path) -> Iterator[holdfast.Store]:
+def store(disk: Faults, tmp_path: Path) -> Iterator[limpet.Store]:
     """A store on that disk, with a few turns in it and a log that is copied back often."""
-    with holdfast.open(tmp_path / "agents.db", vfs=disk.vfs) as store:
+    with limpet.open(tmp_path / "agents.db", vfs=disk.vfs) as store:
         backend(store)._database.writer().execute("PRAGMA wal_autocheckpoint = 20")
         for number in range(1, 4):
             say(store, number)
@@ -39,38 +39,38 @@ def store(disk: Faults, tmp_path: Path) -> Iterator[holdfast.Store]:
         disk.disarm()  # SQLite closes a store on a failing disk as well, but apsw would say so
 
 
-def backend(store: holdfast.Store | holdfast.AsyncStore) -> SqliteBackend:
+def backend(store: limpet.Store | limpet.AsyncStore) -> SqliteBackend:
     """The store's backend, to look inside."""
     assert isinstance(store.backend, SqliteBackend)
     return store.backend
 
 
-def say(store: holdfast.Store, number: int, writer: str = "ann", id: str | None = None) -> int:
+def say(store: limpet.Store, number: int, writer: str = "ann", id: str | None = None) -> int:
     """Append one turn."""
     return store.conversation(TALK).append(*turn(writer, number), id=id)
 
 
-def said(store: holdfast.Store, writer: str = "ann") -> int:
+def said(store: limpet.Store, writer: str = "ann") -> int:
     """How many turns are there, all of them whole and in order; and the file is in order too."""
     assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
     return turns_of(store)[writer]
 
 
-def say_until_it_fails(store: holdfast.Store) -> tuple[int, Exception]:
+def say_until_it_fails(store: limpet.Store) -> tuple[int, Exception]:
     """How many turns were acknowledged in all, and what ended that."""
     number = said(store)
     try:
         while number < 1000:
             say(store, number + 1)
             number += 1
-    except holdfast.HoldfastError as error:
+    except limpet.LimpetError as error:
         return number, error
     raise AssertionError("nothing failed")
 
 
-def reopened(store: holdfast.Store) -> holdfast.Store:
+def reopened(store: limpet.Store) -> limpet.Store:
     """The same file as another process sees it, through no faulty disk."""
-    return holdfast.open(backend(store).path)
+    return limpet.open(backend(store).path)
 
 
 # -- one writer ------------------------------------------------------------------------------------
@@ -78,12 +78,12 @@ def reopened(store: holdfast.Store) -> holdfast.Store:
 
 @pytest.mark.parametrize("after", [*range(12), 17, 23, 37, 64, 101, 222])
 def test_a_disk_that_fills_up_at_any_write_loses_nothing(
-    disk: Faults, store: holdfast.Store, after: int
+    disk: Faults, store: limpet.Store, after: int
 ) -> None:
     """The call raises, what was acknowledged stays, and with room again the same store goes on."""
     disk.arm(error="full", where="journal", after=after)
     acked, error = say_until_it_fails(store)
-    assert isinstance(error, holdfast.StoreFull)
+    assert isinstance(error, limpet.StoreFull)
     assert said(store) == acked
     disk.disarm()
     say(store, acked + 1)
@@ -93,12 +93,12 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 
 @pytest.mark.parametrize("after", [*range(12), 17, 37, 101])
 def test_a_write_that_fails_raises_store_unavailable_and_loses_nothing(
-    disk: Faults, store: holdfast.Store, after: int
+    disk: Faults, store: limpet.Store, after: int
 ) -> None:
     """An I/O error is not a full disk: waiting for room would not help."""
     disk.arm(error="ioerr", where="journal", after=after)
     acked, error = say_until_it_fails(store)
-    assert isinstance(error, holdfast.StoreUnavailable)
+    assert isinstance(error, limpet.StoreUnavailable)
     assert said(store) == acked
     disk.disarm()
     say(store, acked + 1)
@@ -108,14 +108,14 @@ def test_a_write_that_fails_raises_store_unavailable_and_loses_nothing(
 
 @pytest.mark.parametrize("after", range(8))
 def test_an_append_whose_sync_failed_can_be_repeated_under_its_id(
-    disk: Faults, store: holdfast.Store, after: int
+    disk: Faults, store: limpet.Store, after: int
 ) -> None:
     """Nobody knows whether it is there; with the same id it is there once."""
     no_checkpoints(store)
     disk.arm(error="ioerr", op="sync", where="journal", after=after)
     for number in range(4, 4 + after):
         say(store, number, id=f"{number}")
-    with pytest.raises(holdfast.StoreUnavailable):
+    with pytest.raises(limpet.StoreUnavailable):
         say(store, 4 + after, id=f"{4 + after}")
     disk.disarm()
     say(store, 4 + after, id=f"{4 + after}")
@@ -123,25 +123,25 @@ def test_an_append_whose_sync_failed_can_be_repeated_under_its_id(
 
 
 def test_an_error_of_the_disk_keeps_what_sqlite_said_as_its_cause(
-    disk: Faults, store: holdfast.Store
+    disk: Faults, store: limpet.Store
 ) -> None:
     """Whoever looks into it finds the driver's own words."""
     disk.arm(error="full", where="journal")
-    with pytest.raises(holdfast.StoreFull, match=r"no room left .* Free some space") as caught:
+    with pytest.raises(limpet.StoreFull, match=r"no room left .* Free some space") as caught:
         say(store, 4)
     assert "disk is full" in str(caught.value.__cause__)
 
 
-def test_reading_goes_on_while_the_disk_is_full(disk: Faults, store: holdfast.Store) -> None:
+def test_reading_goes_on_while_the_disk_is_full(disk: Faults, store: limpet.Store) -> None:
     """An agent that cannot write can still look up what it knew."""
     disk.arm(error="full")
-    with pytest.raises(holdfast.StoreFull):
+    with pytest.raises(limpet.StoreFull):
         say(store, 4)
     assert said(store) == 3
 
 
 def test_a_log_that_cannot_be_copied_into_the_database_loses_nothing(
-    disk: Faults, store: holdfast.Store
+    disk: Faults, store: limpet.Store
 ) -> None:
     """The log keeps what the database has no room for."""
     # apsw raises here what SQLite would pass over: the append stands although its call raises.
@@ -160,10 +160,10 @@ def test_a_new_store_on_a_full_disk_raises_and_can_be_created_later(
     """Whatever is left of the attempt is no hindrance."""
     for after in range(25):  # a new store takes a few writes more
         disk.arm(error="full", after=after)
-        with pytest.raises(holdfast.StoreFull):
-            holdfast.open(tmp_path / f"{after}.db", vfs=disk.vfs)
+        with pytest.raises(limpet.StoreFull):
+            limpet.open(tmp_path / f"{after}.db", vfs=disk.vfs)
         disk.disarm()
-        with holdfast.open(tmp_path / f"{after}.db", vfs=disk.vfs) as store:
+        with limpet.open(tmp_path / f"{after}.db", vfs=disk.vfs) as store:
             say(store, 1)
             assert said(store) == 1
 
@@ -173,11 +173,11 @@ def test_a_new_store_on_a_full_disk_raises_and_can_be_created_later(
 
 @pytest.mark.parametrize("after", range(0, 24, 3))
 def test_a_task_goes_on_when_there_is_room_again(
-    disk: Faults, store: holdfast.Store, after: int
+    disk: Faults, store: limpet.Store, after: int
 ) -> None:
     """The step that could not be stored runs again; those before it do not."""
     ran: list[str] = []
-    with pytest.raises(holdfast.StoreFull):
+    with pytest.raises(limpet.StoreFull):
         run_steps(store, ran, 100, lambda: disk.arm(error="full", where="journal", after=after))
     disk.disarm()
     # The lease could not be given back either, and runs to its end.
@@ -189,7 +189,7 @@ def test_a_task_goes_on_when_there_is_room_again(
 
 
 def run_steps(
-    store: holdfast.Store, ran: list[str], count: int, begun: Callable[[], object] = lambda: None
+    store: limpet.Store, ran: list[str], count: int, begun: Callable[[], object] = lambda: None
 ) -> None:
     """Run steps of a task, each of which notes in *ran* that it did."""
     with store.task("report", "Count", lease=0.5, wait=10) as task:
@@ -207,7 +207,7 @@ def names(count: int) -> list[str]:
 
 
 @contextmanager
-def gathered(store: holdfast.Store, calls: list[Callable[[], Any]]) -> Iterator[list[Future[Any]]]:
+def gathered(store: limpet.Store, calls: list[Callable[[], Any]]) -> Iterator[list[Future[Any]]]:
     """The calls, in threads of their own, gathered behind a commit that waits for this block."""
     database = backend(store)._database
     with ThreadPoolExecutor(len(calls)) as threads, database.writing:
@@ -225,7 +225,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def calls_by(store: holdfast.Store, writers: list[str]) -> list[Callable[[], Any]]:
+def calls_by(store: limpet.Store, writers: list[str]) -> list[Callable[[], Any]]:
     """One append by each writer."""
     return [partial(say, store, 1, writer) for writer in writers]
 
@@ -235,17 +235,17 @@ WRITERS = [f"writer-{number}" for number in range(20)]
 
 Fault: TypeAlias = tuple[Literal["full", "ioerr"], Literal["write", "sync"]]
 
-FAULTS: dict[Fault, type[holdfast.StoreError]] = {
-    ("full", "write"): holdfast.StoreFull,
-    ("ioerr", "write"): holdfast.StoreUnavailable,
-    ("ioerr", "sync"): holdfast.StoreUnavailable,
+FAULTS: dict[Fault, type[limpet.StoreError]] = {
+    ("full", "write"): limpet.StoreFull,
+    ("ioerr", "write"): limpet.StoreUnavailable,
+    ("ioerr", "sync"): limpet.StoreUnavailable,
 }
 
 
 @pytest.mark.parametrize("after", range(0, 60, 4))
 @pytest.mark.parametrize("fault", FAULTS, ids="-".join)
 def test_each_of_many_threads_is_told_the_truth_about_its_own_append(
-    disk: Faults, store: holdfast.Store, after: int, fault: Fault
+    disk: Faults, store: limpet.Store, after: int, fault: Fault
 ) -> None:
     """Those told that it is stored find it there; those told that it failed find nothing of it."""
     no_checkpoints(store)
@@ -259,12 +259,12 @@ def test_each_of_many_threads_is_told_the_truth_about_its_own_append(
 @pytest.mark.parametrize("after", range(0, 60, 4))
 @pytest.mark.parametrize("fault", FAULTS, ids="-".join)
 def test_each_of_many_asyncio_tasks_is_told_the_truth_about_its_own_append(
-    disk: Faults, store: holdfast.Store, after: int, fault: Fault
+    disk: Faults, store: limpet.Store, after: int, fault: Fault
 ) -> None:
     """The same for those who share a commit on an event loop."""
 
     async def say_all() -> list[int | BaseException]:
-        async with holdfast.open_async(backend(store).path, vfs=disk.vfs) as shared:
+        async with limpet.open_async(backend(store).path, vfs=disk.vfs) as shared:
             no_checkpoints(shared)
             chat = shared.conversation(TALK)
             disk.arm(error=fault[0], op=fault[1], where="journal", after=after)
@@ -279,7 +279,7 @@ def test_each_of_many_asyncio_tasks_is_told_the_truth_about_its_own_append(
 
 
 def check_answers(
-    store: holdfast.Store, errors: list[BaseException | None], kind: type[BaseException]
+    store: limpet.Store, errors: list[BaseException | None], kind: type[BaseException]
 ) -> None:
     """Each writer has one turn stored, or an error of its own; and the store goes on."""
     raised = [error for error in errors if error is not None]
@@ -291,13 +291,13 @@ def check_answers(
     assert said(store) == 4
 
 
-def no_checkpoints(store: holdfast.Store | holdfast.AsyncStore) -> None:
+def no_checkpoints(store: limpet.Store | limpet.AsyncStore) -> None:
     """A failing one is SQLite's own affair, but apsw would raise its error from the append."""
     backend(store)._database.writer().execute("PRAGMA wal_autocheckpoint = 0")
 
 
 def test_a_fault_that_passes_in_a_shared_commit_harms_nobody(
-    disk: Faults, store: holdfast.Store
+    disk: Faults, store: limpet.Store
 ) -> None:
     """A commit for many that failed is tried again for each, and nothing is there twice."""
     with gathered(store, calls_by(store, WRITERS)) as futures:
@@ -332,15 +332,15 @@ def test_a_really_full_disk_loses_nothing_and_goes_on_when_there_is_room(tiny: P
     """The kernel's own word for it: until it is full, while it is, and after."""
     ballast = tiny / "ballast"
     ballast.write_bytes(bytes(300_000))
-    with holdfast.open(tiny / "agents.db") as store:
+    with limpet.open(tiny / "agents.db") as store:
         acked, error = say_until_it_fails(store)
-        assert isinstance(error, holdfast.StoreFull)
+        assert isinstance(error, limpet.StoreFull)
         assert turns_of(store)["ann"] == acked
         assert acked > 10
         ballast.unlink()
         say(store, acked + 1)
         assert said(store) == acked + 1
-    with holdfast.open(tiny / "agents.db") as store:
+    with limpet.open(tiny / "agents.db") as store:
         assert said(store) == acked + 1
 
 
@@ -348,16 +348,16 @@ def test_a_store_on_a_really_full_disk_can_be_closed_and_opened_again(tiny: Path
     """A restart on a full disk loses nothing either, whether or not it gets to open the store."""
     ballast = tiny / "ballast"
     ballast.write_bytes(bytes(300_000))
-    with holdfast.open(tiny / "agents.db") as store:
+    with limpet.open(tiny / "agents.db") as store:
         acked, _ = say_until_it_fails(store)
     fill(tiny / "rest")
     try:
-        with holdfast.open(tiny / "agents.db") as store:
+        with limpet.open(tiny / "agents.db") as store:
             assert turns_of(store)["ann"] == acked
-    except holdfast.StoreError as error:
+    except limpet.StoreError as error:
         print("opening on a full disk:", repr(error))
     ballast.unlink()
-    with holdfast.open(tiny / "agents.db") as store:
+    with limpet.open(tiny / "agents.db") as store:
         assert said(store) == acked
 
 
@@ -375,14 +375,14 @@ def test_one_append_too_large_for_the_disk_does_not_fail_the_small_ones_beside_i
     tiny: Path,
 ) -> None:
     """In one commit: the large one is told that there is no room, the others are stored."""
-    with holdfast.open(tiny / "agents.db") as store:
+    with limpet.open(tiny / "agents.db") as store:
         say(store, 1)
         large = {"role": "user", "content": os.urandom(800_000).hex()}
         calls = [*calls_by(store, WRITERS), lambda: store.conversation("large").append(large)]
         with gathered(store, calls) as futures:
             pass
         assert [future.exception() for future in futures[:-1]] == [None] * len(WRITERS)
-        assert isinstance(futures[-1].exception(), holdfast.StoreFull)
+        assert isinstance(futures[-1].exception(), limpet.StoreFull)
         assert store.conversation("large").messages() == []
         assert said(store) == 1
 
@@ -394,18 +394,18 @@ def test_a_limit_on_the_size_of_files_loses_nothing(tmp_path: Path) -> None:
     assert outcome.acked.pop() == "StoreFull"
     talk.learn([outcome])
     assert talk.acked["ann"] > 10
-    with holdfast.open(talk.url) as store:
+    with limpet.open(talk.url) as store:
         assert talk.check(store) == 0
         assert said(store) in (talk.acked["ann"], talk.acked["ann"] + 1)
 
 
 def talk_under_a_limit(url: str, size: str) -> None:
     """A program for the test above."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
         try:
             for number in range(1, 100_000):
                 say(store, number)
                 ack(f"ann {number}")
-        except holdfast.StoreError as error:
+        except limpet.StoreError as error:
             ack(type(error).__name__)

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast import Fenced, LeaseHeld, TaskHeld
-from holdfast.testing.crash import seeded, soak
-from holdfast.testing.rivals import Worker
+from limpet import Fenced, LeaseHeld, TaskHeld
+from limpet.testing.crash import seeded, soak
+from limpet.testing.rivals import Worker
 from tests import places
 from tests.places import Where
 

@@ -23,20 +23,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.backends._file import disk, listing, writing
-from holdfast.backends._file.lines import body_of, is_whole, pack, read_line
-from holdfast.backends._file.names import name_of
-from holdfast.backends.base import Append, Key
-from holdfast.backends.file import FileBackend
-from holdfast.testing.conformance import BackendContract
-from holdfast.testing.machine import contract_machine
+import limpet
+from limpet.backends._file import disk, listing, writing
+from limpet.backends._file.lines import body_of, is_whole, pack, read_line
+from limpet.backends._file.names import name_of
+from limpet.backends.base import Append, Key
+from limpet.backends.file import FileBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
 
 HELLO = {"role": "user", "content": "hello"}
 KEY = Key("default", "note", "one")
@@ -107,7 +107,7 @@ def finish(child: subprocess.Popen[str]) -> str:
 
 def test_a_conversation_can_be_read_with_any_editor(root: Path) -> None:
     """One file, one line a turn, the words as they were said."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         chat = store.conversation("alice", labels={"team": "red"})
         chat.append({"role": "user", "content": "Grüße 😀"}, id="turn-1")
         chat.append({"role": "assistant", "content": "x" * 20_000}, HELLO)
@@ -123,7 +123,7 @@ def test_a_conversation_can_be_read_with_any_editor(root: Path) -> None:
 
 def test_the_last_line_tells_where_a_task_stands(root: Path) -> None:
     """`tail -n 1` is enough."""
-    with holdfast.open(f"file:{root}") as store, store.task("report", "Write it") as task:
+    with limpet.open(f"file:{root}") as store, store.task("report", "Write it") as task:
         task.step("fetch", int)
         path = root / "default" / "task" / "report.jsonl"
         assert lines(path)[-1]["status"] == "open"
@@ -135,7 +135,7 @@ def test_files_and_directories_are_their_owners_only(root: Path) -> None:
     """Whatever the umask is."""
     old = os.umask(0)
     try:
-        with holdfast.open(f"file:{root}/a/b") as store, store.task("t", "goal"):
+        with limpet.open(f"file:{root}/a/b") as store, store.task("t", "goal"):
             store.conversation("Ä").append(HELLO)
     finally:
         os.umask(old)
@@ -146,7 +146,7 @@ def test_files_and_directories_are_their_owners_only(root: Path) -> None:
 
 def test_what_changes_by_itself_is_kept_out_of_version_control(root: Path) -> None:
     """Locks and leases; a task that is held for long changes no file that people track."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         key = Key("default", "task", "t")
         add(store.backend, key=key)
         tracked = {path: path.read_bytes() for path in root.rglob("*") if _is_tracked(root, path)}
@@ -156,12 +156,12 @@ def test_what_changes_by_itself_is_kept_out_of_version_control(root: Path) -> No
         store.backend.release(key, lease)
         assert all(path.read_bytes() == content for path, content in tracked.items())
         assert {p for p in root.rglob("*") if _is_tracked(root, p)} == set(tracked)
-        assert len(list((root / ".holdfast" / "journals").rglob("*.lease"))) == 1
-    assert (root / ".holdfast" / ".gitignore").read_text() == "*\n"
+        assert len(list((root / ".limpet" / "journals").rglob("*.lease"))) == 1
+    assert (root / ".limpet" / ".gitignore").read_text() == "*\n"
 
 
 def _is_tracked(root: Path, path: Path) -> bool:
-    return path.is_file() and ".holdfast" not in path.relative_to(root).parts
+    return path.is_file() and ".limpet" not in path.relative_to(root).parts
 
 
 def test_compacting_leaves_the_lines_that_stay_as_they_were(
@@ -245,7 +245,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("id_", ["../../../x", "/etc/passwd", "..", ".holdfast", "CON", "nul.txt"])
+@pytest.mark.parametrize("id_", ["../../../x", "/etc/passwd", "..", ".limpet", "CON", "nul.txt"])
 def test_an_id_is_never_a_path(backend: FileBackend, root: Path, id_: str) -> None:
     """What is readable of it, and a hash; the true one is inside."""
     for key in (Key("default", "note", id_), Key(id_, "note", "x")):
@@ -270,7 +270,7 @@ def test_a_file_that_was_copied_or_renamed_is_refused(backend: FileBackend, root
         lambda: backend.head(two),
         lambda: add(backend, key=two),
     ):
-        with pytest.raises(holdfast.StoreCorrupt, match=r"two.jsonl is the journal of note 'one'"):
+        with pytest.raises(limpet.StoreCorrupt, match=r"two.jsonl is the journal of note 'one'"):
             call()
     assert backend.head(KEY) is not None
 
@@ -284,7 +284,7 @@ def test_a_store_can_be_named_in_several_ways(
 ) -> None:
     """Here, or anywhere; with or without the slash."""
     monkeypatch.chdir(root.parent)
-    with holdfast.open(url.format(root)) as store:
+    with limpet.open(url.format(root)) as store:
         store.conversation("a").append(HELLO)
     assert (root / "default" / "conversation" / "a.jsonl").exists()
 
@@ -292,8 +292,8 @@ def test_a_store_can_be_named_in_several_ways(
 @pytest.mark.parametrize("url", ["file:", "file://", "file://host/state", "file:x?color=red"])
 def test_a_url_that_names_no_directory_is_refused(url: str) -> None:
     """Before anything comes to be."""
-    with pytest.raises(holdfast.InvalidURL):
-        holdfast.open(url)
+    with pytest.raises(limpet.InvalidURL):
+        limpet.open(url)
 
 
 @pytest.mark.parametrize("make", [False, True])
@@ -304,7 +304,7 @@ def test_a_store_that_is_not_there_is_not_created_unasked(
     """Neither the directory, nor anything in it."""
     if make:
         root.mkdir()
-    with pytest.raises(holdfast.StoreNotFound, match="no store at"):
+    with pytest.raises(limpet.StoreNotFound, match="no store at"):
         FileBackend(str(root), **options)  # type: ignore[arg-type]
     assert list(root.parent.rglob("*")) == ([root] if make else [])
 
@@ -313,48 +313,48 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
     """The message says how to open it if it is a SQLite store."""
     path = tmp_path / "agents.db"
     path.write_bytes(b"")
-    with pytest.raises(holdfast.NotAStore, match=r"is a file.*sqlite:"):
-        holdfast.open(f"file:{path}")
-    with pytest.raises(holdfast.NotAStore, match=r"agents.db is not a directory"):
-        holdfast.open(f"file:{path}/state")
+    with pytest.raises(limpet.NotAStore, match=r"is a file.*sqlite:"):
+        limpet.open(f"file:{path}")
+    with pytest.raises(limpet.NotAStore, match=r"agents.db is not a directory"):
+        limpet.open(f"file:{path}/state")
 
 
-@pytest.mark.parametrize("marker", [None, "", "{}", "[]", '{"holdfast":"journal","format":1}'])
+@pytest.mark.parametrize("marker", [None, "", "{}", "[]", '{"limpet":"journal","format":1}'])
 def test_a_directory_with_other_things_in_it_is_left_as_it_is(
     tmp_path: Path, marker: str | None
 ) -> None:
     """A wrong name must not fill somebody's home with our files."""
     (tmp_path / "thesis.txt").write_text("Chapter 1")
     if marker is not None:
-        (tmp_path / "holdfast.json").write_text(marker)
+        (tmp_path / "limpet.json").write_text(marker)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(holdfast.NotAStore, match=r"no holdfast.json"):
-        holdfast.open(f"file:{tmp_path}")
+    with pytest.raises(limpet.NotAStore, match=r"no limpet.json"):
+        limpet.open(f"file:{tmp_path}")
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_an_empty_directory_under_version_control_becomes_a_store(root: Path) -> None:
     """Hidden files are not ours, and not in the way."""
     (root / ".git").mkdir(parents=True)
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         assert store.conversation("a").append(HELLO) == 1
 
 
 def test_a_store_cloned_without_its_private_directory_goes_on(root: Path) -> None:
     """As `git clone` and `git clean` leave it; also while it is open."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         store.conversation("a").append(HELLO)
-        shutil.rmtree(root / ".holdfast")
+        shutil.rmtree(root / ".limpet")
         assert store.conversation("a").append(HELLO) == 2
-        shutil.rmtree(root / ".holdfast")
-        with holdfast.open(f"file:{root}") as other:
+        shutil.rmtree(root / ".limpet")
+        with limpet.open(f"file:{root}") as other:
             assert other.conversation("a").append(HELLO) == 3
         assert store.conversation("a").append(HELLO) == 4
 
 
 def test_a_store_of_a_newer_release_is_refused(root: Path) -> None:
     """The directory as a whole, or one file in it."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         store.conversation("a").append(HELLO)
     path = root / "default" / "conversation" / "a.jsonl"
     newer = path.read_bytes().replace(b'"format":1', b'"format":9', 1)
@@ -363,25 +363,25 @@ def test_a_store_of_a_newer_release_is_refused(root: Path) -> None:
     assert is_whole(sealed)
     path.write_bytes(newer.replace(header, sealed))
     with (
-        holdfast.open(f"file:{root}") as store,
-        pytest.raises(holdfast.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"),
+        limpet.open(f"file:{root}") as store,
+        pytest.raises(limpet.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"),
     ):
         store.conversation("a").messages()
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         facts = [fact for fact in store.backend.facts(deep=True) if not fact.ok]
-        assert [(fact.name, fact.advice) for fact in facts] == [("newer", "Upgrade holdfast.")]
-    (root / "holdfast.json").write_text('{"holdfast":"store","format":9}')
-    with pytest.raises(holdfast.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"):
-        holdfast.open(f"file:{root}")
+        assert [(fact.name, fact.advice) for fact in facts] == [("newer", "Upgrade limpet.")]
+    (root / "limpet.json").write_text('{"limpet":"store","format":9}')
+    with pytest.raises(limpet.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"):
+        limpet.open(f"file:{root}")
 
 
 def test_a_store_opened_for_reading_changes_nothing(root: Path) -> None:
     """With readonly=True; not even a lock is made."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         store.conversation("a").append(HELLO)
-    shutil.rmtree(root / ".holdfast")
+    shutil.rmtree(root / ".limpet")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    with holdfast.open(f"file:{root}", readonly=True) as store:
+    with limpet.open(f"file:{root}", readonly=True) as store:
         assert store.conversation("a").length() == 1
         assert [chat.id for chat in store.conversations()] == ["a"]
         store.backend.facts(deep=True)
@@ -391,7 +391,7 @@ def test_a_store_opened_for_reading_changes_nothing(root: Path) -> None:
             lambda: store.backend.delete(KEY),
             store.sweep,
         ):
-            with pytest.raises(holdfast.StoreReadOnly, match="read-only"):
+            with pytest.raises(limpet.StoreReadOnly, match="read-only"):
                 write()
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
@@ -400,7 +400,7 @@ def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(root: Path) 
     """For a user who may not write: the root user may always, so this runs as nobody."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         store.conversation("a").append(HELLO)
     for path in [root, *root.rglob("*")]:
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
@@ -409,17 +409,17 @@ def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(root: Path) 
             directory.chmod(directory.stat().st_mode | 0o555)
     code = """
         import os, sys, logging
-        import urllib.parse, holdfast
+        import urllib.parse, limpet
         url = "file:" + sys.argv[1]
-        with holdfast.open(url, readonly=True) as store:
+        with limpet.open(url, readonly=True) as store:
             store.conversation("a").messages()  # all is imported while it can be
         os.setgid(65534); os.setuid(65534)
         for name in (url, url + "/../other"):
             try:
-                holdfast.open(name)
-            except holdfast.StoreReadOnly as error:
+                limpet.open(name)
+            except limpet.StoreReadOnly as error:
                 print("refused:", error)
-        with holdfast.open(url, readonly=True) as store:
+        with limpet.open(url, readonly=True) as store:
             print("read:", len(store.conversation("a").messages()))
     """
     out = finish(python(code, root))
@@ -432,7 +432,7 @@ def test_the_disk_says_what_is_wrong(backend: FileBackend, root: Path) -> None:
     """A store that has been removed while it was open."""
     add(backend)
     shutil.rmtree(root)
-    with pytest.raises(holdfast.StoreNotFound, match="no longer there"):
+    with pytest.raises(limpet.StoreNotFound, match="no longer there"):
         add(backend)
     assert not root.exists()
 
@@ -441,7 +441,7 @@ def test_the_disk_says_what_is_wrong(backend: FileBackend, root: Path) -> None:
 def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) -> None:
     """For ever: one directory for each release that changed what is stored."""
     root = shutil.copytree(release, tmp_path / "old")
-    with holdfast.open(f"file:{root}", tenant="acme") as store:
+    with limpet.open(f"file:{root}", tenant="acme") as store:
         chat = store.conversation("alice")
         assert chat.messages() == [
             {"role": "system", "content": "Be brief."},
@@ -610,8 +610,8 @@ def test_a_lease_is_known_however_much_is_set_before_the_first_record(
 def test_processes_share_a_directory_and_lose_nothing(root: Path) -> None:
     """Four of them, on one conversation and on their own, some with ids and some without."""
     code = """
-        import sys, holdfast
-        with holdfast.open("file:" + sys.argv[1]) as store:
+        import sys, limpet
+        with limpet.open("file:" + sys.argv[1]) as store:
             for number in range(60):
                 message = {"role": "user", "content": f"{sys.argv[2]}:{number}"}
                 id = f"{sys.argv[2]}-{number}" if sys.argv[2] < "p2" else None
@@ -620,7 +620,7 @@ def test_processes_share_a_directory_and_lose_nothing(root: Path) -> None:
     """
     for child in [python(code, root, f"p{number}") for number in range(4)]:
         finish(child)
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         said = [message["content"] for message in store.conversation("all").messages()]
         for name in ("p0", "p1", "p2", "p3"):
             own = [f"{name}:{number}" for number in range(60)]
@@ -666,12 +666,12 @@ def test_what_another_process_deletes_and_makes_again_is_seen(backend: FileBacke
 
 def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
     """Writers do, as long as they were told to."""
-    with holdfast.open(f"file:{root}", timeout=0.05) as store:
+    with limpet.open(f"file:{root}", timeout=0.05) as store:
         store.conversation("a").append(HELLO)
         code = """
-            import sys, time, holdfast
-            from holdfast.backends.base import Key
-            with holdfast.open("file:" + sys.argv[1]) as store:
+            import sys, time, limpet
+            from limpet.backends.base import Key
+            with limpet.open("file:" + sys.argv[1]) as store:
                 place = store.backend._place(Key("default", "conversation", "a"))
                 def hold():
                     print("held", flush=True)
@@ -684,7 +684,7 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
             assert child.stdout.readline() == "held\n"
             assert store.conversation("a").length() == 1
             assert [chat.id for chat in store.conversations()] == ["a"]
-            with pytest.raises(holdfast.StoreBusy, match="held the write lock"):
+            with pytest.raises(limpet.StoreBusy, match="held the write lock"):
                 store.conversation("a").append(HELLO)
         finally:
             child.kill()
@@ -695,7 +695,7 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_a_store_of_its_own(root: Path) -> None:
     """Both go on writing the same conversation, with other threads at work while it forks."""
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         stop = threading.Event()
         thread = threading.Thread(target=_write_until, args=(store, stop))
         thread.start()
@@ -712,12 +712,12 @@ def test_a_forked_child_has_a_store_of_its_own(root: Path) -> None:
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
 
 
-def _write_until(store: holdfast.Store, stop: threading.Event) -> None:
+def _write_until(store: limpet.Store, stop: threading.Event) -> None:
     while not stop.is_set():
         store.conversation("all").append(HELLO)
 
 
-def _fork(store: holdfast.Store, name: str) -> int:
+def _fork(store: limpet.Store, name: str) -> int:
     child = os.fork()
     if child:
         return child
@@ -786,7 +786,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     before = path.read_bytes()
     sabotage.fail("write_all", code, partly=partly)
     for key in (KEY, KEY._replace(id="new")):
-        with pytest.raises(holdfast.StoreFull, match=r"no room left .* Free some space"):
+        with pytest.raises(limpet.StoreFull, match=r"no room left .* Free some space"):
             add(backend, b"y" * 500, key)
     assert path.read_bytes() == before
     assert backend.head(KEY._replace(id="new")) is None
@@ -800,15 +800,15 @@ def test_a_full_disk_leaves_nothing_half_written(
 def test_a_disk_that_is_really_full_loses_nothing(root: Path) -> None:
     """The system's own limit on the size of a file, in a process of its own."""
     code = """
-        import resource, sys, holdfast
-        with holdfast.open("file:" + sys.argv[1]) as store:
+        import resource, sys, limpet
+        with limpet.open("file:" + sys.argv[1]) as store:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 100_000))
             count = 0
             try:
                 while True:
                     store.conversation("a").append({"role": "user", "content": "x" * 700})
                     count += 1
-            except holdfast.StoreFull:
+            except limpet.StoreFull:
                 print(count)
             assert store.conversation("a").length() == count
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -816,7 +816,7 @@ def test_a_disk_that_is_really_full_loses_nothing(root: Path) -> None:
             assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
     """
     count = int(finish(python(code, root)))
-    with holdfast.open(f"file:{root}") as store:
+    with limpet.open(f"file:{root}") as store:
         assert store.conversation("a").length() == count + 1 > 10
 
 
@@ -829,7 +829,7 @@ def test_after_a_failed_sync_the_journal_is_written_anew_before_it_goes_on(
     file = path.stat().st_ino
     sabotage.fail("sync", errno.EIO)
     for _ in range(3):
-        with pytest.raises(holdfast.StoreUnavailable, match="failed"):
+        with pytest.raises(limpet.StoreUnavailable, match="failed"):
             add(backend, b"in doubt", id="d")
     assert [record.body for record in backend.read(KEY)] == [b"acknowledged"]
     sabotage.heal()
@@ -845,9 +845,9 @@ def test_a_new_journal_whose_name_could_not_be_synced_is_asked_for_again(
 ) -> None:
     """Under its id it is there once, whatever became of it."""
     sabotage.fail("sync_directory", errno.EIO)
-    with pytest.raises(holdfast.StoreUnavailable):
+    with pytest.raises(limpet.StoreUnavailable):
         add(backend, id="d")
-    with pytest.raises(holdfast.StoreUnavailable):
+    with pytest.raises(limpet.StoreUnavailable):
         add(backend, id="d")
     sabotage.heal()
     add(backend, id="d")
@@ -865,7 +865,7 @@ def test_a_compaction_or_deletion_that_fails_loses_nothing(
     sabotage.fail(name, errno.EIO, after=after)
     try:
         backend.compact(KEY, 3)
-    except holdfast.StoreUnavailable:
+    except limpet.StoreUnavailable:
         assert [record.seq for record in backend.read(KEY)][-3:] == [3, 4, 5]
     sabotage.heal()
     assert add(backend) == 6
@@ -894,7 +894,7 @@ def test_a_sweep_clears_away_what_a_killed_compaction_has_left(
 ) -> None:
     """It may be as large as the journal."""
     add(backend)
-    spare = root / ".holdfast" / "journals" / "default" / "note" / "one.new"
+    spare = root / ".limpet" / "journals" / "default" / "note" / "one.new"
     spare.write_bytes(b"half of it")
     assert backend.sweep() == 0
     assert not spare.exists()
@@ -959,15 +959,15 @@ def test_a_repeated_append_is_durable_before_it_is_acknowledged(
 
 def test_durability_can_be_given_up_and_is_then_reported(root: Path, synced: list[str]) -> None:
     """For tests, or what can be had again."""
-    with holdfast.open(f"file:{root}?durability=normal") as store:
+    with limpet.open(f"file:{root}?durability=normal") as store:
         store.conversation("a").append(HELLO)
         synced.clear()
         store.conversation("a").append(HELLO)
         assert synced == []
         facts = {fact.name: fact for fact in store.backend.facts()}
         assert not facts["durability"].ok
-    with pytest.raises(holdfast.InvalidURL, match="durability"):
-        holdfast.open(f"file:{root}?durability=some")
+    with pytest.raises(limpet.InvalidURL, match="durability"):
+        limpet.open(f"file:{root}?durability=some")
 
 
 # -- what is dropped -------------------------------------------------------------------------------
@@ -985,7 +985,7 @@ def test_an_unfinished_last_line_is_dropped_with_a_note(
     assert [record.seq for record in backend.read(KEY)] == [1]
     facts = [fact for fact in backend.facts(deep=True) if fact.name == "unfinished"]
     assert [(fact.ok, "line 3: 40 bytes" in fact.value) for fact in facts] == [(True, True)]
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "limpet"):
         assert add(backend) == 2
     assert "one.jsonl: the last line was not finished" in caplog.text
     assert "40 bytes" in caplog.text

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pytest
 
-import holdfast
-from holdfast.testing.crash import (
+import limpet
+from limpet.testing.crash import (
     Moment,
     Program,
     Talk,
@@ -70,19 +70,19 @@ def look(ledger: Talk | Work, rng: Random) -> None:
         copy = path.parent / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         path = shutil.copytree(path, copy)
-    with holdfast.open(f"file:{path}") as store:
+    with limpet.open(f"file:{path}") as store:
         assert ledger.check(store) == 0, "acknowledged, and not there"
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
 
 
 def finish(done: Work, rng: Random, way: Way) -> None:
     """Let fresh processes, which nobody kills, do what is left; then everything must be done."""
-    with holdfast.open(done.url) as store:
+    with limpet.open(done.url) as store:
         tasks = sorted(store.tasks(), key=lambda task: task.created_at)
     newest = {task.id.rpartition("-")[0]: int(task.id.rpartition("-")[2]) for task in tasks}
     done.learn(run(*(done.program(worker, upto=n, way=way) for worker, n in newest.items())))
     look(done, rng)
-    with holdfast.open(done.url) as store:
+    with limpet.open(done.url) as store:
         assert {task.status for task in store.tasks()} == {"done"}
 
 

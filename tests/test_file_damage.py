@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast
-from holdfast.backends._file import disk
-from holdfast.backends._file.names import name_of
-from holdfast.backends.base import Append, Head, Key, Record
-from holdfast.backends.file import FileBackend
-from holdfast.codec import Codec
-from holdfast.testing.crash import seeded, soak
+import limpet
+from limpet.backends._file import disk
+from limpet.backends._file.names import name_of
+from limpet.backends.base import Append, Head, Key, Record
+from limpet.backends.file import FileBackend
+from limpet.codec import Codec
+from limpet.testing.crash import seeded, soak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ KEYS = [KEY, HASHED, Key("Acme", "task", "report-42")]
 #: Places at which files are cut off, and at which bits are flipped.
 EXPERIMENTS = 500
 
-Typed = (holdfast.StoreCorrupt, holdfast.NotAStore)
+Typed = (limpet.StoreCorrupt, limpet.NotAStore)
 
 
 class Original:
@@ -157,7 +157,7 @@ def test_a_file_without_a_record_is_damaged(original: Original, lines: float) ->
     content = original.content(KEY)
     backend = original.copied(KEY, content[: int(lines * (content.index(b"\n") + 1))])
     for call in (lambda: backend.read(KEY), lambda: backend.append(Append(key=KEY, count=1))):
-        with pytest.raises(holdfast.StoreCorrupt, match=r"alice.jsonl, line [12], is damaged"):
+        with pytest.raises(limpet.StoreCorrupt, match=r"alice.jsonl, line [12], is damaged"):
             call()
     assert "damaged" in {fact.name for fact in backend.facts(deep=True) if not fact.ok}
     check_repaired(backend, original, KEY, most=20)
@@ -251,7 +251,7 @@ def test_damage_in_the_middle_names_the_file_and_the_line(original: Original) ->
     backend = original.copied(KEY, content)
     path = original.path(KEY, Path(backend.path))
     with pytest.raises(
-        holdfast.StoreCorrupt,
+        limpet.StoreCorrupt,
         match=rf"alice.jsonl, line {line}, is damaged: .* checksum.*doctor --repair",
     ):
         backend.read(KEY)
@@ -271,7 +271,7 @@ def test_a_missing_line_is_noticed(original: Original) -> None:
     lines = original.content(KEY).splitlines(keepends=True)
     backend = original.copied(KEY, b"".join(lines[:4] + lines[5:]))
     for how in ({}, {"reverse": True}, {"after": 5}):
-        with pytest.raises(holdfast.StoreCorrupt, match=r"line 5.*missing before it: entry 7"):
+        with pytest.raises(limpet.StoreCorrupt, match=r"line 5.*missing before it: entry 7"):
             backend.read(KEY, **how)
     backend.close()
 
@@ -281,7 +281,7 @@ def test_a_file_of_somebody_else_is_left_alone(original: Original) -> None:
     notes = b'{"buy": "milk"}\n{"call": "home"}\n'
     backend = original.copied(KEY, notes)
     path = original.path(KEY, Path(backend.path))
-    with pytest.raises(holdfast.NotAStore, match=r"alice.jsonl does not begin as"):
+    with pytest.raises(limpet.NotAStore, match=r"alice.jsonl does not begin as"):
         backend.append(Append(key=KEY, body=b"x", count=1))
     assert path.read_bytes() == notes
     backend.repair()
@@ -327,7 +327,7 @@ def test_numbers_that_were_lost_are_not_given_out_again(original: Original) -> N
     lines = original.content(KEY).splitlines(keepends=True)
     lines[-1] = lines[-1].replace(b'"size"', b'"Size"')
     backend = original.copied(KEY, b"".join(lines))
-    with pytest.raises(holdfast.StoreCorrupt):
+    with pytest.raises(limpet.StoreCorrupt):
         backend.append(Append(key=KEY, body=b"x", count=1))
     backend.repair()
     assert backend.lost(KEY) == [(last.seq - last.count + 1, last.seq)]
@@ -343,7 +343,7 @@ def test_a_damaged_first_line_is_made_again_from_the_name(original: Original, ke
     """What a hash confirms can be believed."""
     content = original.content(key).replace(b'"created"', b'"Created"', 1)
     backend = original.copied(key, content)
-    with pytest.raises(holdfast.StoreCorrupt, match=r"line 1, is damaged"):
+    with pytest.raises(limpet.StoreCorrupt, match=r"line 1, is damaged"):
         backend.read(key)
     backend.repair()
     assert backend.read(key) == original.records[key]
@@ -372,7 +372,7 @@ def test_a_repair_that_is_cut_short_can_be_repeated(
     path = original.path(KEY, Path(backend.path))
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", _fail)
-        with pytest.raises(holdfast.StoreUnavailable):
+        with pytest.raises(limpet.StoreUnavailable):
             backend.repair()
     assert path.read_bytes() == content
     backend.repair()
@@ -431,7 +431,7 @@ def test_two_histories_that_were_merged_are_not_mixed(
     ours, other = _later(original, "we, 1", "we, 2"), _later(original, *(theirs + x for x in "123"))
     around = [b"<<<<<<< HEAD\n", b"=======\n", b">>>>>>> theirs\n"] if marks else [b"", b"", b""]
     backend = original.copied(KEY, base + around[0] + ours + around[1] + other + around[2])
-    with pytest.raises(holdfast.StoreCorrupt):
+    with pytest.raises(limpet.StoreCorrupt):
         backend.read(KEY)
     assert len(backend.repair()) == 1
     said = [record.body for record in backend.read(KEY)]
@@ -496,7 +496,7 @@ def test_a_reader_is_not_alarmed_by_an_append_that_is_being_undone(
             request = Append(key=KEY, body=b"x" * (50 + number), count=1)
             try:
                 backend.append(request)
-            except holdfast.StoreFull:
+            except limpet.StoreFull:
                 assert fails
         stop.set()
 

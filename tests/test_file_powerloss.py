@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-import holdfast
-from holdfast.backends.base import Append, Key
-from holdfast.backends.file import FileBackend
-from holdfast.testing.crash import seeded, soak
+import limpet
+from limpet.backends.base import Append, Key
+from limpet.backends.file import FileBackend
+from limpet.testing.crash import seeded, soak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -324,6 +324,6 @@ def test_a_store_that_does_not_sync_is_found_out(tmp_path: Path) -> None:
             try:
                 FileBackend(str(target)).close()
                 lost += state_of(target) not in history.states[acked : acked + 2]
-            except (holdfast.StoreError, AssertionError):
+            except (limpet.StoreError, AssertionError):
                 lost += 1
         assert lost > FAILURES // 4

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.backends._group import GroupCommit, Ticket
-from holdfast.errors import StoreFull
+from limpet.backends._group import GroupCommit, Ticket
+from limpet.errors import StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import HoldfastError, InvalidId, Store
-from holdfast.ids import MAX_ID_BYTES, MAX_LABEL_BYTES, MAX_TENANT_BYTES, check_id, check_seconds
+from limpet import LimpetError, InvalidId, Store
+from limpet.ids import MAX_ID_BYTES, MAX_LABEL_BYTES, MAX_TENANT_BYTES, check_id, check_seconds
 from tests import nouns
 from tests.nouns import Place, user
 
@@ -29,7 +29,7 @@ GOOD = [
     "../../etc/passwd",
     ".",
     "C:\\agents",
-    "'; DROP TABLE holdfast_journals; --",
+    "'; DROP TABLE limpet_journals; --",
     "%00",
     "%",
     "_",
@@ -174,7 +174,7 @@ def test_the_error_says_what_is_wrong_with_it(store: Store, bad: Any, message: s
     """And what to do, where that is not plain."""
     with pytest.raises(InvalidId, match=message) as caught:
         store.conversation(bad)
-    assert isinstance(caught.value, (HoldfastError, ValueError))
+    assert isinstance(caught.value, (LimpetError, ValueError))
 
 
 @pytest.mark.parametrize("kind", ["Note", "no te", "", "1st", "x" * 33, "näh", "a/b", None, 5])

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings, strategies
 
-import holdfast
-from holdfast import Conflict, NotStorable, TooLarge, importing
-from holdfast.backends.memory import MemoryBackend
-from holdfast.cli import main
-from holdfast.codec import Codec
-from holdfast.errors import InvalidId, NotImportable, StoreUnavailable
-from holdfast.importing import Item, parse, understand
-from holdfast.testing.crash import Moment, Program, ack, crash, seeded, soak
+import limpet
+from limpet import Conflict, NotStorable, TooLarge, importing
+from limpet.backends.memory import MemoryBackend
+from limpet.cli import main
+from limpet.codec import Codec
+from limpet.errors import InvalidId, NotImportable, StoreUnavailable
+from limpet.importing import Item, parse, understand
+from limpet.testing.crash import Moment, Program, ack, crash, seeded, soak
 from tests import places
 from tests.commands import run as run_command
 from tests.nouns import bot, call, result, system, user
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast import Store
-    from holdfast.backends.base import Append, Appended
+    from limpet import Store
+    from limpet.backends.base import Append, Appended
 
 CHAT = [system("Be brief."), user("Order A-17?"), call("c1"), result("c1", "sent"), bot("Sent.")]
 
@@ -114,7 +114,7 @@ TEAM = {
 @pytest.fixture
 def store() -> Iterator[Store]:
     """An empty store."""
-    with holdfast.open("memory:") as opened:
+    with limpet.open("memory:") as opened:
         yield opened
 
 
@@ -276,7 +276,7 @@ def resumed(store: Store, id_: str = "report-42", goal: str = "Summarise open in
     """Which steps run when the task is resumed, and all results."""
     ran: list[str] = []
 
-    def execute(step: holdfast.Step) -> str:
+    def execute(step: limpet.Step) -> str:
         ran.append(step.name)
         return f"{step.name} now"
 
@@ -667,10 +667,10 @@ def test_whatever_is_in_a_file_is_imported_or_refused_in_words(
     document: Any, as_: str | None
 ) -> None:
     """No shape of data ends in a traceback."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         try:
             items = understand(document, name="file", as_=as_)
-        except holdfast.HoldfastError:
+        except limpet.LimpetError:
             return
         assert items
         for item in items:
@@ -729,7 +729,7 @@ def test_files_are_imported_into_every_kind_of_store(
 ) -> None:
     """Once, and agents go on from there."""
     documents = {"chat": CHAT, "team": TEAM, "long": long_chat(300), "work": CHECKPOINT}
-    with holdfast.open(places.find(name, request).url) as store:
+    with limpet.open(places.find(name, request).url) as store:
         items = understand(documents, name="all")
         assert [importing.put(store, item) for item in items] == [True] * 7
         assert [importing.put(store, item) for item in items] == [False] * 7
@@ -774,7 +774,7 @@ class Sealed(Codec):
 def test_what_is_imported_is_written_by_the_stores_own_codec() -> None:
     """Where bodies are encrypted, nothing lies there in plain text, and all can be read."""
     codec = Sealed(max_bytes=200)
-    with holdfast.open("memory:", codec=codec) as store:
+    with limpet.open("memory:", codec=codec) as store:
         (item,) = understand(CHAT[:2], name="sealed")
         importing.put(store, item)
         (record,) = store.backend.read(store.journal("conversation", "sealed").key)
@@ -802,7 +802,7 @@ def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> N
                     raise StoreUnavailable("The server is away.")
                 return done
 
-        with holdfast.open("memory:") as store:
+        with limpet.open("memory:") as store:
             store._core.backend = Unsteady()
             store._core._port.backend = store.backend  # type: ignore[misc]
             try:
@@ -820,7 +820,7 @@ def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> N
 
 def import_long(url: str) -> None:
     """A program that imports a long conversation."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         (item,) = understand(long_chat(3000), name="file")
         importing.put(store, item, lambda _: ack("part"))
 
@@ -836,13 +836,13 @@ def test_an_import_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Pat
             0
         ].killed:
             killed += 1
-            with holdfast.open(url) as store:
+            with limpet.open(url) as store:
                 assert store.conversation("file").messages() in ([], long_chat(3000))
             if killed == 10 * soak():
                 import_long(url)
                 break
     assert killed
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         assert store.conversation("file").messages() == long_chat(3000)
 
 
@@ -853,7 +853,7 @@ def test_an_import_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Pat
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory of our own, without the reader's settings."""
     monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+    for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -871,7 +871,7 @@ def test_the_command_imports_and_says_what(tmp_path: Path) -> None:
     again = run_command("import", memory).stdout
     assert again == "conversation/agent_memory: 5 messages; there already; nothing was added\n"
     point = written(tmp_path / "checkpoint.json", CHECKPOINT)
-    shown = run_command("import", point, "--store", "holdfast.db").stdout
+    shown = run_command("import", point, "--store", "limpet.db").stdout
     assert shown == "task/report-42: 2 of 3 steps done, next is 'write'; imported\n"
     assert "Sent." in run_command("show", "agent_memory").stdout
     assert "(next)" in run_command("show", "report-42").stdout
@@ -918,7 +918,7 @@ def test_a_torn_file_ends_with_1_and_makes_no_store(tmp_path: Path) -> None:
     (tmp_path / "agent_memory.json").write_text(json.dumps(CHAT)[:-20])
     result = run_command("import", "agent_memory.json", code=1)
     assert result.stderr.startswith("NotImportable: agent_memory.json: It is cut off (line 1, ")
-    assert not (tmp_path / "holdfast.db").exists()
+    assert not (tmp_path / "limpet.db").exists()
 
 
 def test_standard_input_needs_an_id() -> None:
@@ -963,7 +963,7 @@ def test_the_whole_item_is_made_before_anything_is_written(tmp_path: Path) -> No
     long = {"a": CHAT, "b": [user("x" * 17_000_000)]}
     result = run_command("import", written(tmp_path / "long.json", long), code=1)
     assert result.stderr.startswith("TooLarge: long.json: message 1 takes 17,0")
-    assert not (tmp_path / "holdfast.db").exists()
+    assert not (tmp_path / "limpet.db").exists()
 
 
 def test_items_say_what_is_in_them() -> None:

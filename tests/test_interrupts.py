@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-import holdfast
-from holdfast.backends import _group
-from holdfast.backends._group import GroupCommit, Ticket
-from holdfast.backends.base import Append, Key
-from holdfast.backends.registry import connect
-from holdfast.testing.crash import soak
+import limpet
+from limpet.backends import _group
+from limpet.backends._group import GroupCommit, Ticket
+from limpet.backends.base import Append, Key
+from limpet.backends.registry import connect
+from limpet.testing.crash import soak
 from tests.processes import until
 from tests.test_sqlite import INTERRUPTED, finish, python
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
 
 KEY = Key("default", "note", "one")
-SOURCE = str(Path(holdfast.__file__).parent)
+SOURCE = str(Path(limpet.__file__).parent)
 GROUP = (_group.__file__, thread.__file__)
 STORES = ["sqlite", "file"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import LeaseHeld, TaskHeld, leases
-from holdfast._faces import drive
-from holdfast.backends.base import Key, Lease
-from holdfast.backends.memory import MemoryBackend
-from holdfast.leases import Held, Hold, Keeper, store_now
+import limpet
+from limpet import LeaseHeld, TaskHeld, leases
+from limpet._faces import drive
+from limpet.backends.base import Key, Lease
+from limpet.backends.memory import MemoryBackend
+from limpet.leases import Held, Hold, Keeper, store_now
 from tests.processes import in_a_process, until
 
 # The parent has a thread that renews: a fork of it is what these are about.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 GOAL = "Fetch them"
 
 
-@holdfast.effect
+@limpet.effect
 def pay() -> None:
     """What must not happen in two processes."""
     pytest.fail("it ran")
@@ -50,10 +50,10 @@ def test_a_fork_has_no_part_in_its_parents_task(tmp_path: Path) -> None:
         task.__exit__(SystemExit, SystemExit(0), None)
         return [count, task.result("a"), task.checkpoint().completed]
 
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
         task.step("a", lambda: 1)
         assert in_a_process(fork) == (0, [4, 1, ["a"]])
-        with holdfast.open(tmp_path / "db") as other, pytest.raises(TaskHeld):
+        with limpet.open(tmp_path / "db") as other, pytest.raises(TaskHeld):
             other.task("t").__enter__()
         assert task.step("b", lambda: 2) == 2
         task.finish("done")
@@ -63,7 +63,7 @@ def test_a_fork_has_no_part_in_its_parents_task(tmp_path: Path) -> None:
 
 def test_a_fork_neither_writes_under_a_hold_of_its_parent_nor_ends_it(tmp_path: Path) -> None:
     """Whatever it is that is held: a conversation, a run of agents, a team."""
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         journal = store.journal("chat", "c")
         journal.append(("said", 1))
         core = store._core
@@ -150,7 +150,7 @@ def test_a_machine_whose_clock_is_wrong_goes_by_the_stores(
         def now(cls, tz: tzinfo | None = None) -> Any:
             return datetime.now(tz) + timedelta(hours=hours)
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with store.task("t", GOAL, deadline=600) as task:
             deadline = task.deadline
         assert deadline is not None

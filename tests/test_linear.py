@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.backends.memory import MemoryBackend
-from holdfast.testing import linear
-from holdfast.testing.crash import Moment, Outcome, crash, run, seeded, soak
-from holdfast.testing.linear import (
+from limpet.backends.memory import MemoryBackend
+from limpet.testing import linear
+from limpet.testing.crash import Moment, Outcome, crash, run, seeded, soak
+from limpet.testing.linear import (
     Call,
     Look,
     Read,

@@ -20,12 +20,12 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-import holdfast
-from holdfast.cli import main
-from holdfast.errors import StoreBusy, StoreUnavailable
-from holdfast.mcp import asking, misfits, telling
-from holdfast.mcp.server import application, make_server
-from holdfast.mcp.tools import Tools
+import limpet
+from limpet.cli import main
+from limpet.errors import StoreBusy, StoreUnavailable
+from limpet.mcp import asking, misfits, telling
+from limpet.mcp.server import application, make_server
+from limpet.mcp.tools import Tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -44,8 +44,8 @@ WORDS = {(tenant, scope): f"{tenant}{scope}word" for tenant in TENANTS for scope
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in, and nothing is left behind."""
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    for name in ("HOLDFAST_URL", "HOLDFAST_MCP_TOKEN"):
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
+    for name in ("LIMPET_URL", "LIMPET_MCP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> str:
     """A store of two tenants, with two scopes and a task each."""
     url = str(tmp_path / "agents.db")
     for tenant in TENANTS:
-        with holdfast.open(url, tenant=tenant) as store:
+        with limpet.open(url, tenant=tenant) as store:
             for scope in SCOPES:
                 word = WORDS[tenant, scope]
                 memory = store.memory(scope)
@@ -71,7 +71,7 @@ async def client_of(
     url: str, tenant: str = "acme", scope: str = "support", **options: Any
 ) -> AsyncIterator[Client]:
     """A client of a server in this process."""
-    async with holdfast.open_async(url, tenant=tenant) as store:
+    async with limpet.open_async(url, tenant=tenant) as store:
         tools = Tools(store, store.memory(scope), **options)
         async with Client(make_server(tools)) as client:
             yield client
@@ -110,7 +110,7 @@ def foreign(tenant: str, scope: str) -> list[str]:
 
 async def ids(url: str, tenant: str, scope: str) -> list[str]:
     """The ids of the memories of a scope."""
-    async with holdfast.open_async(url, tenant=tenant) as store:
+    async with limpet.open_async(url, tenant=tenant) as store:
         return [one.id for one in await store.memory(scope).all()]
 
 
@@ -219,7 +219,7 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
         assert "read only" in status
         assert "2 memories" in status
         assert lines(status) == [{"task": "acme-report", "status": "open"}]
-        with holdfast.open(path, tenant="acme") as store:
+        with limpet.open(path, tenant="acme") as store:
             for number in range(25):
                 store.submit("kind", f"more-{number}", "Do it")
         async with client_of(path) as client:
@@ -469,7 +469,7 @@ def test_an_error_tells_a_model_nothing_of_paths_or_data(
 
 def client_memory(path: str) -> Any:
     """The async noun, to be made to fail."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         return store._core.memory("support")
 
 
@@ -524,7 +524,7 @@ def test_an_answer_has_an_end(path: str) -> None:
 
 def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None:
     """Nor does one with too many tags, which others than a model may have given it."""
-    with holdfast.open(path, tenant="acme") as store:
+    with limpet.open(path, tenant="acme") as store:
         memory = store.memory("support")
         tagged = memory.remember("Lantern printer", tags=[f"{'t' * 400}{n}" for n in range(200)])
         other = memory.contradict(tagged.id, "Lantern scanner").contradicted_by
@@ -548,12 +548,12 @@ def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None
 
 def command(path: str, *options: str, tenant: str = "acme", scope: str = "support") -> list[str]:
     """How a client starts the server."""
-    return ["-m", "holdfast.cli", "mcp", scope, "--store", path, "--tenant", tenant, *options]
+    return ["-m", "limpet.cli", "mcp", scope, "--store", path, "--tenant", tenant, *options]
 
 
 def environment(**more: str) -> dict[str, str]:
     """What the server's process needs to know."""
-    return {"HOLDFAST_CACHE": os.environ["HOLDFAST_CACHE"], **more}
+    return {"LIMPET_CACHE": os.environ["LIMPET_CACHE"], **more}
 
 
 def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
@@ -617,7 +617,7 @@ def listening(path: str, *options: str, **more: str) -> Iterator[tuple[str, str 
         assert process.stderr is not None
         url = process.stderr.readline().split()[-1]
         printed = None
-        if "HOLDFAST_MCP_TOKEN" not in more:
+        if "LIMPET_MCP_TOKEN" not in more:
             printed = process.stderr.readline().split()[-1]
         yield url, printed
     finally:
@@ -675,7 +675,7 @@ def test_a_real_client_talks_to_it_over_http_if_it_has_the_token(path: str) -> N
 
 def test_a_page_in_a_browser_cannot_reach_it_by_a_name_of_its_own(path: str) -> None:
     """DNS rebinding: another name for this machine, or another origin, is refused."""
-    with listening(path, HOLDFAST_MCP_TOKEN=TOKEN) as (url, _):
+    with listening(path, LIMPET_MCP_TOKEN=TOKEN) as (url, _):
         right = ACCEPT | {"Authorization": f"Bearer {TOKEN}"}
         assert httpx2.post(url, json=PING, headers=right).status_code == 200
         port = url.rpartition(":")[2].partition("/")[0]
@@ -693,7 +693,7 @@ def test_a_request_that_is_too_large_is_refused(path: str) -> None:
     """Nobody fills the server's memory, with the token or without."""
 
     async def main() -> None:
-        async with holdfast.open_async(path, tenant="acme") as store:
+        async with limpet.open_async(path, tenant="acme") as store:
             app = application(Tools(store, store.memory("support")), TOKEN, ["127.0.0.1:80"])
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(
@@ -718,7 +718,7 @@ def started(path: str, *options: str) -> Any:
 def test_a_short_token_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that can be guessed is none, nor is one that cannot be sent."""
     for token, told in (("secret", "under 16"), (f"{TOKEN}\n", "a line's end")):
-        monkeypatch.setenv("HOLDFAST_MCP_TOKEN", token)
+        monkeypatch.setenv("LIMPET_MCP_TOKEN", token)
         result = started(path, "--http", "--port", "0")
         assert (result.exit_code, told in result.output) == (1, True)
 
@@ -747,7 +747,7 @@ def test_without_the_package_it_says_what_to_install(
 ) -> None:
     """The extra is named."""
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
-    monkeypatch.delitem(sys.modules, "holdfast.mcp.server")
-    monkeypatch.delattr("holdfast.mcp.server")
+    monkeypatch.delitem(sys.modules, "limpet.mcp.server")
+    monkeypatch.delattr("limpet.mcp.server")
     result = started(path)
     assert (result.exit_code, "'.[mcp]'" in result.output) == (1, True)

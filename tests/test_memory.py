@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Checkpoint,
     Decision,
     IdReused,
@@ -22,8 +22,8 @@ from holdfast import (
     TooLarge,
     _textindex,
 )
-from holdfast.memory import schema
-from holdfast.memory.entries import is_id
+from limpet.memory import schema
+from limpet.memory.entries import is_id
 from tests import nouns
 from tests.scopes import Scopes
 
@@ -105,7 +105,7 @@ def test_a_key_stands_for_one_text(scopes: Scopes) -> None:
 
 def test_of_those_who_use_a_key_at_once_one_gets_it(tmp_path: Path) -> None:
     """Nobody is told that something is kept which is not."""
-    scopes = Scopes(partial(holdfast.open, tmp_path / "a.db"))
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"))
     memory = scopes.memory
 
     def tell(number: int) -> str | None:
@@ -574,7 +574,7 @@ def test_memories_do_not_expire_with_the_stores_ttl(place: Place) -> None:
 
 def test_ids_look_like_ids() -> None:
     """So that a text is never taken for one."""
-    with holdfast.open("memory:", tenant="a") as one, holdfast.open("memory:", tenant="b") as two:
+    with limpet.open("memory:", tenant="a") as one, limpet.open("memory:", tenant="b") as two:
         ids = {
             store.memory(name).remember("zebra").id for store in (one, two) for name in ("x", "y")
         }
@@ -587,7 +587,7 @@ def test_many_at_once_may_remember_and_recall(tmp_path: Path) -> None:
     """Async callers share one index, and none doubles what another has added."""
 
     async def scenario() -> None:
-        async with holdfast.open_async(tmp_path / "a.db", tenant="acme") as store:
+        async with limpet.open_async(tmp_path / "a.db", tenant="acme") as store:
             memory = store.memory("support")
 
             async def work(number: int) -> int:
@@ -597,7 +597,7 @@ def test_many_at_once_may_remember_and_recall(tmp_path: Path) -> None:
             await asyncio.gather(*map(work, range(20)))
             assert len(await memory.recall("zebra", k=50)) == 20
 
-    scopes = Scopes(partial(holdfast.open, tmp_path / "a.db"))
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"))
     asyncio.run(scenario())
     scopes.check()
 
@@ -606,7 +606,7 @@ def test_an_index_that_others_bring_up_to_date_is_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would lose its vectors, which somebody may have paid for."""
-    scopes = Scopes(partial(holdfast.open, tmp_path / "a.db"), embed=measured)
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"), embed=measured)
     memory = scopes.memory
     memory.remember_all(["one", "two"])
     memory.embed()
@@ -616,7 +616,7 @@ def test_an_index_that_others_bring_up_to_date_is_not_made_anew(
     async def head() -> Any:
         found = await real()
         monkeypatch.undo()
-        monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
         scopes.store.memory("support").remember("three")
         scopes.store.memory("support").all()
         return found
@@ -638,7 +638,7 @@ def test_an_async_model_needs_an_async_store(tmp_path: Path) -> None:
     async def embed(texts: list[str]) -> list[list[float]]:
         return measured(texts)
 
-    scopes = Scopes(partial(holdfast.open, tmp_path / "a.db"))
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"))
     memory = scopes.store.memory("support", embed=embed)
     memory.remember("zebra")
     with pytest.raises(TypeError, match=r"embed is async"):
@@ -657,7 +657,7 @@ def test_an_async_model_needs_an_async_store(tmp_path: Path) -> None:
 
 def test_a_model_whose_vectors_have_another_length_is_another_model(tmp_path: Path) -> None:
     """Whatever it is called: what it made is made anew, and recall goes on."""
-    scopes = Scopes(partial(holdfast.open, tmp_path / "a.db"))
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"))
     made = scopes.memory.remember("one").id
     for length in (1, 2, 1):
 
@@ -678,7 +678,7 @@ def test_an_index_that_cannot_be_kept_in_its_file_is_kept_in_memory(
 ) -> None:
     """A full disk, or a cache that may not be written, takes nothing from what is known."""
     real = _textindex.opened
-    kept = Scopes(partial(holdfast.open, tmp_path / "a.db"))
+    kept = Scopes(partial(limpet.open, tmp_path / "a.db"))
     kept.memory.remember("my zebra")
     for error in (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.BusyError):
 
@@ -688,7 +688,7 @@ def test_an_index_that_cannot_be_kept_in_its_file_is_kept_in_memory(
             return real(path, *how)
 
         monkeypatch.setattr(schema, "opened", refuse)
-        with holdfast.open(tmp_path / "a.db", tenant="acme") as store:
+        with limpet.open(tmp_path / "a.db", tenant="acme") as store:
             memory = store.memory("support", embed=measured)
             assert texts(memory.recall("zebra")) == ["my zebra"]
             assert memory.forget(subject="nobody").ids == ()

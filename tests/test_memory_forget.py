@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import InvalidId
-from holdfast.codec import Codec
-from holdfast.memory import forgetting, rewriting
-from holdfast.memory.entries import LONGEST, Told, living, quoting
-from holdfast.memory.vectors import packed
+import limpet
+from limpet import InvalidId
+from limpet.codec import Codec
+from limpet.memory import forgetting, rewriting
+from limpet.memory.entries import LONGEST, Told, living, quoting
+from limpet.memory.vectors import packed
 from tests import nouns
 from tests.scopes import Scopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast import Memory, Store
+    from limpet import Memory, Store
 
 cache = nouns.cache
 
@@ -56,7 +56,7 @@ def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
     Stored without compression, and looked for by stem, as an index of words has it; by all else
     that was said of it, by its ids and by its vector.
     """
-    scopes = Scopes(partial(holdfast.open, url, codec=Codec(compress_over=None)), embed=counted)
+    scopes = Scopes(partial(limpet.open, url, codec=Codec(compress_over=None)), embed=counted)
     memory = scopes.memory
     filler = [f"filler number {n} {'x' * 300}" for n in range(50)]
     memory.remember_all(filler[:25])
@@ -105,7 +105,7 @@ def counted(texts: list[str]) -> list[list[float]]:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store in a file, with neighbours."""
-    scopes = Scopes(partial(holdfast.open, tmp_path / "agents.db"), "one")
+    scopes = Scopes(partial(limpet.open, tmp_path / "agents.db"), "one")
     yield scopes.store
     scopes.check()
     scopes.store.close()
@@ -309,8 +309,8 @@ def test_others_may_write_while_a_journal_is_rewritten(
 def processes(tmp_path: Path) -> Iterator[tuple[Memory, Memory]]:
     """One memory as two processes have it, each with a connection of its own to one index."""
     url = tmp_path / "agents.db"
-    with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as other:
-        scopes = Scopes(partial(holdfast.open, url))
+    with limpet.open(url, tenant="acme") as one, limpet.open(url, tenant="acme") as other:
+        scopes = Scopes(partial(limpet.open, url))
         yield one.memory("one"), other.memory("one")
         scopes.check()
 
@@ -425,7 +425,7 @@ WORDS = ["a", "b", "c", "d"]
 @settings(max_examples=40)
 def test_an_index_that_followed_is_as_one_that_was_made_anew(acts: list[tuple[str, str]]) -> None:
     """It is derived: how often it was brought up to date does not matter, nor do rewritings."""
-    with holdfast.open("memory:", tenant="x") as store, holdfast.open("memory:") as rival:
+    with limpet.open("memory:", tenant="x") as store, limpet.open("memory:") as rival:
         memory = store.memory("one")
         rival.memory("one").remember("zebra")
         known: dict[str, str] = {}
@@ -459,7 +459,7 @@ def test_a_rewriting_keeps_each_entry_once() -> None:
 
 CHILD = """
 import os, signal, sys
-import holdfast
+import limpet
 from tests.test_memory import checkpoint
 from tests.test_memory_forget import SAID
 
@@ -479,7 +479,7 @@ def watched(store, name, boundary, seen=[0]):
     setattr(type(store.backend), name, call)
 
 def doomed(boundary):
-    with holdfast.open(url.format(boundary), tenant="acme") as store:
+    with limpet.open(url.format(boundary), tenant="acme") as store:
         for name in ("append", "compact", "scrub"):
             watched(store, name, boundary)
         memory = store.memory("one")
@@ -490,7 +490,7 @@ def doomed(boundary):
 
 boundary, status = 0, None
 while status != 0:
-    with holdfast.open(url.format(boundary), tenant="acme") as store:
+    with limpet.open(url.format(boundary), tenant="acme") as store:
         store.memory("one").remember_all([SAID, "zebra", "giraffe"])
     pid = os.fork()
     if pid == 0:
@@ -523,7 +523,7 @@ def test_killed_while_forgetting_it_is_finished_by_the_next(several: str, tmp_pa
     count = killed(several, "forget")
     assert count > 8
     for number in range(count):
-        scopes = Scopes(partial(holdfast.open, several.format(number)), "one")
+        scopes = Scopes(partial(limpet.open, several.format(number)), "one")
         memory = scopes.memory
         left = [one.text for one in memory.all()]
         assert {"zebra", "giraffe"} <= set(left)
@@ -543,7 +543,7 @@ def test_killed_while_learning_nothing_is_lost_or_doubled(several: str) -> None:
     from tests.test_memory import checkpoint  # noqa: PLC0415 - as the child does
 
     for number in range(killed(several, "learn")):
-        scopes = Scopes(partial(holdfast.open, several.format(number)), "one")
+        scopes = Scopes(partial(limpet.open, several.format(number)), "one")
         made = scopes.memory.learn(checkpoint())
         assert len(scopes.memory.all()) == len(made) + 3 == 7
         assert scopes.memory.stats().position == 7

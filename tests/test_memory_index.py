@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import EmbeddingFailed, MissingExtra
-from holdfast.codec import Codec
-from holdfast.memory import desk, finding, lookup, meaning, refusals, rewriting
-from holdfast.memory.embeddings import Local, chosen, model_of
-from holdfast.memory.index import Index
-from holdfast.memory.places import index_of
-from holdfast.memory.ranking import Parts, activation, alike, fused, words_of
-from holdfast.memory.wordpieces import WordPieces
-from holdfast.memory.words import matching, terms
+import limpet
+from limpet import EmbeddingFailed, MissingExtra
+from limpet.codec import Codec
+from limpet.memory import desk, finding, lookup, meaning, refusals, rewriting
+from limpet.memory.embeddings import Local, chosen, model_of
+from limpet.memory.index import Index
+from limpet.memory.places import index_of
+from limpet.memory.ranking import Parts, activation, alike, fused, words_of
+from limpet.memory.wordpieces import WordPieces
+from limpet.memory.words import matching, terms
 from tests import nouns
 
 if TYPE_CHECKING:
-    from holdfast import Memory, Store
+    from limpet import Memory, Store
 
 cache = nouns.cache
 
@@ -52,7 +52,7 @@ def embed(texts: list[str]) -> list[list[float]]:
 def store(tmp_path: Path) -> Any:
     """A store in a file, in which another namespace and another tenant have memories too."""
     url = str(tmp_path / "agents.db")
-    with holdfast.open(url, tenant="acme") as opened, holdfast.open(url, tenant="b") as rival:
+    with limpet.open(url, tenant="acme") as opened, limpet.open(url, tenant="b") as rival:
         others = [opened.memory("two", embed=embed), rival.memory("one", embed=embed)]
         for other in others:
             other.remember("a secret horse")
@@ -185,13 +185,13 @@ def test_what_is_still_there_is_not_embedded_anew(
 
     monkeypatch.setattr(desk, "PORTION", 2)
     there = tmp_path / "there"
-    with holdfast.open(tmp_path / "x.db") as store:
+    with limpet.open(tmp_path / "x.db") as store:
         memory = store.memory("one", embed=paid)
         gone = memory.remember("a horse named xylophone-4711 is brown")
         memory.remember("the payment is late", context=f"so: {gone.text}")
         memory.remember_all(["a city by the sea", "my zebra"])
         with monkeypatch.context() as elsewhere:
-            elsewhere.setenv("HOLDFAST_CACHE", str(there))
+            elsewhere.setenv("LIMPET_CACHE", str(there))
             memory.recall("horse")
             vectors = index_of(store.backend, "default", "one").run("SELECT value FROM vector")
         memory.recall("horse")
@@ -200,7 +200,7 @@ def test_what_is_still_there_is_not_embedded_anew(
         assert asked == []
         assert memory.stats().embedded == 2  # a context quoted what is gone
         with monkeypatch.context() as elsewhere:
-            elsewhere.setenv("HOLDFAST_CACHE", str(there))
+            elsewhere.setenv("LIMPET_CACHE", str(there))
             hits = memory.recall("horse", k=9)
             left = b"".join(path.read_bytes() for path in there.iterdir())
     assert sorted(asked) == ["horse", "the payment is late"]
@@ -218,14 +218,14 @@ def test_an_async_function_embeds_for_an_async_store(tmp_path: Path) -> None:
         return embed(texts)
 
     async def scenario() -> None:
-        async with holdfast.open_async(tmp_path / "a.db") as store:
+        async with limpet.open_async(tmp_path / "a.db") as store:
             await store.memory("two", embed=ask).remember("a secret horse")
             memory = store.memory("one", embed=ask)
             await memory.remember("my horse is brown")
             assert texts(await memory.recall("zebra")) == ["my horse is brown"]
 
     asyncio.run(scenario())
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.memory("one").remember("zebra")
         with pytest.raises(TypeError, match="open_async"):
             store.memory("one", embed=ask).recall("zebra")
@@ -261,7 +261,7 @@ def test_a_query_that_cannot_be_embedded_says_so_and_how_to_go_on(tmp_path: Path
 
     async def scenario() -> None:
         nonlocal down
-        async with holdfast.open_async(tmp_path / "a.db") as store:
+        async with limpet.open_async(tmp_path / "a.db") as store:
             for memory in (store.memory(name, embed=by) for name, by in functions.items()):
                 down = True
                 await memory.remember("my horse is brown")
@@ -393,7 +393,7 @@ def test_likeness_is_mutual(one: str, other: str) -> None:
 @settings(max_examples=30)
 def test_the_order_is_the_same_every_time(words: list[str], k: int) -> None:
     """Best first, the newer of equals first; fewer hits are the beginning of more."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         memory = store.memory("one")
         store.memory("two").remember("a b c d e f")
         memory.remember_all([f"{word} number{at}" for at, word in enumerate(words)])
@@ -406,7 +406,7 @@ def test_the_order_is_the_same_every_time(words: list[str], k: int) -> None:
 @given(query=st.text(max_size=60))
 def test_no_query_is_an_error(query: str) -> None:
     """What people and models ask is words, never syntax."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.memory("one").remember("any text at all: NEAR AND OR NOT")
         store.memory("one").recall(query)
 
@@ -492,7 +492,7 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(
 ) -> None:
     """Nothing is lost with it."""
     url = str(tmp_path / "x.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         store.memory("two").remember("a zebra elsewhere")
         store.memory("one").remember("zebra")
         assert texts(store.memory("one").recall("zebra")) == ["zebra"]
@@ -507,7 +507,7 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(
         file.write_bytes(b"not a database at all" * 100)
     elif harm == "deleted":
         file.unlink()
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         assert texts(store.memory("one").recall("zebra")) == ["zebra"]
         assert texts(store.memory("two").recall("zebra")) == ["a zebra elsewhere"]
 
@@ -528,13 +528,13 @@ def test_a_stale_index_does_not_keep_what_another_machine_forgot(
 ) -> None:
     """It is behind a rewriting, and has not read what that left out."""
     url = str(tmp_path / "x.db")
-    with holdfast.open(url) as here:
+    with limpet.open(url) as here:
         made = here.memory("one").remember("zebra")
         here.memory("one").remember("horse")
         here.memory("two").remember("zebra")
         assert len(here.memory("one").recall("zebra horse")) == 2
-        with monkeypatch.context() as elsewhere, holdfast.open(url) as there:
-            elsewhere.setenv("HOLDFAST_CACHE", str(tmp_path / "other"))
+        with monkeypatch.context() as elsewhere, limpet.open(url) as there:
+            elsewhere.setenv("LIMPET_CACHE", str(tmp_path / "other"))
             there.memory("one").forget(made.id)
         assert texts(here.memory("one").recall("zebra horse")) == ["horse"]
         assert texts(here.memory("two").recall("zebra")) == ["zebra"]
@@ -555,7 +555,7 @@ def test_what_is_encrypted_is_not_written_out_beside_it(tmp_path: Path, cache: P
     class Secret(Codec):
         """Stands for one that encrypts."""
 
-    with holdfast.open(tmp_path / "a.db", codec=Secret()) as store:
+    with limpet.open(tmp_path / "a.db", codec=Secret()) as store:
         store.memory("two").remember("horse")
         store.memory("one").remember("zebra")
         assert texts(store.memory("one").recall("zebra horse")) == ["zebra"]
@@ -565,13 +565,13 @@ def test_what_is_encrypted_is_not_written_out_beside_it(tmp_path: Path, cache: P
 def test_without_a_cache_it_is_in_memory(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """By wish."""
     memory.remember("zebra")
-    monkeypatch.setenv("HOLDFAST_CACHE", "none")
+    monkeypatch.setenv("LIMPET_CACHE", "none")
     assert texts(memory.recall("zebra")) == ["zebra"]
     assert memory.reindex() == 1
 
 
 def _in_a_child(url: str, number: int) -> None:
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         memory = store.memory("one")
         for at in range(5):
             memory.remember(f"zebra {number} {at}")
@@ -581,7 +581,7 @@ def _in_a_child(url: str, number: int) -> None:
 def test_processes_share_an_index(tmp_path: Path) -> None:
     """Each brings it up to date, and none doubles what another has added; a fork is no harm."""
     url = str(tmp_path / "shared.db")
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         store.memory("two").remember("zebra")
         store.memory("one").remember("zebra")
         store.memory("one").recall("zebra")
@@ -603,7 +603,7 @@ def test_nobody_sees_an_index_that_is_half_made(
     monkeypatch.setattr(desk, "PORTION", 10)
     monkeypatch.setattr(rewriting, "PORTION", 100)
     url = tmp_path / "agents.db"
-    with holdfast.open(url, tenant="acme") as one, holdfast.open(url, tenant="acme") as two:
+    with limpet.open(url, tenant="acme") as one, limpet.open(url, tenant="acme") as two:
         memory, rival = one.memory("one"), two.memory("one")
         made = memory.remember_all([f"zebra number {n}" for n in range(40)])
         rival.all()
@@ -684,7 +684,7 @@ def test_a_store_that_went_back_to_a_backup_takes_its_index_with_it(tmp_path: Pa
     path, backup = tmp_path / "agents.db", tmp_path / "backup.db"
 
     def say(*words: str) -> None:
-        with holdfast.open(path) as store:
+        with limpet.open(path) as store:
             store.memory("one").remember_all(words)
             store.conversation("alice").append(*({"role": "user", "content": w} for w in words))
             assert len(store.memory("one").all()) == len(list(store.search_conversations("word")))
@@ -697,7 +697,7 @@ def test_a_store_that_went_back_to_a_backup_takes_its_index_with_it(tmp_path: Pa
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         shutil.copy(backup, path)
         say(*further)
-        with holdfast.open(path) as store:
+        with limpet.open(path) as store:
             found = {one.text for one in store.memory("one").all()}
             assert found == {"the first word", *further}
             hits = store.search_conversations("word")

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from holdfast.errors import BrokenHistory
-from holdfast.messages import to_anthropic, to_chat, to_responses
-from holdfast.testing.providers import check_anthropic, check_chat, check_responses
+from limpet.errors import BrokenHistory
+from limpet.messages import to_anthropic, to_chat, to_responses
+from limpet.testing.providers import check_anthropic, check_chat, check_responses
 from tests import histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.messages import Converted
-    from holdfast.messages.shape import Shape
+    from limpet.messages import Converted
+    from limpet.messages.shape import Shape
 
     Message = dict[str, Any]
 
@@ -242,7 +242,7 @@ def test_arguments_that_were_cut_are_kept_as_text() -> None:
     cut = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": '{"zone": "Eur'}
     done = to_anthropic([ASKED, cut])
     check_anthropic(done.messages)
-    assert done.messages[1]["content"][0]["input"] == {"holdfast_unread": '{"zone": "Eur'}
+    assert done.messages[1]["content"][0]["input"] == {"limpet_unread": '{"zone": "Eur'}
     assert named(done) == [(1, "arguments")]
     assert [repair.kind for repair in done.repairs] == ["unanswered_call"]
     back = to_chat(done.messages)

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BrokenHistory
-from holdfast.messages import to_anthropic, to_chat, to_responses
-from holdfast.messages.repair import repair
-from holdfast.testing.providers import check_anthropic, check_chat, check_responses
+from limpet.errors import BrokenHistory
+from limpet.messages import to_anthropic, to_chat, to_responses
+from limpet.messages.repair import repair
+from limpet.testing.providers import check_anthropic, check_chat, check_responses
 from tests import histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.messages.shape import Shape
+    from limpet.messages.shape import Shape
 
     Message = dict[str, Any]
 
@@ -341,7 +341,7 @@ def test_a_stream_that_was_cut_in_the_arguments_is_kept_as_it_was() -> None:
     message["content"][0]["input"] = '{"city": "Ber'
     done = repair([ASKED, message])
     check_anthropic(done.messages)
-    assert done.messages[1]["content"][0]["input"] == {"holdfast_unread": '{"city": "Ber'}
+    assert done.messages[1]["content"][0]["input"] == {"limpet_unread": '{"city": "Ber'}
 
 
 @pytest.mark.parametrize(

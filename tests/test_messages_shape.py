@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.messages import calls_of, results_of, shape_of
-from holdfast.messages.shape import binds_next, name_of, role_of, shape_of_all
+from limpet.messages import calls_of, results_of, shape_of
+from limpet.messages.shape import binds_next, name_of, role_of, shape_of_all
 from tests import histories
 
 Message = dict[str, Any]

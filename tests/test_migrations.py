@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Changed,
     ChangedWarning,
     MigrationFailed,
@@ -125,7 +125,7 @@ def test_states_are_known_by_id_by_type_or_by_how_their_ids_begin(store: Store) 
 
 def test_migrations_of_the_whole_program_need_no_name(store: Store) -> None:
     """A decorator, as in the documentation."""
-    decorate = holdfast.migration("test of the whole program", 1, 2)
+    decorate = limpet.migration("test of the whole program", 1, 2)
     assert decorate(listed) is listed
     store.state("test of the whole program").save({"ticket": 7})
     assert store.state("test of the whole program", version=2).load() == {"tickets": [7]}
@@ -159,7 +159,7 @@ def test_a_missing_link_says_what_to_register(store: Store, known: Migrations) -
     text = str(caught.value)
     assert "was saved as version 1, and this program reads version 5" in text
     assert "'support' 1 → 2 (listed), 'support' 2 → 3 (named), but none from 3 on" in text
-    assert '@holdfast.migration("support", 3, 5)\ndef upgrade(document): ...' in text
+    assert '@limpet.migration("support", 3, 5)\ndef upgrade(document): ...' in text
     with pytest.raises(NoMigration, match="No migration begins there"):
         store.state("support", version=2, migrations=Migrations()).load()
 
@@ -558,9 +558,9 @@ def test_the_examples_of_the_page_do_as_shown(name: str, tmp_path: Path) -> None
 
 
 APP = """
-import holdfast
+import limpet
 
-@holdfast.migration("case/*", 1, 2)
+@limpet.migration("case/*", 1, 2)
 def with_a_priority(document):
     return document | {"priority": "normal"}
 """
@@ -570,12 +570,12 @@ def with_a_priority(document):
 def test_the_commands_of_the_page_print_what_is_shown(tmp_path: Path) -> None:
     """With the states that its examples have left."""
     (tmp_path / "app.py").write_text(APP)
-    with holdfast.open(tmp_path / "holdfast.db") as store:
+    with limpet.open(tmp_path / "limpet.db") as store:
         store.state("support", version=3).save({"customer": {"name": "Zoë"}, "tickets": [7]})
         store.state("case/7").save({"about": "an invoice"})
     (session,) = (text for language, text in blocks("migrations.md") if language == "console")
     for step in session.split("$ ")[1:]:
         command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "holdfast.cli", *command.split()[1:]]
+        arguments = [sys.executable, "-m", "limpet.cli", *command.split()[1:]]
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == (output, "")

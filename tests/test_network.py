@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.backends.registry import connect
-from holdfast.testing.network import NetworkContract, OpenedThrough
-from holdfast.testing.proxy import Proxy
+from limpet.backends.registry import connect
+from limpet.testing.network import NetworkContract, OpenedThrough
+from limpet.testing.proxy import Proxy
 from tests.processes import until
 from tests.servers import RedisCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
     from tests.servers import RedisServer, Server
 
 pytestmark = pytest.mark.server

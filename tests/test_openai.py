@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, assert_type, get_overloads
 import pytest
 from openai import APITimeoutError, AsyncOpenAI, InternalServerError, OpenAI, RateLimitError
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Conversation,
     IdReused,
     InvalidMessage,
@@ -24,7 +24,7 @@ from holdfast import (
     WindowTooSmall,
     tokens,
 )
-from holdfast.adapters.openai import (
+from limpet.adapters.openai import (
     AsyncChat,
     Chat,
     ModelFailed,
@@ -32,7 +32,7 @@ from holdfast.adapters.openai import (
     Usage,
     tool,
 )
-from holdfast.messages._stubs import INTERRUPTED
+from limpet.messages._stubs import INTERRUPTED
 from tests import nouns, openai_rig
 from tests.nouns import Place, bot, call, result, system, user
 from tests.openai_rig import HELLO, Rig, Till, cut_short, paying, texts
@@ -62,7 +62,7 @@ def test_the_question_is_durable_before_the_model_is_asked(rig: Rig) -> None:
     seen: list[list[str]] = []
 
     def brain(_: Request) -> Answer:
-        with holdfast.open(rig.place.url) as store:
+        with limpet.open(rig.place.url) as store:
             seen.append(texts(store.conversation("alice").messages()))
         return Answer("Yes.")
 
@@ -75,10 +75,10 @@ def test_a_store_that_cannot_be_written_is_found_out_before_the_model_is_paid(
     tmp_path: Path,
 ) -> None:
     """A reply that cannot be kept is not asked for."""
-    holdfast.open(tmp_path / "agents.db").close()
+    limpet.open(tmp_path / "agents.db").close()
     with (
         Server() as server,
-        holdfast.open(tmp_path / "agents.db", readonly=True) as store,
+        limpet.open(tmp_path / "agents.db", readonly=True) as store,
         OpenAI(base_url=server.url, api_key="none") as client,
         pytest.raises(StoreReadOnly),
     ):
@@ -508,7 +508,7 @@ def test_others_may_append_at_any_time(rig: Rig) -> None:
 
     def pay(bill: int) -> str:
         """Pay a bill."""
-        with holdfast.open(rig.place.url) as store:
+        with limpet.open(rig.place.url) as store:
             store.conversation("alice").append(user(f"I see you pay {bill}."))
         return till.pay(bill)
 
@@ -553,15 +553,15 @@ def test_a_chat_says_nothing_of_what_was_said(rig: Rig) -> None:
 
 def test_a_client_goes_with_a_store_of_its_kind(tmp_path: Path) -> None:
     """A blocking call in an event loop, or the reverse, is found out at once."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         conversation: Any = store.conversation("alice")
         with pytest.raises(TypeError, match="AsyncOpenAI does not go with this store"):
             Chat(AsyncOpenAI(api_key="none"), conversation, model="m")
-        with pytest.raises(TypeError, match=r"of an async store.*holdfast\.open_async\(\)"):
+        with pytest.raises(TypeError, match=r"of an async store.*limpet\.open_async\(\)"):
             AsyncChat(AsyncOpenAI(api_key="none"), conversation, model="m")
         with pytest.raises(TypeError, match=r"is about a conversation: .*, not 'alice'"):
             AsyncChat(AsyncOpenAI(api_key="none"), "alice", model="m")
-    other: Any = holdfast.open_async("memory:").conversation("alice")
+    other: Any = limpet.open_async("memory:").conversation("alice")
     with OpenAI(api_key="none") as client, pytest.raises(TypeError, match="OpenAI does not go"):
         Chat(client, other, model="m")
 
@@ -570,7 +570,7 @@ def test_a_client_goes_with_a_store_of_its_kind(tmp_path: Path) -> None:
 def test_options_that_mean_nothing_are_refused(option: dict[str, Any]) -> None:
     """With those that do."""
     with (
-        holdfast.open("memory:") as store,
+        limpet.open("memory:") as store,
         OpenAI(api_key="none") as client,
         pytest.raises(ValueError, match='is "') as raised,
     ):
@@ -589,7 +589,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 
     monkeypatch.delitem(sys.modules, "openai")
     monkeypatch.setattr(builtins, "__import__", missing)
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         conversation = store.conversation("alice")
         with pytest.raises(MissingExtra, match=r"\[openai\].*pip install openai"):
             Chat(object(), conversation, model="m")
@@ -597,9 +597,9 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 
 def test_a_chat_is_typed(tmp_path: Path) -> None:
     """Mypy reads this; each conversation has its kind of chat."""
-    asynchronous = holdfast.open_async("memory:").conversation("alice")
+    asynchronous = limpet.open_async("memory:").conversation("alice")
     client: Any = object()
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = Chat(client, store.conversation("alice"), model="m", temperature=0)
         assert_type(chat, Chat)
         assert_type(chat.conversation, Conversation)

@@ -14,9 +14,9 @@ import pytest
 from agents import Agent, OpenAIResponsesCompactionSession, Runner, Session, SessionSettings
 from agents.testing import assistant_message, function_call
 
-import holdfast
-from holdfast.adapters.openai_agents import HoldfastSession
-from holdfast.errors import BrokenHistory, IdReused, MissingExtra, NotStorable, StoreClosed
+import limpet
+from limpet.adapters.openai_agents import LimpetSession
+from limpet.errors import BrokenHistory, IdReused, MissingExtra, NotStorable, StoreClosed
 from tests import places
 from tests.agents_sdk import say, strict, texts
 
@@ -70,10 +70,10 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Makes sessions on a new store of each kind."""
     name = request.param
     url = "memory:" if name == "memory" else places.find(name, request, hurried=True).url
-    store = holdfast.open_async(url)
+    store = limpet.open_async(url)
 
-    def session(id_: str = "alice", **options: Any) -> HoldfastSession:
-        return HoldfastSession(store, id_, **options)
+    def session(id_: str = "alice", **options: Any) -> LimpetSession:
+        return LimpetSession(store, id_, **options)
 
     session.store = store  # type: ignore[attr-defined]
     yield session
@@ -83,8 +83,8 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 @pytest.fixture
 def on_memory() -> Iterator[Make]:
     """The same where the backend makes no difference."""
-    with holdfast.open("memory:") as store:
-        yield lambda id_="alice", **options: HoldfastSession(store, id_, **options)
+    with limpet.open("memory:") as store:
+        yield lambda id_="alice", **options: LimpetSession(store, id_, **options)
 
 
 # -- items -----------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def on_memory() -> Iterator[Make]:
 
 def test_it_is_a_session_of_the_sdk(on_memory: Make) -> None:
     """By the SDK's own check, and by its types."""
-    session: Session = HoldfastSession("memory:", "alice")
+    session: Session = LimpetSession("memory:", "alice")
     assert isinstance(session, Session)
     assert isinstance(on_memory(), Session)
 
@@ -227,8 +227,8 @@ def test_tenants_do_not_see_each_others_sessions(tmp_path: Path) -> None:
 
     async def main() -> None:
         for tenant in ("acme", "other"):
-            async with holdfast.open_async(tmp_path / "agents.db", tenant=tenant) as store:
-                session = HoldfastSession(store, "alice")
+            async with limpet.open_async(tmp_path / "agents.db", tenant=tenant) as store:
+                session = LimpetSession(store, "alice")
                 assert await session.get_items() == []
                 await session.add_items([user(tenant)])
 
@@ -469,7 +469,7 @@ def test_the_sdk_compacts_by_itself_after_a_turn(on_memory: Make) -> None:
 async def test_a_subclass_that_changes_items_is_not_passed_by(make: Make) -> None:
     """The SDK then clears and adds, through the methods that the subclass has."""
 
-    class Shouting(HoldfastSession):
+    class Shouting(LimpetSession):
         async def add_items(self, items: Any, *, id: str | None = None) -> None:
             louder: list[Any] = [{**item, "content": item["content"].upper()} for item in items]
             await super().add_items(louder, id=id)
@@ -500,7 +500,7 @@ def test_a_session_that_opened_its_store_closes_it(tmp_path: Path) -> None:
     """Afterwards everything is refused, even to add nothing; a second time is no harm."""
 
     async def main() -> None:
-        async with HoldfastSession(tmp_path / "agents.db", "alice") as session:
+        async with LimpetSession(tmp_path / "agents.db", "alice") as session:
             await session.add_items([user("Hello")])
         await session.close()
         for use in (
@@ -511,7 +511,7 @@ def test_a_session_that_opened_its_store_closes_it(tmp_path: Path) -> None:
         ):
             with pytest.raises(StoreClosed):
                 await use
-        async with HoldfastSession(f"sqlite:{tmp_path}/agents.db", "alice") as session:
+        async with LimpetSession(f"sqlite:{tmp_path}/agents.db", "alice") as session:
             assert await session.get_items() == [user("Hello")]
 
     asyncio.run(main())
@@ -521,19 +521,19 @@ def test_a_store_that_was_given_stays_open(tmp_path: Path) -> None:
     """It is whose it was; a sync one serves as well."""
 
     async def main(store: Any) -> None:
-        async with HoldfastSession(store, "alice") as session:
+        async with LimpetSession(store, "alice") as session:
             await session.add_items([user("Hello")])
         assert await session.get_items() == [user("Hello")]
 
-    with holdfast.open(tmp_path / "agents.db") as store:
+    with limpet.open(tmp_path / "agents.db") as store:
         asyncio.run(main(store))
         assert store.conversation("alice").messages() == [user("Hello")]
 
 
 def test_what_is_no_store_is_refused() -> None:
     """With a word on what would be one."""
-    with pytest.raises(TypeError, match=r"holdfast\.open"):
-        HoldfastSession(3, "alice")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"limpet\.open"):
+        LimpetSession(3, "alice")  # type: ignore[arg-type]
 
 
 def test_labels_and_time_to_live_are_those_of_the_conversation(on_memory: Make) -> None:
@@ -549,14 +549,14 @@ def test_its_name_says_nothing_of_what_is_in_it(on_memory: Make) -> None:
     """Logs are read by others."""
     session = on_memory()
     asyncio.run(session.add_items([user("secret")]))
-    assert repr(session) == "HoldfastSession('alice')"
+    assert repr(session) == "LimpetSession('alice')"
 
 
 def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module itself can be imported, and costs nothing of the SDK."""
     monkeypatch.setitem(sys.modules, "agents.memory.session_settings", None)
     with pytest.raises(MissingExtra, match=r"\[openai-agents\].*pip install"):
-        HoldfastSession("memory:", "alice")
-    script = "import holdfast.adapters.openai_agents, sys; print('agents' in sys.modules)"
+        LimpetSession("memory:", "alice")
+    script = "import limpet.adapters.openai_agents, sys; print('agents' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == b"False\n"

@@ -16,18 +16,18 @@ from agents import Agent, RunConfig, RunHooks, Runner, SessionSettings, function
 from agents.tool_context import ToolContext  # noqa: TC002 - the SDK reads the annotation
 from msgspec import Struct
 
-import holdfast
-from holdfast.adapters.openai_agents import (
+import limpet
+from limpet.adapters.openai_agents import (
     AsyncRuns,
-    HoldfastSession,
+    LimpetSession,
     RunFinished,
     RunHeld,
     RunInDoubt,
     RunNotFound,
     Runs,
 )
-from holdfast.errors import Conflict, NotFound, StoreClosed, TaskNotOpen, Unreadable
-from holdfast.testing.providers import check_responses
+from limpet.errors import Conflict, NotFound, StoreClosed, TaskNotOpen, Unreadable
+from limpet.testing.providers import check_responses
 from tests import agents_sdk, places
 from tests.agents_sdk import approve, call, play, run_by, say, strict, texts
 
@@ -61,8 +61,8 @@ def effects(side: Path) -> list[str]:
 
 def stored(url: str) -> list[str]:
     """What the session has, as it is stored."""
-    with holdfast.open(url) as store:
-        return texts(asyncio.run(HoldfastSession(store, "alice", repair=None).get_items()))
+    with limpet.open(url) as store:
+        return texts(asyncio.run(LimpetSession(store, "alice", repair=None).get_items()))
 
 
 # -- sessions --------------------------------------------------------------------------------------
@@ -75,15 +75,15 @@ def test_a_second_turn_knows_the_first(method: str, tmp_path: Path) -> None:
     model = strict(say("Berlin."), say("3.7 million."), asked=asked)
     agent = Agent(name="guide", model=model)
     for question in ("The capital of Germany?", "How many live there?"):
-        with holdfast.open(tmp_path / "agents.db") as store:
-            run_by(method, agent, question, HoldfastSession(store, "alice"))
+        with limpet.open(tmp_path / "agents.db") as store:
+            run_by(method, agent, question, LimpetSession(store, "alice"))
     assert texts(asked[1]) == [
         "user: The capital of Germany?",
         "assistant: Berlin.",
         "user: How many live there?",
     ]
-    with holdfast.open(tmp_path / "agents.db") as store:
-        items = asyncio.run(HoldfastSession(store, "alice").get_items())
+    with limpet.open(tmp_path / "agents.db") as store:
+        items = asyncio.run(LimpetSession(store, "alice").get_items())
         assert texts(items) == [*texts(asked[1]), "assistant: 3.7 million."]
 
 
@@ -98,8 +98,8 @@ def test_a_tool_call_and_its_result_are_stored_together(method: str) -> None:
 
     model = strict(call(("look_up", "c1"), ("look_up", "c2"), what="it"), say("42."))
     agent = Agent(name="guide", model=model, tools=[look_up])
-    with holdfast.open("memory:") as store:
-        run_by(method, agent, "What is it?", HoldfastSession(store, "alice"))
+    with limpet.open("memory:") as store:
+        run_by(method, agent, "What is it?", LimpetSession(store, "alice"))
         journal = store.journal("conversation", "alice")
         records = asyncio.run(journal._core.page())
         assert [record.count for record in records] == [1, 4, 1]
@@ -114,8 +114,8 @@ def test_the_model_gets_whole_pairs_wherever_a_limit_cuts(method: str) -> None:
         """Look something up."""
         return what
 
-    with holdfast.open("memory:") as store:
-        session = HoldfastSession(store, "alice")
+    with limpet.open("memory:") as store:
+        session = LimpetSession(store, "alice")
         both = call(("look_up", "c1"), ("look_up", "c2"), what="it")
         agent = Agent(name="guide", model=strict(both, say("Done.")), tools=[look_up])
         run_by(method, agent, "Look.", session)
@@ -134,8 +134,8 @@ def test_a_limit_of_the_session_counts_unless_the_run_has_one() -> None:
     asked: list[Any] = []
     model = strict(*(say(str(number)) for number in range(4)), asked=asked)
     agent = Agent(name="guide", model=model)
-    with holdfast.open("memory:") as store:
-        session = HoldfastSession(store, "alice", session_settings={"limit": 1})
+    with limpet.open("memory:") as store:
+        session = LimpetSession(store, "alice", session_settings={"limit": 1})
         for _ in range(3):
             run_by("run", agent, "Next.", session)
         config = RunConfig(session_settings=SessionSettings(limit=3))
@@ -152,8 +152,8 @@ def test_a_callback_changes_what_is_sent_and_not_what_is_stored(method: str) -> 
     def only_users(history: list[Any], new: list[Any]) -> list[Any]:
         return [item for item in history if item["role"] == "user"] + new
 
-    with holdfast.open("memory:") as store:
-        session = HoldfastSession(store, "alice")
+    with limpet.open("memory:") as store:
+        session = LimpetSession(store, "alice")
         config = RunConfig(session_input_callback=only_users)
         for said in ("One", [{"role": "user", "content": "Two"}]):
             run_by(method, agent, said, session, run_config=config)
@@ -166,8 +166,8 @@ def test_a_callback_changes_what_is_sent_and_not_what_is_stored(method: str) -> 
 def test_a_store_that_fails_fails_the_run(method: str, tmp_path: Path) -> None:
     """Nobody is told that a turn is kept when it is not."""
     agent = Agent(name="guide", model=strict(say("Hi.")))
-    with holdfast.open(tmp_path / "agents.db") as store:
-        session = HoldfastSession(store, "alice")
+    with limpet.open(tmp_path / "agents.db") as store:
+        session = LimpetSession(store, "alice")
     with pytest.raises(StoreClosed):
         run_by(method, agent, "Hello", session)
 
@@ -201,8 +201,8 @@ def test_a_turn_that_was_killed_goes_on_where_it_was(
 def test_a_turn_that_is_answered_is_known_to_be() -> None:
     """Whoever delivers a message twice gets one answer."""
     agent = Agent(name="guide", model=strict(say("Hi.")))
-    with holdfast.open("memory:") as store:
-        session = HoldfastSession(store, "alice")
+    with limpet.open("memory:") as store:
+        session = LimpetSession(store, "alice")
         assert asyncio.run(session.begin("Hello", id="message-1"))
         assert asyncio.run(session.begin("Hello", id="message-1"))
         run_by("run", agent, [], session)
@@ -268,8 +268,8 @@ class Desk:
     """An agent that may pay when somebody says yes, and the runs of a store in memory."""
 
     def __init__(self, *steps: Any) -> None:
-        self.store = holdfast.open_async("memory:")
-        self.session = HoldfastSession(self.store, "alice")
+        self.store = limpet.open_async("memory:")
+        self.session = LimpetSession(self.store, "alice")
         self.runs = AsyncRuns(self.store)
         self.paid: list[str] = []
         self.asked: list[Any] = []
@@ -703,13 +703,13 @@ def test_those_who_decide_need_no_event_loop(tmp_path: Path) -> None:
     """Nor the SDK: a web application with a sync store, for one."""
     path = tmp_path / "agents.db"
     agent = Agent[Any](name="desk", model=strict(ONE), tools=Desk().agent.tools)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         result = asyncio.run(Runner.run(agent, "Pay."))
         assert [ask.tool for ask in Runs(store).save("payment", result)] == ["pay"]
     script = """if True:
-        import sys, holdfast
-        from holdfast.adapters.openai_agents import Runs
-        with holdfast.open(sys.argv[1]) as store:
+        import sys, limpet
+        from limpet.adapters.openai_agents import Runs
+        with limpet.open(sys.argv[1]) as store:
             runs = Runs(store)
             for run in runs.list(status="waiting"):
                 for ask in runs.asks(run.id):
@@ -719,7 +719,7 @@ def test_those_who_decide_need_no_event_loop(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", script, str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "maria waiting False\n"
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         agent.model = strict(say("Done."))
         asyncio.run(AsyncRuns(store).resume("payment", agent))
         assert Runs(store).output("payment") == "Done."

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast.messages._stubs import INTERRUPTED
-from holdfast.testing.crash import seeded, soak
+import limpet
+from limpet.messages._stubs import INTERRUPTED
+from limpet.testing.crash import seeded, soak
 from tests.openai_programs import ASK, Job, brain, paid, run
 from tests.openai_rig import results_in
 from tests.openai_server import Server
@@ -50,7 +50,7 @@ class Case:
 
     def messages(self) -> list[dict[str, Any]]:
         """What is stored."""
-        with holdfast.open(self.job.url) as store:
+        with limpet.open(self.job.url) as store:
             return store.conversation("alice").messages()
 
     def results(self) -> list[str]:

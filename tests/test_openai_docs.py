@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.openai_rig import texts
 from tests.openai_server import Answer, Request, Server, Trouble
 from tests.processes import until
@@ -29,7 +29,7 @@ def environment(server: Server, directory: Path) -> dict[str, str]:
         **os.environ,
         "OPENAI_BASE_URL": server.url,
         "OPENAI_API_KEY": "none",
-        "HOLDFAST_URL": f"sqlite:{directory}/agents.db",
+        "LIMPET_URL": f"sqlite:{directory}/agents.db",
     }
 
 
@@ -119,7 +119,7 @@ def test_an_example_is_killed_and_goes_on_in_the_next_process(name: str, tmp_pat
         second.communicate()
         assert second.returncode == 0
         first.communicate()
-    with holdfast.open(tmp_path / "agents.db") as store:
+    with limpet.open(tmp_path / "agents.db") as store:
         assert texts(store.conversation("alice").messages()) == [
             "user: I am Alice.",
             "assistant: Nice to meet you, Alice.",

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import APIConnectionError, AsyncOpenAI, InternalServerError
 
-import holdfast
-from holdfast import LeaseHeld
-from holdfast.adapters import _openai_stream
-from holdfast.adapters.openai import (
+import limpet
+from limpet import LeaseHeld
+from limpet.adapters import _openai_stream
+from limpet.adapters.openai import (
     AsyncChat,
     StreamCut,
     tool,
 )
-from holdfast.testing.providers import check_chat, check_responses
+from limpet.testing.providers import check_chat, check_responses
 from tests import openai_rig
 from tests.nouns import Place
 from tests.openai_rig import HELLO, LONG, Rig, Till, paying, texts
@@ -118,7 +118,7 @@ def test_when_the_user_goes_on_the_partial_reply_is_sent_with_a_mark(rig: Rig) -
         rig.chat(server).send("Go on.")
     sent = texts(server.requests[1].history)
     assert sent[0] == f"user: {HELLO}"
-    assert sent[1] == f"assistant: {LONG[:16]}\n\n[holdfast: this reply was cut off here.]"
+    assert sent[1] == f"assistant: {LONG[:16]}\n\n[limpet: this reply was cut off here.]"
     assert sent[2] == "user: Go on."
     assert server.refused == []
 
@@ -270,7 +270,7 @@ def test_an_async_stream_that_is_left_lets_go(tmp_path: Path) -> None:
 
     async def main(server: Server) -> None:
         async with (
-            holdfast.open_async(tmp_path / "agents.db") as store,
+            limpet.open_async(tmp_path / "agents.db") as store,
             AsyncOpenAI(base_url=server.url, api_key="none") as client,
         ):
             chat = AsyncChat(client, store.conversation("alice"), model="gpt-5", wait=5)
@@ -293,7 +293,7 @@ def test_a_cancelled_stream_keeps_what_had_come(tmp_path: Path) -> None:
 
     async def main(server: Server) -> None:
         async with (
-            holdfast.open_async(tmp_path / "agents.db") as store,
+            limpet.open_async(tmp_path / "agents.db") as store,
             AsyncOpenAI(base_url=server.url, api_key="none") as client,
         ):
             chat = AsyncChat(client, store.conversation("alice"), model="gpt-5")

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from openai import OpenAI
 
-import holdfast
-from holdfast import Fenced
-from holdfast.adapters.openai import (
+import limpet
+from limpet import Fenced
+from limpet.adapters.openai import (
     CallsInDoubt,
     Chat,
     TooManyRounds,
     tool,
 )
-from holdfast.messages._stubs import INTERRUPTED
-from holdfast.testing.providers import check_chat, check_responses
+from limpet.messages._stubs import INTERRUPTED
+from limpet.testing.providers import check_chat, check_responses
 from tests import openai_rig
 from tests.nouns import Place
 from tests.openai_rig import HELLO, Cut, Rig, Till, cut_short, paying
@@ -271,7 +271,7 @@ def test_tools_that_no_model_could_call_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be a tool's name"):
         tool(pay, name="pay it!")
     client: Any = OpenAI(api_key="none")
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = store.conversation("alice")
         with pytest.raises(ValueError, match="Two tools are named 'pay'"):
             Chat(client, chat, model="m", tools=[pay, pay])
@@ -544,9 +544,9 @@ def test_the_settings_of_an_effect_are_honoured(one_by_one: Rig) -> None:
             pytest.raises(Cut),
             one_by_one.place.open().task("bills", "Pay the bills"),
         ):
-            one_by_one.chat(server, tools=[holdfast.effect(**settings)(pay)]).send(HELLO)
+            one_by_one.chat(server, tools=[limpet.effect(**settings)(pay)]).send(HELLO)
         with one_by_one.place.open().task("bills"):
-            sure = tool(holdfast.effect(**settings)(till.pay), name="pay")
+            sure = tool(limpet.effect(**settings)(till.pay), name="pay")
             reply = one_by_one.chat(server, tools=[sure]).resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == ["paid before", "paid 2"]
@@ -567,10 +567,10 @@ def test_an_effect_that_asks_a_person_halts_the_chat_until_one_has_said(one_by_o
             pytest.raises(Cut),
             one_by_one.place.open().task("bills", "Pay the bills") as task,
         ):
-            one_by_one.chat(server, tools=[holdfast.effect(pay)], task=task).send(HELLO)
-        sure = tool(holdfast.effect(till.pay), name="pay")
+            one_by_one.chat(server, tools=[limpet.effect(pay)], task=task).send(HELLO)
+        sure = tool(limpet.effect(till.pay), name="pay")
         store = one_by_one.place.open()
-        with pytest.raises(holdfast.TaskWaiting) as waiting, store.task("bills") as task:
+        with pytest.raises(limpet.TaskWaiting) as waiting, store.task("bills") as task:
             one_by_one.chat(server, tools=[sure], task=task).resume()
         store.resolve("bills", waiting.value.waits_for, "done", result="paid, she said")
         with store.task("bills") as task:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-import holdfast
-from holdfast.backends._group import Ticket
-from holdfast.backends._postgresql import wakeups
-from holdfast.backends._postgresql.append import SIZES, Write, rounds
-from holdfast.backends.base import Append, Appended, Key, Origin
-from holdfast.backends.postgresql import PostgresBackend
-from holdfast.testing.conformance import BackendContract
-from holdfast.testing.crash import seeded
-from holdfast.testing.machine import contract_machine
-from holdfast.testing.proxy import Proxy
+import limpet
+from limpet.backends._group import Ticket
+from limpet.backends._postgresql import wakeups
+from limpet.backends._postgresql.append import SIZES, Write, rounds
+from limpet.backends.base import Append, Appended, Key, Origin
+from limpet.backends.postgresql import PostgresBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.crash import seeded
+from limpet.testing.machine import contract_machine
+from limpet.testing.proxy import Proxy
 from tests.processes import until
 from tests.servers import PostgresServer, shared
 from tests.test_sqlite import INTERRUPTED, finish, python
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from random import Random
 
-    from holdfast.backends.base import Backend, Fact
+    from limpet.backends.base import Backend, Fact
 
 pytestmark = pytest.mark.server
 
@@ -103,7 +103,7 @@ def backend(url: str) -> Iterator[PostgresBackend]:
 
 @pytest.fixture
 def own(postgresql_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
-    """A connection without Holdfast."""
+    """A connection without Limpet."""
     with psycopg.connect(postgresql_server.url(), autocommit=True) as connection:
         yield connection
 
@@ -157,7 +157,7 @@ def test_an_append_is_one_round_trip(postgresql_server: PostgresServer, url: str
                     trips.append(network.requests - before)
                 assert trips[-1] == 1
             before = network.requests
-            with pytest.raises(holdfast.Conflict):
+            with pytest.raises(limpet.Conflict):
                 backend.append(add(expect=99))
             assert network.requests - before <= 2
 
@@ -168,7 +168,7 @@ def test_an_append_changes_no_column_that_is_in_an_index(
     """Only then the server need not touch the indexes of the heads with every append."""
     indexes = own.execute(
         "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND tablename = %s",
-        (backend.schema, "holdfast_journals"),
+        (backend.schema, "limpet_journals"),
     ).fetchall()
     assert len(indexes) > 1
     for (text,) in indexes:
@@ -218,7 +218,7 @@ def test_who_appends_together_is_served_by_one_statement(backend: PostgresBacken
     never, known, stale = (ticket.work for ticket in tickets[-3:])
     assert backend._writer.alone(never).seq == 0
     assert backend._writer.alone(known).repeated
-    with pytest.raises(holdfast.Conflict):
+    with pytest.raises(limpet.Conflict):
         backend._writer.alone(stale)
 
 
@@ -278,7 +278,7 @@ def _outcome(store: PostgresBackend, work: Ticket | Append) -> object:
             done = store.append(work)
         else:
             done = work.result or store._writer.alone(work.work)
-    except holdfast.HoldfastError as error:
+    except limpet.LimpetError as error:
         return type(error).__name__
     return done.seq, done.repeated
 
@@ -392,7 +392,7 @@ def test_journals_that_come_and_go_leave_nothing_behind(backend: PostgresBackend
         backend.delete(key(number))
     backend.sweep()
     for table in ("journals", "records"):
-        sql = f"SELECT count(*) FROM {backend.schema}.holdfast_{table}"
+        sql = f"SELECT count(*) FROM {backend.schema}.limpet_{table}"
         assert backend._calls.rows(sql) == [(0,)]
 
 
@@ -401,7 +401,7 @@ def test_a_row_that_somebody_has_locked_holds_up_nobody_else(
 ) -> None:
     """Its own writer waits; the others, who would have gone with it, do not."""
     backend.append(add(key("stuck")))
-    table = f"{backend.schema}.holdfast_journals"
+    table = f"{backend.schema}.limpet_journals"
     with ThreadPoolExecutor(6) as pool:
         with own.transaction():
             own.execute(f"SELECT 1 FROM {table} FOR UPDATE")
@@ -417,8 +417,8 @@ def test_a_lock_that_stays_is_reported(url: str, own: psycopg.Connection[Any]) -
     with closing(PostgresBackend.from_url(url, timeout=4)) as backend:
         backend.append(add())
         with own.transaction():
-            own.execute(f"SELECT 1 FROM {backend.schema}.holdfast_journals FOR UPDATE")
-            with pytest.raises(holdfast.StoreBusy, match=r"held a row.*larger timeout="):
+            own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
+            with pytest.raises(limpet.StoreBusy, match=r"held a row.*larger timeout="):
                 backend.append(add())
         assert backend.append(add()).seq == 2
 
@@ -430,7 +430,7 @@ def test_a_sweep_takes_nothing_that_is_revived_meanwhile(
     backend.append(add(ttl=0.001))
     backend.append(add(key("other"), ttl=0.001))
     time.sleep(0.01)
-    sql = f"UPDATE {backend.schema}.holdfast_journals SET expires = NULL WHERE id = 'one'"
+    sql = f"UPDATE {backend.schema}.limpet_journals SET expires = NULL WHERE id = 'one'"
     with own.transaction():
         own.execute(sql)
         assert backend.sweep() == 1
@@ -462,7 +462,7 @@ def test_a_pool_that_is_used_up_is_reported(url: str) -> None:
     with closing(PostgresBackend.from_url(url, pool=1, timeout=0)) as backend:
         pool = backend._calls._pool
         slot = pool.take(0)
-        with pytest.raises(holdfast.StoreBusy, match=r"All 1 connections.*larger pool="):
+        with pytest.raises(limpet.StoreBusy, match=r"All 1 connections.*larger pool="):
             backend.head(KEY)
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(pool.take, time.monotonic() + 60)
@@ -479,7 +479,7 @@ def test_connections_that_the_server_has_ended_are_replaced(
     """A call notices nothing of it."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(backend.append, [add(key(number)) for number in range(8)]))
-    for pid in connections(own, "holdfast"):
+    for pid in connections(own, "limpet"):
         own.execute("SELECT pg_terminate_backend(%s)", (pid,))
     assert backend.append(add()).seq == 1
     assert [backend.append(add(key(number))).seq for number in range(8)] == [2] * 8
@@ -509,14 +509,14 @@ def test_closing_waits_for_calls_that_are_under_way(
     backend.append(add())
     with ThreadPoolExecutor(2) as pool:
         with own.transaction():
-            own.execute(f"SELECT 1 FROM {backend.schema}.holdfast_journals FOR UPDATE")
+            own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
             writing = pool.submit(backend.append, add())
             assert until(lambda: len(backend._calls._pool._slots) > len(backend._calls._pool._idle))
             closed = pool.submit(backend.close)
             assert until(lambda: backend._calls._pool.closed)
         assert writing.result().seq == 2
         closed.result()
-    with pytest.raises(holdfast.StoreClosed):
+    with pytest.raises(limpet.StoreClosed):
         backend.head(KEY)
 
 
@@ -649,4 +649,4 @@ def test_closing_ends_the_waiting(listening: PostgresBackend) -> None:
         assert until(lambda: len(listening._wakeups._waiters) == 2)  # type: ignore[union-attr]
         listening.close()
         for one in waiting:
-            assert isinstance(one.exception(), holdfast.StoreClosed)
+            assert isinstance(one.exception(), limpet.StoreClosed)

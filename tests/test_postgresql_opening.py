@@ -13,19 +13,19 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-import holdfast
-from holdfast.backends._postgresql import schema as tables
-from holdfast.backends._postgresql.connections import Connection
-from holdfast.backends._postgresql.errors import Late, passing, translate
-from holdfast.backends.base import Append, Key, Lease
-from holdfast.backends.postgresql import PostgresBackend
+import limpet
+from limpet.backends._postgresql import schema as tables
+from limpet.backends._postgresql.connections import Connection
+from limpet.backends._postgresql.errors import Late, passing, translate
+from limpet.backends.base import Append, Key, Lease
+from limpet.backends.postgresql import PostgresBackend
 from tests.processes import free_port
 from tests.servers import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.backends.base import Backend, Fact
+    from limpet.backends.base import Backend, Fact
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +40,7 @@ def url(postgresql_server: PostgresServer) -> str:
 
 @pytest.fixture
 def own(postgresql_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
-    """A connection without Holdfast."""
+    """A connection without Limpet."""
     with psycopg.connect(postgresql_server.url(), autocommit=True) as connection:
         yield connection
 
@@ -77,7 +77,7 @@ def schema_of(url: str) -> str:
         ("durability=some", "full or normal"),
         ("create=maybe", "true or false"),
         ("wakeups=true&prepare=false", "session of their own"),
-        ("pooll=3", "'pooll', which neither Holdfast .* nor PostgreSQL"),
+        ("pooll=3", "'pooll', which neither Limpet .* nor PostgreSQL"),
         ("sslmode=blue", "sslmode"),
         ("connect_timeout=soon", "connect_timeout"),
         ("options=-c%20colour%3Dblue", "colour"),
@@ -87,8 +87,8 @@ def test_a_url_that_cannot_be_is_explained(
     postgresql_server: PostgresServer, query: str, words: str
 ) -> None:
     """By what is wrong with it, and without the password."""
-    with pytest.raises(holdfast.InvalidURL, match=words) as caught:
-        holdfast.open(f"{postgresql_server.url()}?{query}")
+    with pytest.raises(limpet.InvalidURL, match=words) as caught:
+        limpet.open(f"{postgresql_server.url()}?{query}")
     assert "s3cret" not in str(caught.value)
 
 
@@ -105,8 +105,8 @@ def test_a_url_that_cannot_be_is_explained(
 )
 def test_a_password_is_never_shown(url: str) -> None:
     """Not in the message, nor in what it came from, whatever libpq quotes."""
-    with pytest.raises(holdfast.HoldfastError) as caught:
-        holdfast.open(url)
+    with pytest.raises(limpet.LimpetError) as caught:
+        limpet.open(url)
     shown = [str(caught.value), str(caught.value.__cause__), repr(caught.value.__cause__)]
     assert "s3cret" not in "".join(shown)
 
@@ -125,9 +125,9 @@ def test_what_is_not_ours_is_libpqs(url: str, own: psycopg.Connection[Any]) -> N
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "holdfast.backends.postgresql")
-    with pytest.raises(holdfast.MissingExtra, match=r"pip install '\.\[postgres\]'"):
-        holdfast.open("postgresql://db/agents")
+    monkeypatch.delitem(sys.modules, "limpet.backends.postgresql")
+    with pytest.raises(limpet.MissingExtra, match=r"pip install '\.\[postgres\]'"):
+        limpet.open("postgresql://db/agents")
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_is_not_created_unasked(url: str, own: psycopg.Connection[Any]) -> None:
     """With create=False, or for reading only."""
     for options in ({"create": False}, {"readonly": True}):
-        with pytest.raises(holdfast.StoreNotFound, match=r"no store on .* create=True"):
+        with pytest.raises(limpet.StoreNotFound, match=r"no store on .* create=True"):
             PostgresBackend.from_url(url, **options)
     sql = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
     assert own.execute(sql, (schema_of(url),)).fetchone() == (0,)
@@ -160,7 +160,7 @@ def test_a_store_opened_for_reading_refuses_writes(url: str) -> None:
             lambda: backend.renew(KEY, lease, 1),
             lambda: backend.release(KEY, lease),
         ):
-            with pytest.raises(holdfast.StoreReadOnly, match="readonly=True"):
+            with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
                 call()
         assert backend.head(KEY) == head
 
@@ -178,7 +178,7 @@ def test_schemas_are_different_stores(url: str, postgresql_server: PostgresServe
 
 def test_nothing_that_users_say_is_taken_for_sql(url: str) -> None:
     """Tenants, kinds, ids, labels, states, holders."""
-    evil = "'); DROP TABLE holdfast_records; -- $1 %s {} \\ \" "
+    evil = "'); DROP TABLE limpet_records; -- $1 %s {} \\ \" "
     key = Key(evil, evil, evil)
     with closing(PostgresBackend.from_url(url, wakeups=True)) as backend:
         backend.append(Append(key=key, body=b"x", count=1, id=evil, status=evil))
@@ -198,8 +198,8 @@ def test_nothing_that_users_say_is_taken_for_sql(url: str) -> None:
 def test_a_store_of_a_newer_release_is_refused(url: str, own: psycopg.Connection[Any]) -> None:
     """The message says which version, and what to do."""
     write(url)
-    own.execute(f"UPDATE {schema_of(url)}.holdfast_schema SET version = 99")
-    with pytest.raises(holdfast.SchemaTooNew, match=r"schema 99.*reads up to \d+(?s:.*)Upgrade"):
+    own.execute(f"UPDATE {schema_of(url)}.limpet_schema SET version = 99")
+    with pytest.raises(limpet.SchemaTooNew, match=r"schema 99.*reads up to \d+(?s:.*)Upgrade"):
         PostgresBackend.from_url(url)
 
 
@@ -210,9 +210,9 @@ def test_a_store_of_an_older_release_is_upgraded_by_a_writer_only(
     write(url)
     steps = tables.migrations()
     newest = steps[-1][0]
-    steps.append((newest + 1, "CREATE TABLE {schema}.holdfast_later (one integer)"))
+    steps.append((newest + 1, "CREATE TABLE {schema}.limpet_later (one integer)"))
     monkeypatch.setattr(tables, "migrations", lambda: steps)
-    with pytest.raises(holdfast.StoreReadOnly, match="older release"):
+    with pytest.raises(limpet.StoreReadOnly, match="older release"):
         PostgresBackend.from_url(url, readonly=True)
     write(url, create=False)
     with closing(PostgresBackend.from_url(url, readonly=True)) as backend:
@@ -226,7 +226,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(
     steps = [*tables.migrations(), (99, "CREATE TABLE {schema}.x (one integer); SELECT 1 / 0")]
     with monkeypatch.context() as patch:
         patch.setattr(tables, "migrations", lambda: steps)
-        with pytest.raises(holdfast.StoreError, match="division by zero"):
+        with pytest.raises(limpet.StoreError, match="division by zero"):
             PostgresBackend.from_url(url)
     sql = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
     assert own.execute(sql, (schema_of(url),)).fetchone() == (0,)
@@ -274,10 +274,10 @@ def _tables(own: psycopg.Connection[Any], schema: str) -> list[str]:
 
 
 STARTED = """
-import sys, holdfast, holdfast.backends.postgresql
+import sys, limpet, limpet.backends.postgresql
 print("ready", flush=True)
 for url in sys.stdin:
-    with holdfast.open(url.strip()) as store:
+    with limpet.open(url.strip()) as store:
         store.conversation("all").append({"role": "user", "content": sys.argv[1]})
     print("done", flush=True)
 """
@@ -298,7 +298,7 @@ def test_processes_that_start_at_once_create_one_store(postgresql_server: Postgr
                 child.stdin.write(url + "\n")
                 child.stdin.flush()
             assert [child.stdout.readline() for child in children] == ["done\n"] * 8
-            with holdfast.open(url) as store:
+            with limpet.open(url) as store:
                 said = [message["content"] for message in store.conversation("all").messages()]
             assert sorted(said) == [str(number) for number in range(8)]
     finally:
@@ -320,8 +320,8 @@ def test_a_server_that_is_not_there_is_reported_at_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Connection, "connect", count)
     port = free_port()
-    with pytest.raises(holdfast.StoreUnavailable, match=f":{port}.*Connection refused.*Start the"):
-        holdfast.open(f"postgresql://ann:s3cret@127.0.0.1:{port}/agents")
+    with pytest.raises(limpet.StoreUnavailable, match=f":{port}.*Connection refused.*Start the"):
+        limpet.open(f"postgresql://ann:s3cret@127.0.0.1:{port}/agents")
     assert len(tries) == 1
 
 
@@ -344,11 +344,11 @@ def test_a_server_that_is_starting_is_waited_for(url: str, monkeypatch: pytest.M
 def test_a_wrong_password_or_database_is_named(postgresql_server: PostgresServer) -> None:
     """And tried once."""
     url = postgresql_server.url()
-    with pytest.raises(holdfast.StoreError, match=r"did not let us in.*password") as caught:
-        holdfast.open(url.replace("s3cret", "wrong"))
-    assert not isinstance(caught.value, holdfast.StoreUnavailable)
-    with pytest.raises(holdfast.StoreNotFound, match=r'no such database.*"nowhere".*createdb'):
-        holdfast.open(url.replace("/postgres", "/nowhere"))
+    with pytest.raises(limpet.StoreError, match=r"did not let us in.*password") as caught:
+        limpet.open(url.replace("s3cret", "wrong"))
+    assert not isinstance(caught.value, limpet.StoreUnavailable)
+    with pytest.raises(limpet.StoreNotFound, match=r'no such database.*"nowhere".*createdb'):
+        limpet.open(url.replace("/postgres", "/nowhere"))
 
 
 @pytest.fixture
@@ -364,7 +364,7 @@ def test_a_user_who_may_not_create_the_schema_is_told_so(
 ) -> None:
     """It can be created for him; then he needs no more than that."""
     schema = schema_of(url)
-    with pytest.raises(holdfast.StoreReadOnly, match=r"may not do that.*CREATE SCHEMA"):
+    with pytest.raises(limpet.StoreReadOnly, match=r"may not do that.*CREATE SCHEMA"):
         PostgresBackend.from_url(f"{guest}?schema={schema}")
     own.execute(f"CREATE SCHEMA {schema} AUTHORIZATION guest")
     write(f"{guest}?schema={schema}")
@@ -378,7 +378,7 @@ def test_a_server_that_has_no_connection_left_says_so(
     own.execute(f"CREATE SCHEMA {schema} AUTHORIZATION guest")
     with psycopg.connect(guest):
         own.execute("SELECT 1")
-        with pytest.raises(holdfast.StoreUnavailable, match=r"no connection left.*smaller pool="):
+        with pytest.raises(limpet.StoreUnavailable, match=r"no connection left.*smaller pool="):
             PostgresBackend.from_url(f"{guest}?schema={schema}")
 
 
@@ -388,7 +388,7 @@ def test_a_standby_can_only_be_read(url: str) -> None:
     only = "&options=-c%20default_transaction_read_only%3Don"
     with closing(PostgresBackend.from_url(url + only)) as backend:
         assert backend.head(KEY) is not None
-        with pytest.raises(holdfast.StoreReadOnly, match="standby"):
+        with pytest.raises(limpet.StoreReadOnly, match="standby"):
             backend.append(Append(key=KEY, body=b"x", count=1))
 
 
@@ -401,13 +401,13 @@ def test_an_old_server_or_another_encoding_is_refused(
     """Before anything is created."""
     with monkeypatch.context() as patch:
         patch.setattr(tables, "OLDEST", 990000)
-        with pytest.raises(holdfast.StoreError, match=r"99 is the oldest.*Upgrade the server"):
+        with pytest.raises(limpet.StoreError, match=r"99 is the oldest.*Upgrade the server"):
             PostgresBackend.from_url(url)
     own.execute(
         "CREATE DATABASE latin ENCODING LATIN1 LOCALE 'C' LOCALE_PROVIDER libc TEMPLATE template0"
     )
-    with pytest.raises(holdfast.StoreError, match=r"LATIN1.*--encoding=UTF8"):
-        holdfast.open(postgresql_server.url().replace("/postgres", "/latin"))
+    with pytest.raises(limpet.StoreError, match=r"LATIN1.*--encoding=UTF8"):
+        limpet.open(postgresql_server.url().replace("/postgres", "/latin"))
 
 
 def test_a_schema_that_is_dropped_while_it_is_open_is_missed(
@@ -416,7 +416,7 @@ def test_a_schema_that_is_dropped_while_it_is_open_is_missed(
     """And comes to be when it is opened again."""
     with closing(PostgresBackend.from_url(url)) as backend:
         own.execute(f"DROP SCHEMA {schema_of(url)} CASCADE")
-        with pytest.raises(holdfast.StoreNotFound, match="Open the store again"):
+        with pytest.raises(limpet.StoreNotFound, match="Open the store again"):
             backend.append(Append(key=KEY, body=b"x", count=1))
     write(url)
 
@@ -481,12 +481,12 @@ def test_facts_tell_of_the_server_and_of_what_is_there(
 @pytest.mark.parametrize(
     "damage",
     [
-        "DELETE FROM {}.holdfast_records WHERE seq = 2",
-        "DELETE FROM {}.holdfast_records WHERE seq = 1",
-        "DELETE FROM {}.holdfast_records WHERE seq = 3",
-        "DELETE FROM {}.holdfast_records",
-        "UPDATE {}.holdfast_records SET body = body || body WHERE seq = 2",
-        "DELETE FROM {}.holdfast_journals",
+        "DELETE FROM {}.limpet_records WHERE seq = 2",
+        "DELETE FROM {}.limpet_records WHERE seq = 1",
+        "DELETE FROM {}.limpet_records WHERE seq = 3",
+        "DELETE FROM {}.limpet_records",
+        "UPDATE {}.limpet_records SET body = body || body WHERE seq = 2",
+        "DELETE FROM {}.limpet_journals",
     ],
 )
 def test_lost_and_changed_records_are_found(
@@ -504,7 +504,7 @@ def test_a_server_that_does_not_sync_is_warned_of(url: str) -> None:
     """At opening, and by the doctor; it is refused to who asks for more, and fine for less."""
     with PostgresServer(fsync="off", full_page_writes="off", synchronous_commit="off") as server:
         place = server.place()
-        with pytest.warns(holdfast.DurabilityWarning, match="fsync=off"):
+        with pytest.warns(limpet.DurabilityWarning, match="fsync=off"):
             backend = PostgresBackend.from_url(place)
         with closing(backend):
             fact = facts(backend)["durability"]
@@ -512,9 +512,9 @@ def test_a_server_that_does_not_sync_is_warned_of(url: str) -> None:
             assert "fsync=off" in fact.value
             assert "full_page_writes=off" in fact.value
             assert "synchronous_commit" not in fact.value  # that one we have set ourselves
-        with pytest.warns(holdfast.DurabilityWarning, match="synchronous_commit=off"):
+        with pytest.warns(limpet.DurabilityWarning, match="synchronous_commit=off"):
             PostgresBackend.from_url(place, prepare=False).close()
-        with pytest.raises(holdfast.NotDurable, match=r"fsync=off.*postgresql.conf"):
+        with pytest.raises(limpet.NotDurable, match=r"fsync=off.*postgresql.conf"):
             PostgresBackend.from_url(place, durability="full")
         with warnings.catch_warnings(action="error"):
             PostgresBackend.from_url(place, durability="normal").close()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.backends.base import Fact
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.testing.crash import PLAN, TALK, result_of, seeded, soak, steps_of, turn, turns_of
-from holdfast.testing.powerloss import Ack, CrashState, Event, Recorder, Sync, Write, crash_states
+import limpet
+from limpet.backends.base import Fact
+from limpet.backends.sqlite import SqliteBackend
+from limpet.testing.crash import PLAN, TALK, result_of, seeded, soak, steps_of, turn, turns_of
+from limpet.testing.powerloss import Ack, CrashState, Event, Recorder, Sync, Write, crash_states
 
 STATES = 1000
 
@@ -41,24 +41,24 @@ class Seen:
 
 
 def recorded(
-    path: Path, work: Callable[[holdfast.Store, Recorder], object], durability: str = "full"
+    path: Path, work: Callable[[limpet.Store, Recorder], object], durability: str = "full"
 ) -> Sequence[Event]:
     """What happened to the files while *work* was done on a store, from its opening to its end."""
     # A sync takes a while, so that writers gather behind it and share the next one.
     with Recorder(sync_seconds=0.0005) as recorder:
-        with holdfast.open(path, vfs=recorder.vfs, durability=durability) as store:
+        with limpet.open(path, vfs=recorder.vfs, durability=durability) as store:
             checkpoint_often(store)
             work(store, recorder)
         return recorder.log
 
 
-def checkpoint_often(store: holdfast.Store) -> None:
+def checkpoint_often(store: limpet.Store) -> None:
     """So that the log is copied into the database, and begun anew, many times in a small test."""
     assert isinstance(store.backend, SqliteBackend)
     store.backend._database.writer().execute("PRAGMA wal_autocheckpoint = 20")
 
 
-def everything(store: holdfast.Store, recorder: Recorder) -> None:
+def everything(store: limpet.Store, recorder: Recorder) -> None:
     """Four writers in one conversation and two workers with their tasks, each in a thread."""
     with ThreadPoolExecutor() as threads:
         jobs = [threads.submit(talk, store, recorder, writer) for writer in WRITERS]
@@ -67,7 +67,7 @@ def everything(store: holdfast.Store, recorder: Recorder) -> None:
         job.result()
 
 
-def talk(store: holdfast.Store, recorder: Recorder, writer: str, turns: int = TURNS) -> None:
+def talk(store: limpet.Store, recorder: Recorder, writer: str, turns: int = TURNS) -> None:
     """Say *turns* things, each acknowledged when it is stored."""
     chat = store.conversation(TALK)
     for number in range(1, turns + 1):
@@ -75,7 +75,7 @@ def talk(store: holdfast.Store, recorder: Recorder, writer: str, turns: int = TU
         recorder.ack(("turn", writer))
 
 
-def work(store: holdfast.Store, recorder: Recorder, worker: str) -> None:
+def work(store: limpet.Store, recorder: Recorder, worker: str) -> None:
     """Do some tasks, each step acknowledged when it is stored."""
     for number in range(1, TASKS // 2 + 1):
         with store.task(f"{worker}-{number}", "Finish the plan") as task:
@@ -93,7 +93,7 @@ def after(states: Iterator[CrashState], directory: Path) -> Seen:
     for state in states:
         state.write_to(directory)
         try:
-            with holdfast.open(directory / "agents.db") as store:
+            with limpet.open(directory / "agents.db") as store:
                 seen.lost += lost(store, state)
         except BaseException as error:
             error.add_note(f"The power failed after event {state.point}.")
@@ -103,7 +103,7 @@ def after(states: Iterator[CrashState], directory: Path) -> Seen:
     return seen
 
 
-def lost(store: holdfast.Store, state: CrashState) -> int:
+def lost(store: limpet.Store, state: CrashState) -> int:
     """How many acknowledged turns and steps are not there. What is there must be right."""
     assert [fact for fact in store.backend.facts(deep=True) if not is_well(fact)] == []
     return lost_turns(turns_of(store), state) + lost_steps(steps_of(store), state)

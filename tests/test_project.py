@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-import holdfast
+import limpet
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "holdfast"
+SOURCE = ROOT / "src" / "limpet"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
 # The layers, top first. A part (a module, or a package with all that is in it) may import itself
 # and parts of the layers below its own: not those above, and not its neighbours.
 LAYERS = (
-    # `python -m holdfast`.
+    # `python -m limpet`.
     {"__main__"},
     # Commands see everything; nothing imports a command.
     {"cli"},
@@ -33,8 +33,8 @@ LAYERS = (
     {"adapters", "copying", "dispatch", "importing", "inspector", "mcp", "testing", "worker"},
     # Parts of these: what others' files mean, without I/O; what a worker finds to do.
     {"_foreign", "_finding"},
-    # The public face, holdfast/__init__.py: only what stands above it may `import holdfast`.
-    {"holdfast"},
+    # The public face, limpet/__init__.py: only what stands above it may `import limpet`.
+    {"limpet"},
     # Which function runs which task.
     {"registry"},
     # A URL in, nouns out: the one place that knows both nouns and backends.
@@ -55,7 +55,7 @@ LAYERS = (
     {"_cache"},
     # A backend moves bytes: it knows no codec, no journal and no noun. The codec does no I/O.
     {"backends", "codec", "deltas", "migrations"},
-    # Helpers that know nothing of Holdfast but its errors.
+    # Helpers that know nothing of Limpet but its errors.
     {"messages", "tokens"},
     {"_encodings", "_images"},
     # Everybody raises these.
@@ -67,9 +67,9 @@ ONLY_THE_CONTRACT = {
     *("journal", "leases", "conversation", "task", "state", "memory"),
     *("copying", "importing"),
 }
-CONTRACT = {"holdfast.backends", "holdfast.backends.base"}
+CONTRACT = {"limpet.backends", "limpet.backends.base"}
 
-# Absent after `import holdfast`, for the time they cost or because they are optional. A module
+# Absent after `import limpet`, for the time they cost or because they are optional. A module
 # that apsw and msgspec load anyway costs nothing more and is not counted.
 NOT_ON_IMPORT = {
     *("asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata"),
@@ -102,7 +102,7 @@ def imports(name: str, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), here)
-            # `from holdfast import errors` imports a module, `from holdfast import open` does not.
+            # `from limpet import errors` imports a module, `from limpet import open` does not.
             members = [f"{base}.{alias.name}" for alias in node.names]
             targets = [member if member in known else base for member in members]
         else:
@@ -162,20 +162,20 @@ def test_imports_go_down_only() -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("backends/sqlite.py", "from holdfast.journal import Journal"),
+        ("backends/sqlite.py", "from limpet.journal import Journal"),
         ("backends/sqlite.py", "from ..conversation import Conversation"),
         ("backends/__init__.py", "from .. import store"),
-        ("task.py", "from holdfast import conversation"),
-        ("task.py", "import holdfast"),
-        ("task.py", "def late():\n    from holdfast.store import Store"),
-        ("journal.py", "if TYPE_CHECKING:\n    from holdfast.task import Task"),
-        ("journal.py", "from holdfast.backends.sqlite import SQLite"),
-        ("journal.py", "from holdfast.backends import sqlite"),
+        ("task.py", "from limpet import conversation"),
+        ("task.py", "import limpet"),
+        ("task.py", "def late():\n    from limpet.store import Store"),
+        ("journal.py", "if TYPE_CHECKING:\n    from limpet.task import Task"),
+        ("journal.py", "from limpet.backends.sqlite import SQLite"),
+        ("journal.py", "from limpet.backends import sqlite"),
     ],
 )
 def test_an_import_that_goes_up_is_noticed(tmp_path: Path, file: str, source: str) -> None:
     """The rule is only as good as the eyes that watch it."""
-    package = tmp_path / "holdfast"
+    package = tmp_path / "limpet"
     for name in ("__init__", "conversation", "journal", "store", "task", "backends/sqlite", file):
         path = (package / name).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,12 +227,12 @@ def test_version_is_the_same_everywhere() -> None:
     """Package, module and change log speak of the same release."""
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
-    assert holdfast.__version__ == PYPROJECT["project"]["version"] == newest[1]
+    assert limpet.__version__ == PYPROJECT["project"]["version"] == newest[1]
 
 
 def test_import_loads_nothing_optional_or_slow() -> None:
     """A short-lived worker pays for the store it opens, and for nothing else."""
-    extra = loaded_by("import holdfast") - loaded_by("import apsw, msgspec")
+    extra = loaded_by("import limpet") - loaded_by("import apsw, msgspec")
     assert sorted(extra & NOT_ON_IMPORT) == []
 
 
@@ -245,5 +245,5 @@ def test_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
         (entry_points,) = (name for name in packed if name.endswith("entry_points.txt"))
-        assert "holdfast = holdfast.cli:main" in archive.read(entry_points).decode()
+        assert "limpet = limpet.cli:main" in archive.read(entry_points).decode()
     assert {path.relative_to(SOURCE.parent).as_posix() for path in files} <= packed

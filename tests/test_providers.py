@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.testing.providers import Refused, check_anthropic, check_chat, check_responses
+from limpet.testing.providers import Refused, check_anthropic, check_chat, check_responses
 from tests import histories
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.leaks import nothing_left
-from holdfast.testing.proxy import Proxy
+from limpet.testing.leaks import nothing_left
+from limpet.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

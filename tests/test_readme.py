@@ -36,12 +36,12 @@ def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
     """Import and copy, one after the other, with the files of the examples."""
     for file in (ROOT / "examples").glob("*.json"):
         shutil.copy(file, tmp_path)
-    sessions = [text for language, text in BLOCKS if language == "console" and "$ holdfast" in text]
+    sessions = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
     steps = [step for session in sessions for step in session.split("$ ")[1:]]
     assert len(steps) == 3
     for step in steps:
         command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "holdfast.cli", *command.split()[1:]]
+        arguments = [sys.executable, "-m", "limpet.cli", *command.split()[1:]]
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == (output, "")
 

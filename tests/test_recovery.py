@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import tokens
-from holdfast._recovery import (
+from limpet import tokens
+from limpet._recovery import (
     ALL_DONE,
     BEGINNING,
     DOUBTFUL,
@@ -25,10 +25,10 @@ from holdfast._recovery import (
     resume_context,
     resume_messages,
 )
-from holdfast._task.fence import fenced
-from holdfast._task.state import Doubt, Large, Progress, Replan, TaskState, Wait
-from holdfast.checkpoint import Decision
-from holdfast.errors import WindowTooSmall
+from limpet._task.fence import fenced
+from limpet._task.state import Doubt, Large, Progress, Replan, TaskState, Wait
+from limpet.checkpoint import Decision
+from limpet.errors import WindowTooSmall
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

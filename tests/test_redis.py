@@ -19,16 +19,16 @@ import msgspec
 import pytest
 import redis
 
-import holdfast
-from holdfast.backends import redis as module
-from holdfast.backends._redis.calls import Calls
-from holdfast.backends._redis.errors import translate
-from holdfast.backends._redis.servers import Servers
-from holdfast.backends._redis.wire import Node, packed
-from holdfast.backends.base import Append, Appended, Key, Lease
-from holdfast.backends.redis import RedisBackend
-from holdfast.testing.conformance import BackendContract
-from holdfast.testing.machine import contract_machine
+import limpet
+from limpet.backends import redis as module
+from limpet.backends._redis.calls import Calls
+from limpet.backends._redis.errors import translate
+from limpet.backends._redis.servers import Servers
+from limpet.backends._redis.wire import Node, packed
+from limpet.backends.base import Append, Appended, Key, Lease
+from limpet.backends.redis import RedisBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
 from tests.processes import until
 from tests.servers import shared
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from holdfast.backends.base import Backend
+    from limpet.backends.base import Backend
     from tests.servers import Server
 
 KEY = Key("acme", "note", "one")
@@ -260,7 +260,7 @@ def test_a_cloned_process_is_not_taken_for_the_other(url: str) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
     """Both go on, also with other threads at work while it forks."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         stop = threading.Event()
         thread = threading.Thread(target=write_until, args=(store, stop))
         thread.start()
@@ -274,13 +274,13 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         assert facts["integrity"] == "ok"
 
 
-def write_until(store: holdfast.Store, stop: threading.Event) -> None:
+def write_until(store: limpet.Store, stop: threading.Event) -> None:
     """Write and write."""
     while not stop.is_set():
         store.conversation("parent").append({"role": "user", "content": "x"})
 
 
-def fork(store: holdfast.Store, name: str) -> int:
+def fork(store: limpet.Store, name: str) -> int:
     """A child that writes."""
     child = os.fork()
     if child:
@@ -496,7 +496,7 @@ def test_an_idle_connection_is_not_trusted_for_ever(
     lone: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall may have forgotten it, and then nobody answers."""
-    monkeypatch.setattr("holdfast.backends._redis.wire.IDLE", 0.0)
+    monkeypatch.setattr("limpet.backends._redis.wire.IDLE", 0.0)
     assert [append(lone).seq for _ in range(3)] == [1, 2, 3]
 
 
@@ -551,7 +551,7 @@ def test_a_store_is_there_when_it_was_made(redis_server: Server) -> None:
     """Not by looking for it."""
     url = redis_server.place()
     for options in ({"create": False}, {"readonly": True}):
-        with pytest.raises(holdfast.StoreNotFound, match="no store at"):
+        with pytest.raises(limpet.StoreNotFound, match="no store at"):
             RedisBackend.from_url(url, **options)
     with closing(RedisBackend.from_url(url)) as made:
         append(made)
@@ -576,24 +576,24 @@ def test_a_store_that_is_only_read_takes_no_writes(redis_server: Server) -> None
         lambda: backend.release(KEY, lease),
     ]
     for write in writes:
-        with pytest.raises(holdfast.StoreReadOnly, match="readonly"):
+        with pytest.raises(limpet.StoreReadOnly, match="readonly"):
             write()
     assert bodies(backend) == [b"x"]
     backend.close()
 
 
-@pytest.mark.parametrize("content", ["hello", "", "holdfast", "holdfastish 1 shards 1"])
+@pytest.mark.parametrize("content", ["hello", "", "limpet", "limpetish 1 shards 1"])
 def test_a_key_that_is_not_ours_is_left_alone(redis_server: Server, content: str) -> None:
     """Somebody else uses these names."""
     url = redis_server.place()
     prefix = url.partition("prefix=")[2]
     client = redis.Redis(port=redis_server.port)
     client.set(f"{prefix}:format", content)
-    with pytest.raises(holdfast.NotAStore, match="another prefix"):
+    with pytest.raises(limpet.NotAStore, match="another prefix"):
         RedisBackend.from_url(url)
     client.delete(f"{prefix}:format")
     client.rpush(f"{prefix}:format", content)
-    with pytest.raises(holdfast.NotAStore, match="another prefix"):
+    with pytest.raises(limpet.NotAStore, match="another prefix"):
         RedisBackend.from_url(url)
 
 
@@ -601,15 +601,15 @@ def test_a_store_of_a_newer_release_is_not_touched(redis_server: Server) -> None
     """Whatever it may mean by its keys."""
     url = redis_server.place()
     prefix = url.partition("prefix=")[2]
-    redis.Redis(port=redis_server.port).set(f"{prefix}:format", "holdfast 2 in another way")
-    with pytest.raises(holdfast.SchemaTooNew, match=r"format 2.*up to 1"):
+    redis.Redis(port=redis_server.port).set(f"{prefix}:format", "limpet 2 in another way")
+    with pytest.raises(limpet.SchemaTooNew, match=r"format 2.*up to 1"):
         RedisBackend.from_url(url)
 
 
 def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBackend) -> None:
     """Somebody has written over one of ours."""
     redis.Redis(port=redis_server.port).set(lone._names.journal(KEY), "x")
-    with pytest.raises(holdfast.StoreCorrupt, match="something else"):
+    with pytest.raises(limpet.StoreCorrupt, match="something else"):
         append(lone)
 
 
@@ -634,21 +634,21 @@ def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBack
 )
 def test_a_url_that_cannot_be_is_explained(url: str, words: str) -> None:
     """Before anything is tried; and no secret is shown."""
-    with pytest.raises(holdfast.InvalidURL, match=words) as caught:
-        holdfast.open(url)
+    with pytest.raises(limpet.InvalidURL, match=words) as caught:
+        limpet.open(url)
     assert "cret" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_named(redis_server: Server) -> None:
     """And looked for during the timeout only."""
-    with pytest.raises(holdfast.StoreUnavailable, match=r"127.0.0.1:1 cannot be reached.*refused"):
-        holdfast.open("redis://127.0.0.1:1", timeout=0.1)
+    with pytest.raises(limpet.StoreUnavailable, match=r"127.0.0.1:1 cannot be reached.*refused"):
+        limpet.open("redis://127.0.0.1:1", timeout=0.1)
 
 
 def test_a_database_that_is_not_there_is_refused(redis_server: Server) -> None:
     """Most servers have sixteen."""
-    with pytest.raises(holdfast.StoreError, match="out of range"):
-        holdfast.open(f"redis://127.0.0.1:{redis_server.port}/99")
+    with pytest.raises(limpet.StoreError, match="out of range"):
+        limpet.open(f"redis://127.0.0.1:{redis_server.port}/99")
 
 
 def test_databases_are_different_places(redis_server: Server) -> None:
@@ -664,22 +664,22 @@ def test_databases_are_different_places(redis_server: Server) -> None:
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        ("MISCONF Redis is configured to save RDB snapshots", holdfast.StoreUnavailable),
-        ("OOM command not allowed", holdfast.StoreFull),
-        ("READONLY You can't write against a read only replica.", holdfast.StoreReadOnly),
-        ("CLUSTERDOWN The cluster is down", holdfast.StoreUnavailable),
-        ("MASTERDOWN Link with MASTER is down", holdfast.StoreUnavailable),
-        ("NOREPLICAS Not enough good replicas to write.", holdfast.StoreUnavailable),
-        ("BUSY Redis is busy running a script.", holdfast.StoreUnavailable),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", holdfast.StoreUnavailable),
-        ("MOVED 1 127.0.0.1:7000", holdfast.StoreUnavailable),
-        ("NOPERM this user has no permissions", holdfast.StoreError),
-        ("NOAUTH Authentication required.", holdfast.StoreError),
-        ("ERR unknown command", holdfast.StoreError),
+        ("MISCONF Redis is configured to save RDB snapshots", limpet.StoreUnavailable),
+        ("OOM command not allowed", limpet.StoreFull),
+        ("READONLY You can't write against a read only replica.", limpet.StoreReadOnly),
+        ("CLUSTERDOWN The cluster is down", limpet.StoreUnavailable),
+        ("MASTERDOWN Link with MASTER is down", limpet.StoreUnavailable),
+        ("NOREPLICAS Not enough good replicas to write.", limpet.StoreUnavailable),
+        ("BUSY Redis is busy running a script.", limpet.StoreUnavailable),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", limpet.StoreUnavailable),
+        ("MOVED 1 127.0.0.1:7000", limpet.StoreUnavailable),
+        ("NOPERM this user has no permissions", limpet.StoreError),
+        ("NOAUTH Authentication required.", limpet.StoreError),
+        ("ERR unknown command", limpet.StoreError),
     ],
 )
 def test_what_a_server_says_is_said_in_our_words(
-    reply: str, error: type[holdfast.StoreError]
+    reply: str, error: type[limpet.StoreError]
 ) -> None:
     """With the server's behind them."""
     said = redis.connection.DefaultParser.parse_error(reply)  # type: ignore[no-untyped-call]
@@ -691,10 +691,10 @@ def test_what_a_server_says_is_said_in_our_words(
 
 def test_a_missing_package_is_named() -> None:
     """With the command that installs it."""
-    code = "import sys; sys.modules['redis'] = None; import holdfast; holdfast.open('redis://x')"
+    code = "import sys; sys.modules['redis'] = None; import limpet; limpet.open('redis://x')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "MissingExtra: Redis needs the package redis" in done.stderr
-    assert "pip install '.[redis]' in Holdfast's source, or pip install redis." in done.stderr
+    assert "pip install '.[redis]' in Limpet's source, or pip install redis." in done.stderr
 
 
 # -- facts ---------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-import holdfast
-from holdfast.backends._redis.durability import Barrier, Standing
-from holdfast.backends._redis.errors import Unconfirmed
-from holdfast.backends.base import Append, Key
-from holdfast.backends.redis import RedisBackend
+import limpet
+from limpet.backends._redis.durability import Barrier, Standing
+from limpet.backends._redis.errors import Unconfirmed
+from limpet.backends.base import Append, Key
+from limpet.backends.redis import RedisBackend
 from tests.processes import free_port, until
 from tests.servers import RedisCluster, RedisServer, ValkeyServer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.backends.base import Appended, Backend, Fact
+    from limpet.backends.base import Appended, Backend, Fact
 
 pytestmark = pytest.mark.server
 
@@ -106,7 +106,7 @@ def test_a_server_that_may_forget_is_used_as_it_is_with_a_warning(
 ) -> None:
     """It says what can be lost and how to change that; the doctor says it again."""
     change(server, **LEVELS[level])
-    with pytest.warns(holdfast.DurabilityWarning, match=f"(?s){loss}.*Set append.*Or accept"):
+    with pytest.warns(limpet.DurabilityWarning, match=f"(?s){loss}.*Set append.*Or accept"):
         backend = RedisBackend.from_url(place(server))
     assert append(backend).seq == 1
     fact = durability(backend)
@@ -162,7 +162,7 @@ def test_less_than_was_asked_for_is_refused(
     if enough:
         RedisBackend.from_url(url).close()
         return
-    with pytest.raises(holdfast.StoreError, match=f"not as durable as durability={wanted} asks"):
+    with pytest.raises(limpet.StoreError, match=f"not as durable as durability={wanted} asks"):
         RedisBackend.from_url(url)
     assert server.ask("EXISTS", url.partition("prefix=")[2].partition("&")[0] + ":format") == "0"
 
@@ -174,7 +174,7 @@ def test_a_server_that_cannot_tell_when_it_has_synced_is_not_durable(
     """WAITAOF came with Redis 7.2."""
     if server_version(own_redis) >= (7, 2):
         pytest.skip("this Redis can tell")
-    with RedisServer(**LEVELS[level]) as server, pytest.raises(holdfast.StoreError, match="asks"):
+    with RedisServer(**LEVELS[level]) as server, pytest.raises(limpet.StoreError, match="asks"):
         RedisBackend.from_url(place(server, durability="full"))
 
 
@@ -209,7 +209,7 @@ def test_a_write_that_cannot_be_confirmed_is_not_acknowledged(own_valkey: Valkey
     with closing(RedisBackend.from_url(url)) as backend:
         append(backend)
         change(own_valkey, appendonly="no")
-        with pytest.raises(holdfast.StoreUnavailable, match="cannot be confirmed"):
+        with pytest.raises(limpet.StoreUnavailable, match="cannot be confirmed"):
             append(backend, id="a")
         change(own_valkey, appendonly="yes")
         assert append(backend, id="a").seq == 2
@@ -233,9 +233,9 @@ def test_the_counts_that_come_back_are_looked_at(replies: list[Any], words: str 
 def test_a_server_that_evicts_is_no_store(server: RedisServer, policy: str) -> None:
     """It drops what it has acknowledged when memory is short."""
     change(server, **LEVELS["full"], maxmemory="100mb", maxmemory_policy=policy)
-    with pytest.raises(holdfast.StoreError, match="maxmemory-policy noeviction"):
+    with pytest.raises(limpet.StoreError, match="maxmemory-policy noeviction"):
         RedisBackend.from_url(place(server, durability="full"))
-    with pytest.warns(holdfast.DurabilityWarning, match="maxmemory-policy noeviction"):
+    with pytest.warns(limpet.DurabilityWarning, match="maxmemory-policy noeviction"):
         backend = RedisBackend.from_url(place(server))
     facts = {fact.name: fact for fact in backend.facts()}
     assert (facts["eviction"].value, facts["eviction"].ok) == (policy, False)
@@ -253,7 +253,7 @@ def test_a_full_server_says_so_and_can_be_emptied(server: RedisServer) -> None:
         append(backend, b"two")
         lease = backend.acquire(KEY, "me", 60)
         change(server, maxmemory="1")
-        with pytest.raises(holdfast.StoreFull, match="Raise maxmemory"):
+        with pytest.raises(limpet.StoreFull, match="Raise maxmemory"):
             append(backend)
         head = backend.head(KEY)
         assert head is not None
@@ -288,7 +288,7 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         facts = {fact.name: fact.value for fact in backend.facts()}
         assert facts["replicas"].startswith("1; each write waits for 1")
         there = f"{replica.url()}?prefix={backend._names.prefix}"
-        with pytest.raises(holdfast.StoreReadOnly, match="is a replica"):
+        with pytest.raises(limpet.StoreReadOnly, match="is a replica"):
             RedisBackend.from_url(there)
         with closing(RedisBackend.from_url(there, readonly=True)) as reader:
             assert [body for _, body in reader.bodies(KEY)] == [b"x"]
@@ -296,7 +296,7 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         replica.kill()
         with (
             closing(RedisBackend.from_url(f"{url}&timeout=0.5")) as hasty,
-            pytest.raises(holdfast.StoreUnavailable, match="0 of 1 replicas"),
+            pytest.raises(limpet.StoreUnavailable, match="0 of 1 replicas"),
         ):
             append(hasty, id="a")
         head = backend.head(KEY)
@@ -336,7 +336,7 @@ def test_a_wrong_password_is_refused_at_once() -> None:
             assert append(backend).seq == 1
             assert "s3cret" not in backend.url
         for wrong in (url.replace("s3cret", "gue55"), url.replace(":s3cret@", "")):
-            with pytest.raises(holdfast.StoreError, match="does not let us in") as caught:
+            with pytest.raises(limpet.StoreError, match="does not let us in") as caught:
                 RedisBackend.from_url(wrong)
             assert isinstance(caught.value.__cause__, redis.AuthenticationError)
             assert "gue55" not in str(caught.value)
@@ -347,21 +347,21 @@ def test_a_server_that_may_not_be_asked_is_unknown(server: RedisServer) -> None:
     change(server, **LEVELS["full"])
     server.ask("ACL", "SETUSER", "app", "on", ">a/b@c", "~*", "+@all", "-@dangerous")
     url = place(server).replace("://", "://app:a%2Fb%40c@")
-    with pytest.warns(holdfast.DurabilityWarning, match="does not say what survives"):
+    with pytest.warns(limpet.DurabilityWarning, match="does not say what survives"):
         backend = RedisBackend.from_url(url)
     assert append(backend).seq == 1
     facts = {fact.name: fact for fact in backend.facts(deep=True)}
     assert facts["durability"].ok is False
     assert facts["memory"].value.startswith("unknown")
     backend.close()
-    with pytest.raises(holdfast.StoreError, match="does not say"):
+    with pytest.raises(limpet.StoreError, match="does not say"):
         RedisBackend.from_url(url, durability="second")
     if isinstance(server, ValkeyServer):
         with closing(RedisBackend.from_url(url, durability="full")) as backend:
             assert durability(backend).ok is True
             append(backend)
         change(server, appendonly="no")
-        with pytest.raises(holdfast.StoreError, match="appendonly is disabled"):
+        with pytest.raises(limpet.StoreError, match="appendonly is disabled"):
             RedisBackend.from_url(url, durability="full")
 
 
@@ -369,7 +369,7 @@ def test_a_user_without_rights_is_told_which(server: RedisServer) -> None:
     """The server's own words name the command or the key."""
     server.ask("ACL", "SETUSER", "guest", "on", ">pw", "~other:*", "+@all")
     url = place(server).replace("://", "://guest:pw@")
-    with pytest.raises(holdfast.StoreError, match=r"this user may not.*ACL SETUSER"):
+    with pytest.raises(limpet.StoreError, match=r"this user may not.*ACL SETUSER"):
         RedisBackend.from_url(url, durability="none")
 
 
@@ -404,7 +404,7 @@ def test_a_socket_file_and_tls_lead_to_the_same_server(tmp_path: Path) -> None:
         for number, url in enumerate(urls, 1):
             with closing(RedisBackend.from_url(url)) as backend:
                 assert append(backend).seq == number
-        with pytest.raises(holdfast.StoreUnavailable, match="certificate verify failed"):
+        with pytest.raises(limpet.StoreUnavailable, match="certificate verify failed"):
             RedisBackend.from_url(f"rediss://localhost:{port}", timeout=0.1)
 
 
@@ -412,8 +412,8 @@ def test_a_server_that_is_too_old_is_named(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the first one that will do."""
-    monkeypatch.setattr("holdfast.backends._redis.calls.OLDEST", (99, 0))
-    with pytest.raises(holdfast.StoreError, match=r"is Redis 7.*too old\. Redis 7\.0, or any"):
+    monkeypatch.setattr("limpet.backends._redis.calls.OLDEST", (99, 0))
+    with pytest.raises(limpet.StoreError, match=r"is Redis 7.*too old\. Redis 7\.0, or any"):
         RedisBackend.from_url(place(own_redis))
 
 
@@ -544,7 +544,7 @@ def test_a_store_that_was_made_on_a_lone_server_works_on_a_cluster(cluster: Redi
     """All in one slot then, as it was made: how many shards there are is kept with the store."""
     url = place_on(cluster)
     key = url.partition("prefix=")[2].partition("&")[0] + ":format"
-    redis.RedisCluster("127.0.0.1", cluster.port).set(key, "holdfast 1 shards 1")
+    redis.RedisCluster("127.0.0.1", cluster.port).set(key, "limpet 1 shards 1")
     with closing(RedisBackend.from_url(url)) as backend:
         for number in range(9):
             append(backend, key=KEY._replace(id=str(number)))
@@ -557,6 +557,6 @@ def test_warnings_name_the_place(own_redis: RedisServer) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with RedisServer(appendonly="no") as server:
-            holdfast.open(place(server)).close()
+            limpet.open(place(server)).close()
     (warning,) = caught
     assert str(warning.message).startswith(server.url())

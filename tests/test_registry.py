@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast import AsyncTask, Ran, Registry, Store, StoreUnavailable, Task
-from holdfast.errors import UnknownKind
-from holdfast.ids import make_key
-from holdfast.store import other_face
+import limpet
+from limpet import AsyncTask, Ran, Registry, Store, StoreUnavailable, Task
+from limpet.errors import UnknownKind
+from limpet.ids import make_key
+from limpet.store import other_face
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ FACES = ["sync", "async"]
 @pytest.fixture
 def store() -> Iterator[Store]:
     """An empty store."""
-    with holdfast.open("memory:") as opened:
+    with limpet.open("memory:") as opened:
         yield opened
 
 
@@ -145,7 +145,7 @@ def test_limits_and_leases_are_checked_where_they_are_given() -> None:
         registry.task("job", limit=0)
     with pytest.raises(ValueError, match="lease"):
         registry.task("job", lease=0)
-    with pytest.raises(holdfast.InvalidId):
+    with pytest.raises(limpet.InvalidId):
         registry.task("")
 
 
@@ -178,7 +178,7 @@ def test_a_task_that_was_not_submitted_is_not_run(run: Runs) -> None:
 
 def test_a_task_that_is_not_there_is_not_found(run: Runs) -> None:
     """It may have expired."""
-    with pytest.raises(holdfast.TaskNotFound):
+    with pytest.raises(limpet.TaskNotFound):
         run("t")
 
 
@@ -195,7 +195,7 @@ def test_a_function_may_finish_by_itself(run: Runs) -> None:
     assert run.of(finish).outcome == "mine"
 
 
-@pytest.mark.parametrize("error", [KeyError("secret"), holdfast.Conflict("no")])
+@pytest.mark.parametrize("error", [KeyError("secret"), limpet.Conflict("no")])
 def test_an_error_fails_the_task(run: Runs, error: BaseException) -> None:
     """And is recorded; nothing runs it again until somebody says so."""
     calls = []
@@ -272,7 +272,7 @@ def test_a_step_tried_in_vain_fails_the_task(run: Runs) -> None:
     """The function's error is the step's, and is recorded once."""
 
     def break_(task: Task) -> None:
-        task.step("try", lambda: 1 / 0, retry=holdfast.Retry(attempts=2, wait=0))
+        task.step("try", lambda: 1 / 0, retry=limpet.Retry(attempts=2, wait=0))
 
     assert run.of(break_).status == "failed"
     assert entries(run.store).count("failed") == 1
@@ -465,4 +465,4 @@ def test_the_agent_is_recorded(run: Runs) -> None:
 
 def test_a_registry_costs_no_event_loop() -> None:
     """A sync program that has one does not load asyncio for it."""
-    assert sys.modules["holdfast.registry"].__dict__.get("asyncio") is None
+    assert sys.modules["limpet.registry"].__dict__.get("asyncio") is None

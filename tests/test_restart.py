@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast
-from holdfast.testing.crash import (
+import limpet
+from limpet.testing.crash import (
     Moment,
     Program,
     Talk,
@@ -93,7 +93,7 @@ class Ledger:
 
     def act(self, name: str) -> dict[str, str]:
         """What a step does."""
-        task = holdfast.current_step().task_id
+        task = limpet.current_step().task_id
         self.ran[task, name] += 1
         return result_of(task, name)
 
@@ -101,7 +101,7 @@ class Ledger:
         """How long it takes."""
         return self._pauses[len(self.acked) % len(self._pauses)]
 
-    def work(self, store: holdfast.Store, id_: str) -> None:
+    def work(self, store: limpet.Store, id_: str) -> None:
         """Do one task."""
         with store.task(id_, "Finish the plan") as task:
             task.plan(PLAN)
@@ -111,7 +111,7 @@ class Ledger:
                 self.acked.add((id_, step.name))
             task.finish("done")
 
-    async def work_async(self, store: holdfast.AsyncStore, id_: str) -> None:
+    async def work_async(self, store: limpet.AsyncStore, id_: str) -> None:
         """The same, awaited."""
         async with store.task(id_, "Finish the plan") as task:
             await task.plan(PLAN)
@@ -129,7 +129,7 @@ def result_of(task: str, name: str) -> dict[str, str]:
 
 def in_threads(url: str, ledger: Ledger, ids: list[str]) -> None:
     """Do tasks, each in a thread of its own."""
-    with holdfast.open(url) as store, ThreadPoolExecutor(len(ids)) as pool:
+    with limpet.open(url) as store, ThreadPoolExecutor(len(ids)) as pool:
         list(pool.map(lambda id_: ledger.work(store, id_), ids))
 
 
@@ -137,7 +137,7 @@ def on_a_loop(url: str, ledger: Ledger, ids: list[str]) -> None:
     """Do tasks, all on one event loop."""
 
     async def all_of_them() -> None:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             await asyncio.gather(*(ledger.work_async(store, id_) for id_ in ids))
 
     asyncio.run(all_of_them())
@@ -172,7 +172,7 @@ def test_two_hundred_tasks_outlive_the_server_they_stand_on(mortal: Server) -> N
         for one in working:
             one.result()
     assert times == RESTARTS, "it was all done before the server was killed that often"
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         assert {task.id for task in store.tasks(status="done")} == set(ids)
         for id_ in ids:
             steps = [entry.body for entry in store.journal("task", id_).read() if is_step(entry)]
@@ -182,7 +182,7 @@ def test_two_hundred_tasks_outlive_the_server_they_stand_on(mortal: Server) -> N
     assert len(ledger.acked) == len(ledger.ran) == TASKS * len(PLAN)
 
 
-def is_step(entry: holdfast.Entry) -> bool:
+def is_step(entry: limpet.Entry) -> bool:
     """Whether *entry* records a step."""
     return entry.type == "step"
 
@@ -195,7 +195,7 @@ def storm(ledger: Talk | Work, rng: Random, program: Callable[[], Program]) -> N
     for _ in range(KILLS * soak()):
         outcomes = crash([program()], [Moment.random(rng, acks=12, seconds=0.5)])
         ledger.learn(outcomes)
-        with holdfast.open(ledger.url) as store:
+        with limpet.open(ledger.url) as store:
             assert ledger.check(store) == 0, "acknowledged, and not there"
 
 
@@ -216,9 +216,9 @@ def test_a_killed_worker_resumes_from_the_server_and_repeats_no_finished_step(
     done, ways = Work(url, f"{tmp_path}/side"), itertools.cycle([work, work_async])
     with seeded() as rng:
         storm(done, rng, lambda: done.program("ann", way=next(ways)))
-        with holdfast.open(url) as store:
+        with limpet.open(url) as store:
             newest = max(int(task.id.rpartition("-")[2]) for task in store.tasks())
         done.learn(run(done.program("ann", upto=newest, way=work)))
-        with holdfast.open(url) as store:
+        with limpet.open(url) as store:
             assert done.check(store) == 0, "acknowledged, and not there"
             assert {task.status for task in store.tasks()} == {"done"}

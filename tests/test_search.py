@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import _search, _textindex
-from holdfast._cache import cached, own_file
-from holdfast._faces import drive
-from holdfast._textindex import Document, Known, TextIndex, excerpt, index_of
-from holdfast.backends.base import Key
-from holdfast.codec import Codec
-from holdfast.messages.text import text_of
+import limpet
+from limpet import _search, _textindex
+from limpet._cache import cached, own_file
+from limpet._faces import drive
+from limpet._textindex import Document, Known, TextIndex, excerpt, index_of
+from limpet.backends.base import Key
+from limpet.codec import Codec
+from limpet.messages.text import text_of
 from tests import nouns, places
 
 if TYPE_CHECKING:
-    from holdfast import Found
+    from limpet import Found
     from tests.places import Where
 
 cache = nouns.cache
@@ -42,21 +42,21 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def found(store: holdfast.Store, query: str, **options: Any) -> list[Found]:
+def found(store: limpet.Store, query: str, **options: Any) -> list[Found]:
     """What a search finds."""
     core = store._core
     work = _search.search(core._port, core.tenant, core.journal, core._codec, query, **options)
     return drive(work)
 
 
-def ids(store: holdfast.Store, query: str, **options: Any) -> list[str]:
+def ids(store: limpet.Store, query: str, **options: Any) -> list[str]:
     """In which conversations, best first."""
     return list(dict.fromkeys(hit.id for hit in found(store, query, **options)))
 
 
 def test_what_was_said_is_found_on_every_backend(hurried: Where) -> None:
     """The truth may be anywhere; the index is local."""
-    with holdfast.open(hurried.url) as store:
+    with limpet.open(hurried.url) as store:
         store.conversation("alice").append(user("My invoice is wrong"))
         store.conversation("bob").append(user("Where is Berlin?"))
         (hit,) = found(store, "invoice")
@@ -76,7 +76,7 @@ def test_async_stores_search_too(tmp_path: Path) -> None:
     """The same code, awaited; nothing of it on the event loop."""
 
     async def scenario() -> None:
-        async with holdfast.open_async(tmp_path / "a.db") as store:
+        async with limpet.open_async(tmp_path / "a.db") as store:
             await store.conversation("alice").append(user("My invoice is wrong"))
             hits = await _search.search(
                 store._port, store.tenant, store.journal, store._codec, "invoice"
@@ -89,11 +89,11 @@ def test_async_stores_search_too(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     """An empty store in a file."""
-    with holdfast.open(tmp_path / "agents.db") as opened:
+    with limpet.open(tmp_path / "agents.db") as opened:
         yield opened
 
 
-def test_messages_with_all_words_come_before_those_with_some(store: holdfast.Store) -> None:
+def test_messages_with_all_words_come_before_those_with_some(store: limpet.Store) -> None:
     """The nearest is first, and a word too many does not empty the list."""
     store.conversation("both").append(user("An invoice from Berlin, which is a long story indeed"))
     store.conversation("one").append(user("Berlin"))
@@ -114,14 +114,14 @@ def test_messages_with_all_words_come_before_those_with_some(store: holdfast.Sto
         ("ПРИВЕТ мир", "привет"),
     ],
 )
-def test_words_are_found_in_many_languages(store: holdfast.Store, said: str, query: str) -> None:
+def test_words_are_found_in_many_languages(store: limpet.Store, said: str, query: str) -> None:
     """With or without accents, and where no space parts the words."""
     store.conversation("alice").append(user(said))
     store.conversation("bob").append(user("something else"))
     assert ids(store, query) == ["alice"]
 
 
-def test_a_phrase_is_found_only_as_it_stands(store: holdfast.Store) -> None:
+def test_a_phrase_is_found_only_as_it_stands(store: limpet.Store) -> None:
     """Quotes mean what they mean everywhere."""
     store.conversation("alice").append(user("brown and quick"))
     assert ids(store, '"quick brown"') == []
@@ -137,7 +137,7 @@ def test_no_query_is_an_error(query: str) -> None:
     assert len(excerpt("any text " * 100, query)) < 170
 
 
-def test_calls_results_and_thoughts_are_found_in_every_shape(store: holdfast.Store) -> None:
+def test_calls_results_and_thoughts_are_found_in_every_shape(store: limpet.Store) -> None:
     """What an agent did is as worth finding as what it said."""
     function = {"name": "refund", "arguments": '{"order": "A17"}'}
     call = {"id": "c1", "type": "function", "function": function}
@@ -178,7 +178,7 @@ def test_any_message_has_some_text(message: dict[str, Any]) -> None:
     assert isinstance(text_of(message), str)
 
 
-def test_the_index_follows_what_the_conversation_is(store: holdfast.Store) -> None:
+def test_the_index_follows_what_the_conversation_is(store: limpet.Store) -> None:
     """Taken back, cleared, replaced, forked: only what counts is found."""
     chat = store.conversation("alice")
     chat.append(user("zebra"))
@@ -194,7 +194,7 @@ def test_the_index_follows_what_the_conversation_is(store: holdfast.Store) -> No
     assert sorted(ids(store, "zebra")) == ["alice", "copy"]
 
 
-def test_a_conversation_that_began_anew_is_another(store: holdfast.Store) -> None:
+def test_a_conversation_that_began_anew_is_another(store: limpet.Store) -> None:
     """The same id with as many entries is told apart by when it began."""
     chat = store.conversation("alice")
     chat.append(user("zebra"))
@@ -208,7 +208,7 @@ def test_a_conversation_that_began_anew_is_another(store: holdfast.Store) -> Non
 def test_tenants_and_labels_are_kept_apart(tmp_path: Path) -> None:
     """Nobody finds what is not theirs."""
     url = str(tmp_path / "agents.db")
-    with holdfast.open(url, tenant="acme") as acme, holdfast.open(url, tenant="other") as other:
+    with limpet.open(url, tenant="acme") as acme, limpet.open(url, tenant="other") as other:
         acme.conversation("a/alice", labels={"team": "red"}).append(user("zebra"))
         acme.conversation("b/bob").append(user("zebra"))
         other.conversation("carol").append(user("zebra"))
@@ -221,7 +221,7 @@ def test_tenants_and_labels_are_kept_apart(tmp_path: Path) -> None:
         assert len(ids(acme, "zebra")) == 2
 
 
-def test_only_what_is_new_is_read(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_new_is_read(store: limpet.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a search is that of what was said since the last."""
     for name in ("alice", "bob"):
         store.conversation(name).append(*[user(f"zebra {n}") for n in range(50)])
@@ -240,7 +240,7 @@ def test_only_what_is_new_is_read(store: holdfast.Store, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("harm", ["deleted", "garbage", "old"])
 def test_an_index_that_is_gone_or_damaged_is_made_anew(
-    store: holdfast.Store, cache: Path, harm: str
+    store: limpet.Store, cache: Path, harm: str
 ) -> None:
     """It is derived: nothing is lost with it."""
     store.conversation("alice").append(user("zebra"))
@@ -257,7 +257,7 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(
     assert ids(store, "zebra") == ["alice"]
 
 
-def test_the_index_is_the_users_own(store: holdfast.Store, cache: Path) -> None:
+def test_the_index_is_the_users_own(store: limpet.Store, cache: Path) -> None:
     """It holds what people wrote, so others may not read it."""
     store.conversation("alice").append(user("zebra"))
     assert ids(store, "zebra") == ["alice"]
@@ -266,7 +266,7 @@ def test_the_index_is_the_users_own(store: holdfast.Store, cache: Path) -> None:
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
-def test_a_second_search_leaves_the_locks_of_the_first(store: holdfast.Store) -> None:
+def test_a_second_search_leaves_the_locks_of_the_first(store: limpet.Store) -> None:
     """Whoever closes a file gives up all locks on it that its process has."""
     path = own_file(store.backend, "search")
     assert path is not None
@@ -285,7 +285,7 @@ def test_an_index_goes_when_its_store_has_gone(tmp_path: Path, cache: Path) -> N
     old = cache / f"{'0' * 32}-{'1' * 32}.memory-wal"  # of a release that left no note
     stores = [str(tmp_path / "a.db"), f"file:{tmp_path / 'b'}", str(tmp_path / "c.db")]
     for url in [*stores, str(tmp_path / "d.db")]:
-        with holdfast.open(url) as one:
+        with limpet.open(url) as one:
             one.conversation("alice").append(user("zebra"))
             assert ids(one, "zebra") == ["alice"]
             one.memory("zoo").remember("a zebra")
@@ -307,7 +307,7 @@ def test_an_index_goes_when_its_store_has_gone(tmp_path: Path, cache: Path) -> N
     assert (found.indexes, found.stores, found.gone) == (4, 2, 0)
 
 
-def test_what_was_deleted_is_not_in_the_file(store: holdfast.Store, cache: Path) -> None:
+def test_what_was_deleted_is_not_in_the_file(store: limpet.Store, cache: Path) -> None:
     """Deleted means deleted, in the index too, from the next search on."""
     store.conversation("alice").append(user("xylophone"))
     assert ids(store, "xylophone") == ["alice"]
@@ -321,14 +321,14 @@ def test_what_was_deleted_is_not_in_the_file(store: holdfast.Store, cache: Path)
 
 
 def test_without_a_cache_it_is_in_memory(
-    store: holdfast.Store, cache: Path, monkeypatch: pytest.MonkeyPatch
+    store: limpet.Store, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By wish, or because the directory cannot be written."""
     store.conversation("alice").append(user("zebra"))
-    monkeypatch.setenv("HOLDFAST_CACHE", "none")
+    monkeypatch.setenv("LIMPET_CACHE", "none")
     assert ids(store, "zebra") == ["alice"]
     cache.write_text("in the way")
-    monkeypatch.setenv("HOLDFAST_CACHE", str(cache))
+    monkeypatch.setenv("LIMPET_CACHE", str(cache))
     assert ids(store, "zebra") == ["alice"]
 
 
@@ -338,7 +338,7 @@ def test_what_is_encrypted_is_not_written_out_beside_it(tmp_path: Path, cache: P
     class Secret(Codec):
         """Stands for one that encrypts."""
 
-    with holdfast.open(tmp_path / "a.db", codec=Secret()) as store:
+    with limpet.open(tmp_path / "a.db", codec=Secret()) as store:
         store.conversation("alice").append(user("zebra"))
         assert ids(store, "zebra") == ["alice"]
     assert not cache.exists()
@@ -346,7 +346,7 @@ def test_what_is_encrypted_is_not_written_out_beside_it(tmp_path: Path, cache: P
 
 def test_memory_stores_have_an_index_in_memory(cache: Path) -> None:
     """And each its own."""
-    with holdfast.open("memory:") as one, holdfast.open("memory:") as other:
+    with limpet.open("memory:") as one, limpet.open("memory:") as other:
         one.conversation("alice").append(user("zebra"))
         assert ids(one, "zebra") == ["alice"]
         assert ids(other, "zebra") == []
@@ -354,7 +354,7 @@ def test_memory_stores_have_an_index_in_memory(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_several_threads_may_search_at_once(store: holdfast.Store) -> None:
+def test_several_threads_may_search_at_once(store: limpet.Store) -> None:
     """Each brings the index up to date, and none doubles what another has added."""
     for number in range(20):
         store.conversation(f"c{number}").append(user("zebra"))
@@ -383,7 +383,7 @@ def test_what_another_process_has_read_is_not_added_again() -> None:
 
 
 def test_an_index_that_another_process_took_further_is_not_made_anew(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: limpet.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be taken back to what was there before, while that process asks it."""
     chat = store.conversation("alice")
@@ -410,7 +410,7 @@ def test_an_index_that_another_process_took_further_is_not_made_anew(
 
 
 def test_what_another_process_takes_in_first_hides_nothing_of_what_came_after_it(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: limpet.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had listed the conversations a moment earlier."""
     chat = store.conversation("alice")
@@ -441,7 +441,7 @@ def test_an_excerpt_shows_the_word() -> None:
     assert len(shown) <= _textindex.EXCERPT + 2
 
 
-def test_what_was_found_is_not_in_a_repr(store: holdfast.Store) -> None:
+def test_what_was_found_is_not_in_a_repr(store: limpet.Store) -> None:
     """Logs show where, never what."""
     store.conversation("alice").append(user("zebra"))
     assert "zebra" not in repr(found(store, "zebra"))

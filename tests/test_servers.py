@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import redis
 
-from holdfast.testing.proxy import Proxy
+from limpet.testing.proxy import Proxy
 from tests import servers
 from tests.processes import alive, children_of, until
 from tests.servers import (

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-import holdfast
-from holdfast.backends._sqlite import database
-from holdfast.backends.base import Append, Key
-from holdfast.backends.sqlite import SqliteBackend
+import limpet
+from limpet.backends._sqlite import database
+from limpet.backends.base import Append, Key
+from limpet.backends.sqlite import SqliteBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def filled(path: str) -> str:
     """A store with some conversations, closed."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         for name in ("alice", "bob"):
             for number in range(200):
                 store.conversation(name).append({"role": "user", "content": f"{number} " * 50})
@@ -67,7 +67,7 @@ def finish(child: subprocess.Popen[str]) -> str:
 def test_files_can_be_read_by_their_owner_only(path: str) -> None:
     """The store, its log and its index."""
     os.umask(os.umask(0))  # whatever the umask is
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("alice").append(HELLO)
         for name in (path, path + "-wal", path + "-shm"):
             assert stat.S_IMODE(Path(name).stat().st_mode) == 0o600
@@ -75,7 +75,7 @@ def test_files_can_be_read_by_their_owner_only(path: str) -> None:
 
 def test_every_commit_is_synced(path: str) -> None:
     """Write-ahead log, synchronous=FULL, on writer and readers."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         database = store.backend._database  # type: ignore[attr-defined]
         with database.reader() as reader:
             for connection in (database.writer(), reader):
@@ -85,7 +85,7 @@ def test_every_commit_is_synced(path: str) -> None:
 
 def test_closing_leaves_one_file(path: str) -> None:
     """The log is folded in: the file alone can be copied."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("alice").append(HELLO)
     assert [file.name for file in Path(path).parent.iterdir()] == ["agents.db"]
 
@@ -96,14 +96,14 @@ def test_a_file_may_hold_the_users_tables_too(path: str) -> None:
     own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY); PRAGMA user_version = 7")
     own.execute("INSERT INTO orders VALUES (1)")
     own.close()
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("alice").append(HELLO)
     own = apsw.Connection(path)
     tables = {row[0] for row in own.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     assert own.pragma("user_version") == 7
     own.close()
     assert "orders" in tables
-    assert all(name.startswith(("holdfast_", "orders")) for name in tables)
+    assert all(name.startswith(("limpet_", "orders")) for name in tables)
 
 
 # -- schema ----------------------------------------------------------------------------------------
@@ -112,10 +112,10 @@ def test_a_file_may_hold_the_users_tables_too(path: str) -> None:
 def test_a_store_of_a_newer_release_is_refused(filled: str) -> None:
     """The message says which version, and what to do."""
     own = apsw.Connection(filled)
-    own.execute("UPDATE holdfast_schema SET version = 99")
+    own.execute("UPDATE limpet_schema SET version = 99")
     own.close()
-    with pytest.raises(holdfast.SchemaTooNew, match=r"schema 99.*reads up to 1(?s:.*)Upgrade"):
-        holdfast.open(filled)
+    with pytest.raises(limpet.SchemaTooNew, match=r"schema 99.*reads up to 1(?s:.*)Upgrade"):
+        limpet.open(filled)
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -133,8 +133,8 @@ def test_migrating_step_by_step_gives_the_schema_of_a_new_store(
         for count in range(1, len(steps) + 1):
             patch.setattr(database, "migrations", lambda count=count: steps[:count])
             patch.setattr(database, "_files", lambda count=count: _FILES[:count])
-            holdfast.open(path).close()
-    holdfast.open(path + "2").close()
+            limpet.open(path).close()
+    limpet.open(path + "2").close()
     assert _schema(path) == _schema(path + "2")
 
 
@@ -151,13 +151,13 @@ def _schema(path: str) -> list[object]:
 def test_processes_that_start_at_once_create_one_store(path: str) -> None:
     """One migrates, the others find it done."""
     code = """
-        import sys, holdfast
-        with holdfast.open(sys.argv[1]) as store:
+        import sys, limpet
+        with limpet.open(sys.argv[1]) as store:
             store.conversation("all").append({"role": "user", "content": sys.argv[2]})
     """
     for child in [python(code, path, str(number)) for number in range(6)]:
         finish(child)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         said = [message["content"] for message in store.conversation("all").messages()]
     assert sorted(said) == [str(number) for number in range(6)]
 
@@ -167,7 +167,7 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
     """For ever: one file for each release that changed what is stored."""
     copy = tmp_path / "old.db"
     copy.write_bytes(release.read_bytes())
-    with holdfast.open(copy, tenant="acme") as store:
+    with limpet.open(copy, tenant="acme") as store:
         chat = store.conversation("alice")
         assert chat.messages() == [
             {"role": "system", "content": "Be brief."},
@@ -180,7 +180,7 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
             assert task.goal == "Summarise open incidents"
             assert task.step("fetch", pytest.fail) == [1, 2, {"n": None}]
             assert [step.name for step in task.remaining()] == ["write"]
-            assert task.decisions == [holdfast.Decision("use the replica", "of the rate limit")]
+            assert task.decisions == [limpet.Decision("use the replica", "of the rate limit")]
             assert task.discoveries == ["100 calls a minute"]
         assert store.task("done-1").checkpoint().results == {"only": "result"}
         assert [info.id for info in store.tasks(status="done")] == ["done-1"]
@@ -191,37 +191,37 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     """And nothing is created."""
-    with pytest.raises(holdfast.StoreNotFound, match=r"(?s)nowhere does not exist.*mkdir -p"):
-        holdfast.open(tmp_path / "nowhere" / "agents.db")
+    with pytest.raises(limpet.StoreNotFound, match=r"(?s)nowhere does not exist.*mkdir -p"):
+        limpet.open(tmp_path / "nowhere" / "agents.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_is_not_created_unasked(path: str) -> None:
     """With create=False."""
-    with pytest.raises(holdfast.StoreNotFound, match="no store at"):
-        holdfast.open(path, create=False)
+    with pytest.raises(limpet.StoreNotFound, match="no store at"):
+        limpet.open(path, create=False)
     assert not Path(path).exists()
 
 
 def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
     """The message names a file in it."""
-    with pytest.raises(holdfast.NotAStore, match="is a directory"):
-        holdfast.open(tmp_path)
+    with pytest.raises(limpet.NotAStore, match="is a directory"):
+        limpet.open(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b'{"messages": []}' * 100, os.urandom(5000), b"x"])
 def test_a_file_that_is_no_database_is_left_as_it_is(path: str, content: bytes) -> None:
     """It may be somebody's only copy of something."""
     Path(path).write_bytes(content)
-    with pytest.raises(holdfast.NotAStore, match="not a SQLite database"):
-        holdfast.open(path)
+    with pytest.raises(limpet.NotAStore, match="not a SQLite database"):
+        limpet.open(path)
     assert Path(path).read_bytes() == content
 
 
 def test_an_empty_file_becomes_a_store(path: str) -> None:
     """What a crash at the moment of creation leaves behind."""
     Path(path).touch()
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         assert store.conversation("alice").append(HELLO) == 1
 
 
@@ -232,8 +232,8 @@ def test_damage_is_reported_and_nothing_is_changed(filled: str) -> None:
         content[page * 4096 : page * 4096 + 200] = b"\xaa" * 200
     Path(filled).write_bytes(content)
     with (
-        pytest.raises(holdfast.StoreCorrupt, match=r"(?s)damaged.*copy the file"),
-        holdfast.open(filled) as store,
+        pytest.raises(limpet.StoreCorrupt, match=r"(?s)damaged.*copy the file"),
+        limpet.open(filled) as store,
     ):
         store.conversation("alice").messages()
     assert Path(filled).read_bytes() == bytes(content)
@@ -244,15 +244,15 @@ def test_a_flipped_bit_in_a_message_is_noticed(filled: str) -> None:
     content = bytearray(Path(filled).read_bytes())
     content[content.index(b"199 199 199")] ^= 1
     Path(filled).write_bytes(content)
-    with holdfast.open(filled) as store:
+    with limpet.open(filled) as store:
         broken = [_error(store, name) for name in ("alice", "bob")]
     assert sorted(map(str, broken)) == ["", "Unreadable"]
 
 
-def _error(store: holdfast.Store, name: str) -> str:
+def _error(store: limpet.Store, name: str) -> str:
     try:
         store.conversation(name).messages()
-    except holdfast.HoldfastError as error:
+    except limpet.LimpetError as error:
         return type(error).__name__
     return ""
 
@@ -267,16 +267,16 @@ def test_a_read_only_store_says_so_and_can_be_read(filled: str) -> None:
             directory.chmod(directory.stat().st_mode | 0o555)
     code = """
         import os, sys
-        import urllib.parse, holdfast
-        with holdfast.open(sys.argv[1], readonly=True) as store:
+        import urllib.parse, limpet
+        with limpet.open(sys.argv[1], readonly=True) as store:
             store.conversation("alice").messages()  # all is imported while it can be
         os.setgid(65534); os.setuid(65534)
         try:
-            with holdfast.open(sys.argv[1]) as store:
+            with limpet.open(sys.argv[1]) as store:
                 store.conversation("alice").append({"role": "user", "content": "x"})
-        except holdfast.StoreReadOnly as error:
+        except limpet.StoreReadOnly as error:
             print("refused:", error)
-        with holdfast.open(sys.argv[1], readonly=True) as store:
+        with limpet.open(sys.argv[1], readonly=True) as store:
             print("read:", len(store.conversation("alice").messages()))
     """
     out = finish(python(code, filled))
@@ -288,17 +288,17 @@ def test_a_read_only_store_says_so_and_can_be_read(filled: str) -> None:
 def test_a_file_that_is_taken_away_is_missed(filled: str) -> None:
     """SQLite would go on writing to what has no name any more, and nobody would ever find that."""
     away = filled + ".away"
-    with holdfast.open(filled) as store:
+    with limpet.open(filled) as store:
         chat = store.conversation("alice")
         chat.append(HELLO)
         for name in (filled, filled + "-wal", filled + "-shm"):
             Path(name).rename(name.replace(filled, away))
-        with pytest.raises(holdfast.StoreNotFound, match="is no longer there"):
+        with pytest.raises(limpet.StoreNotFound, match="is no longer there"):
             chat.append(HELLO)
-        with pytest.raises(holdfast.StoreNotFound, match="is no longer there"):
+        with pytest.raises(limpet.StoreNotFound, match="is no longer there"):
             chat.length()
         Path(filled).write_bytes(b"")
-        with pytest.raises(holdfast.StoreNotFound, match="is no longer the file that was opened"):
+        with pytest.raises(limpet.StoreNotFound, match="is no longer the file that was opened"):
             chat.append(HELLO)
         for name in (filled, filled + "-wal", filled + "-shm"):
             Path(name.replace(filled, away)).rename(name)
@@ -307,9 +307,9 @@ def test_a_file_that_is_taken_away_is_missed(filled: str) -> None:
 
 def test_a_store_opened_for_reading_refuses_writes(filled: str) -> None:
     """With readonly=True."""
-    with holdfast.open(filled, readonly=True) as store:
+    with limpet.open(filled, readonly=True) as store:
         assert store.conversation("alice").length() == 200
-        with pytest.raises(holdfast.StoreReadOnly, match="read-only"):
+        with pytest.raises(limpet.StoreReadOnly, match="read-only"):
             store.conversation("alice").append(HELLO)
 
 
@@ -319,8 +319,8 @@ def test_a_store_opened_for_reading_refuses_writes(filled: str) -> None:
 def test_processes_share_a_file_and_lose_nothing(path: str) -> None:
     """Four of them, on one conversation and on their own."""
     code = """
-        import sys, holdfast
-        with holdfast.open(sys.argv[1]) as store:
+        import sys, limpet
+        with limpet.open(sys.argv[1]) as store:
             for number in range(100):
                 message = {"role": "user", "content": f"{sys.argv[2]}:{number}"}
                 store.conversation("all").append(message)
@@ -328,7 +328,7 @@ def test_processes_share_a_file_and_lose_nothing(path: str) -> None:
     """
     for child in [python(code, path, f"p{number}") for number in range(4)]:
         finish(child)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         said = [message["content"] for message in store.conversation("all").messages()]
         for name in ("p0", "p1", "p2", "p3"):
             own = [f"{name}:{number}" for number in range(100)]
@@ -339,11 +339,11 @@ def test_processes_share_a_file_and_lose_nothing(path: str) -> None:
 def test_readers_do_not_wait_for_a_writer(filled: str) -> None:
     """Another process is in the middle of a transaction, and stays there."""
     other = apsw.Connection(filled)
-    other.execute("BEGIN IMMEDIATE; DELETE FROM holdfast_records")
-    with holdfast.open(filled, timeout=0) as store:
+    other.execute("BEGIN IMMEDIATE; DELETE FROM limpet_records")
+    with limpet.open(filled, timeout=0) as store:
         assert store.conversation("alice").length() == 200
         assert len(list(store.conversations())) == 2
-        with pytest.raises(holdfast.StoreBusy, match="held the write lock"):
+        with pytest.raises(limpet.StoreBusy, match="held the write lock"):
             store.conversation("alice").append(HELLO)
         other.execute("ROLLBACK")
         assert store.conversation("alice").append(HELLO) == 201
@@ -360,7 +360,7 @@ def test_a_batch_fails_only_for_who_spoilt_it(path: str) -> None:
         body = b"x" * (20_000 if number == 5 else 10)
         try:
             backend.append(Append(key=KEY, body=body, count=1))
-        except holdfast.StoreError as error:
+        except limpet.StoreError as error:
             return type(error).__name__
         return "fine"
 
@@ -379,7 +379,7 @@ def test_an_append_outwaits_its_timeout_behind_no_thread(path: str) -> None:
     """Nor behind a transaction that came in after it had looked whether there is one."""
     backend = SqliteBackend(path, timeout=0.05)
     with ThreadPoolExecutor(1) as pool:
-        with backend._database.writing, pytest.raises(holdfast.StoreBusy, match="transaction"):
+        with backend._database.writing, pytest.raises(limpet.StoreBusy, match="transaction"):
             pool.submit(_add, backend).result(60)
         assert pool.submit(_add, backend).result(60) == 1
     backend.close()
@@ -399,7 +399,7 @@ def _wait_until(true: object, tries: int = 3000) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_a_store_of_its_own(path: str) -> None:
     """Both go on reading and writing, also with other threads at work while it forks."""
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         store.conversation("parent").append(HELLO)
         stop = threading.Event()
         with _writing(store, stop):
@@ -419,7 +419,7 @@ def test_a_forked_child_has_a_store_of_its_own(path: str) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_can_hold_tasks_of_its_own(path: str) -> None:
     """While its parent holds one, which goes on being renewed by the parent alone."""
-    with holdfast.open(path) as store, store.task("parent", "goal", lease=0.3) as task:
+    with limpet.open(path) as store, store.task("parent", "goal", lease=0.3) as task:
         for number in range(10):
             child = os.fork()
             if not child:
@@ -429,7 +429,7 @@ def test_a_forked_child_can_hold_tasks_of_its_own(path: str) -> None:
         assert [info.id for info in store.tasks(status="done")] == [f"child{n}" for n in range(10)]
 
 
-def _run_a_task(store: holdfast.Store, name: str) -> None:
+def _run_a_task(store: limpet.Store, name: str) -> None:
     try:
         with store.task(name, "goal", lease=0.3) as task:
             threading.Event().wait(0.15)
@@ -443,11 +443,11 @@ def _run_a_task(store: holdfast.Store, name: str) -> None:
 class _writing:  # noqa: N801 - reads as a verb
     """Another thread that writes until it is told to stop."""
 
-    def __init__(self, store: holdfast.Store, stop: threading.Event) -> None:
+    def __init__(self, store: limpet.Store, stop: threading.Event) -> None:
         self._thread = threading.Thread(target=self._run, args=(store, stop))
 
     @staticmethod
-    def _run(store: holdfast.Store, stop: threading.Event) -> None:
+    def _run(store: limpet.Store, stop: threading.Event) -> None:
         while not stop.is_set():
             store.conversation("thread").append(HELLO)
 
@@ -458,7 +458,7 @@ class _writing:  # noqa: N801 - reads as a verb
         self._thread.join()
 
 
-def _fork(store: holdfast.Store, name: str) -> int:
+def _fork(store: limpet.Store, name: str) -> int:
     child = os.fork()
     if child:
         return child
@@ -560,12 +560,12 @@ threading.Thread(target=lambda: [store.conversation('y').append(m) for _ in rang
 """,
     "an async store": """
 import asyncio
-other = holdfast.open_async(sys.argv[1])
+other = limpet.open_async(sys.argv[1])
 asyncio.run(other.conversation('z').append(m))
 """,
     "a loop that was stopped": """
 import asyncio
-other, loop = holdfast.open_async(sys.argv[1]), asyncio.new_event_loop()
+other, loop = limpet.open_async(sys.argv[1]), asyncio.new_event_loop()
 task = loop.create_task(other.conversation('z').append(m))
 loop.call_later(0.001, loop.stop)
 loop.run_forever()
@@ -577,21 +577,21 @@ loop.run_forever()
 def test_a_store_left_open_does_not_hold_up_the_exit(path: str, left_open: str) -> None:
     """Nor does a task under its lease, a thread at work, or an abandoned event loop."""
     before = """
-import sys, warnings, holdfast
+import sys, warnings, limpet
 warnings.simplefilter("ignore")
 m = {"role": "user", "content": "x"}
-store = holdfast.open(sys.argv[1])
+store = limpet.open(sys.argv[1])
 """
     code = before + LEFT_OPEN[left_open] + "\nprint('end', flush=True)"
     assert finish(python(code, path, stderr=subprocess.DEVNULL)) == "end\n"
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
 
 
 INTERRUPTED = """
-import os, random, signal, sys, threading, time, holdfast
+import os, random, signal, sys, threading, time, limpet
 
-store = holdfast.open(sys.argv[1])
+store = limpet.open(sys.argv[1])
 stop = threading.Event()
 acknowledged = [0] * 8
 armed = False
@@ -641,11 +641,11 @@ print("whole", any(acknowledged))
 
 
 OPENED_AGAIN = """
-import sys, threading, holdfast
+import sys, threading, limpet
 
 def write(writer):
     for number in range(15):
-        with holdfast.open(sys.argv[1]) as store:
+        with limpet.open(sys.argv[1]) as store:
             store.conversation("all").append({"role": "user", "content": f"{writer}.{number}"})
 
 threads = [threading.Thread(target=write, args=(f"{sys.argv[2]}{n}",)) for n in "abc"]
@@ -664,15 +664,15 @@ def test_opening_and_closing_gives_up_nobodys_locks(path: str) -> None:
     """
     for child in [python(OPENED_AGAIN, path, str(number)) for number in range(4)]:
         finish(child)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         assert store.conversation("all").length() == 4 * 3 * 15
         assert [fact for fact in store.backend.facts(deep=True) if not fact.ok] == []
 
 
 def test_a_store_that_could_not_be_opened_is_no_trouble_to_a_fork(tmp_path: Path) -> None:
     """It was never made, though an error may still hold on to it."""
-    with pytest.raises(holdfast.StoreNotFound) as caught:
-        holdfast.open(tmp_path / "nowhere.db", create=False)
+    with pytest.raises(limpet.StoreNotFound) as caught:
+        limpet.open(tmp_path / "nowhere.db", create=False)
     pid = os.fork()
     if not pid:
         os._exit(0)

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncState,
     Changed,
     Codec,
@@ -41,10 +41,10 @@ from holdfast import (
     TooLarge,
     copying,
 )
-from holdfast._state import writing
-from holdfast.backends.base import Append, Appended, Key, Record
-from holdfast.deltas import encode
-from holdfast.testing.boundaries import Boundaries
+from limpet._state import writing
+from limpet.backends.base import Append, Appended, Key, Record
+from limpet.deltas import encode
+from limpet.testing.boundaries import Boundaries
 from tests import nouns
 from tests.corpus import PLACES
 from tests.documents import histories
@@ -579,7 +579,7 @@ def test_a_copy_of_the_same_state_that_went_another_way_is_another(
     if place.is_async:
         pytest.skip("the sync face shows it")
     monkeypatch.setattr(writing, "FRESH", 0)
-    ours, beside = place.open(), holdfast.open("memory:")
+    ours, beside = place.open(), limpet.open("memory:")
     state, other = ours.state("a"), beside.state("a")
     saved(state, *turns(20, 10))
     list(copying.copy(ours.backend, beside.backend))
@@ -599,7 +599,7 @@ def test_saves_of_one_object_at_the_same_time_take_turns(place: Place) -> None:
     if place.is_async:
 
         async def race() -> list[int]:
-            async with holdfast.open_async(
+            async with limpet.open_async(
                 place.url if place.memory is None else "memory:"
             ) as store:
                 state = store.state("a")
@@ -922,7 +922,7 @@ def checked(payload: bytes) -> bytes:
 @pytest.fixture
 def in_memory() -> Iterator[Store]:
     """A store whose records a test can get at, and read."""
-    with holdfast.open("memory:", codec=Codec(compress_over=None)) as opened:
+    with limpet.open("memory:", codec=Codec(compress_over=None)) as opened:
         yield opened
 
 
@@ -1052,7 +1052,7 @@ LENGTHS = [1, 9, 10, 11, 2, 3]
 
 def save_the_rest(url: str, id_: str, kill_at: int | None) -> list[str]:
     """What a process does, or one that goes on after it; the boundaries that it passed."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         boundaries = Boundaries(store.backend, kill_at)
         state = store.state(id_)
         state.load(default=None)
@@ -1074,7 +1074,7 @@ def test_one_that_is_killed_at_any_write_has_lost_nothing(scheme: str, tmp_path:
         assert in_a_process(partial(process, number)) == (signal.SIGKILL, None), moment
         there = number // 2  # saves, of which the last may be one that nobody was told of
         assert len(process(None)) == 2 * (len(LENGTHS) - there), moment
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         for info in store.states():
             state = store.state(info.id)
             assert len(state.history()) == len(LENGTHS)
@@ -1098,7 +1098,7 @@ def test_what_an_older_release_saved_can_be_loaded(
     expected = json.loads((old / "expected.json").read_text("utf-8"))
     known = Migrations()
     known.migration("Support", 1, 2)(lambda document: {**document, "tickets": [7]})
-    with holdfast.open(f"{scheme or 'sqlite'}:{old / name}") as store:
+    with limpet.open(f"{scheme or 'sqlite'}:{old / name}") as store:
         assert [info.id for info in store.states()] == sorted(expected)
         for id_, documents in expected.items():
             state = store.state(id_, version=2, migrations=known)
@@ -1134,7 +1134,7 @@ def test_a_type_checker_knows_states(in_memory: Store) -> None:
     assert_type(state.delete(), bool)
 
     async def awaited() -> None:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             assert_type(store.state("a"), AsyncState)
             assert_type(await store.state("a").save({}), int)
             assert_type(await store.state("a").fork("b"), AsyncState)

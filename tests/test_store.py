@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncStore,
     Conflict,
     InvalidURL,
@@ -26,7 +26,7 @@ from holdfast import (
     TaskHeld,
     TaskNotFound,
 )
-from holdfast.testing.leaks import nothing_left
+from limpet.testing.leaks import nothing_left
 from tests import nouns
 from tests.nouns import Driven, Place, user
 
@@ -42,7 +42,7 @@ GOAL = "Summarise open incidents"
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory to work in, and no URL in the environment."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("LIMPET_URL", raising=False)
     return tmp_path
 
 
@@ -51,13 +51,13 @@ Opener = Callable[..., Store]
 
 @pytest.fixture(params=["sync", "async"])
 def opener(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """`holdfast.open`, or `open_async` driven as if it were that."""
+    """`limpet.open`, or `open_async` driven as if it were that."""
     loop = asyncio.new_event_loop()
 
     def open_async(*args: Any, **options: Any) -> Store:
-        return cast("Store", Driven(holdfast.open_async(*args, **options), loop))
+        return cast("Store", Driven(limpet.open_async(*args, **options), loop))
 
-    yield holdfast.open if request.param == "sync" else open_async
+    yield limpet.open if request.param == "sync" else open_async
     loop.close()
 
 
@@ -71,8 +71,8 @@ def test_without_a_url_it_is_a_file_in_this_directory(here: Path, opener: Opener
     with opener() as store:
         store.conversation("alice").append(user("hello"))
         assert repr(store.backend.url) in repr(store._core if isinstance(store, Driven) else store)
-    assert files(here) == ["holdfast.db"]
-    with opener("holdfast.db") as store:
+    assert files(here) == ["limpet.db"]
+    with opener("limpet.db") as store:
         assert store.conversation("alice").messages() == [user("hello")]
 
 
@@ -80,15 +80,15 @@ def test_the_environment_names_the_store(
     here: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program moves to another place without a change; an argument goes first."""
-    monkeypatch.setenv("HOLDFAST_URL", "sqlite:from-env.db?timeout=5")
+    monkeypatch.setenv("LIMPET_URL", "sqlite:from-env.db?timeout=5")
     with opener() as store:
         assert store.backend.url == "sqlite:from-env.db?timeout=5"
     with opener("argument.db"):
         pass
-    monkeypatch.setenv("HOLDFAST_URL", "")
+    monkeypatch.setenv("LIMPET_URL", "")
     with opener():
         pass
-    assert files(here) == ["argument.db", "from-env.db", "holdfast.db"]
+    assert files(here) == ["argument.db", "from-env.db", "limpet.db"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_leaving_the_block_closes_it_whatever_happened(opener: Opener) -> None:
 def test_a_store_closed_with_a_task_open_gives_it_up(here: Path) -> None:
     """The block of the task hears of it; nothing goes on renewing in the background."""
     with nothing_left():
-        store = holdfast.open("agents.db")
+        store = limpet.open("agents.db")
         task = store.task("report", GOAL, lease=0.3)
         with pytest.raises(StoreClosed), task:
             close_and_go_on(store, task)
@@ -248,14 +248,14 @@ def close_and_go_on(store: Store, task: Task) -> None:
 
 FORGETFUL = """
 import asyncio, sys
-import holdfast
+import limpet
 
-store = holdfast.open(sys.argv[1])
+store = limpet.open(sys.argv[1])
 task = store.task("sync", "goal")
 task.__enter__()
 
 async def main():
-    store = holdfast.open_async(sys.argv[1])
+    store = limpet.open_async(sys.argv[1])
     await store.conversation("alice").append({"role": "user", "content": "hello"})
     await store.task("async", "goal").__aenter__()
     return store
@@ -271,7 +271,7 @@ def test_a_program_that_forgets_to_close_still_ends(tmp_path: Path) -> None:
     command = [sys.executable, "-X", "dev", "-c", FORGETFUL, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         assert store.conversation("alice").messages() == [user("hello")]
         with store.task("sync"), store.task("async"):
             pass
@@ -344,7 +344,7 @@ def test_the_stores_ttl_is_for_all_that_do_not_say_otherwise(place: Place) -> No
 @pytest.mark.parametrize("ttl", [0, -5, 1e14, float("inf"), float("nan"), "60"])
 def test_a_journals_ttl_is_checked_before_anything_is_written(ttl: Any) -> None:
     """What one backend would take and another not is taken by none."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with pytest.raises(ValueError, match="A ttl is a number of seconds over 0"):
             store.journal("note", "todo").append(("added", "water"), ttl=ttl)
         assert store.journal("note", "todo").head() is None
@@ -415,7 +415,7 @@ def in_threads(*works: Callable[[], object]) -> None:
 @pytest.mark.parametrize("url", ["memory:", "agents.db"])
 def test_sixteen_threads_share_one_store(here: Path, url: str) -> None:
     """All nouns, all at once, and nothing is lost or mixed up."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         in_threads(*(lambda worker=worker: use_everything(store, worker) for worker in range(16)))
         ours = [message["content"] for message in store.conversation("ours").messages()]
         assert sorted(ours) == sorted(f"{worker}-{n}" for worker in range(16) for n in range(5))
@@ -428,7 +428,7 @@ def test_sixteen_threads_share_one_store(here: Path, url: str) -> None:
 @pytest.mark.parametrize("url", ["memory:", "agents.db"])
 def test_several_event_loops_share_one_store(here: Path, url: str) -> None:
     """Each in its own thread; and one after the other in the same."""
-    store = holdfast.open_async(url)
+    store = limpet.open_async(url)
 
     async def say(loop: int) -> None:
         chat = store.conversation("ours")
@@ -477,8 +477,8 @@ def test_a_cancelled_append_is_settled_before_the_cancellation_goes_on(tmp_path:
         return there[0]
 
     async def main() -> list[bool]:
-        async with holdfast.open_async(path) as store:
-            with holdfast.open(path) as looking:
+        async with limpet.open_async(path) as store:
+            with limpet.open(path) as looking:
                 found: list[bool] = []
                 for start in range(0, 200, 4):
                     some = (cancelled(store, looking, n) for n in range(start, start + 4))
@@ -487,7 +487,7 @@ def test_a_cancelled_append_is_settled_before_the_cancellation_goes_on(tmp_path:
 
     found = asyncio.run(main())
     assert {True, False} == set(found)
-    with holdfast.open(path) as store:
+    with limpet.open(path) as store:
         said = {m["content"] for m in store.conversation("alice").messages()}
     assert said == {f"{n}{half}" for n, there in enumerate(found) if there for half in "ab"}
 
@@ -498,7 +498,7 @@ def test_any_other_cancelled_call_is_settled_too(
     """Nothing is deleted after its caller was told that it is over."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "agents.db") as store:
+        async with limpet.open_async(tmp_path / "agents.db") as store:
             begun, settled = threading.Event(), threading.Event()
 
             def delete(_: object) -> bool:
@@ -523,7 +523,7 @@ def test_any_other_cancelled_call_is_settled_too(
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12 and up
 def test_a_forked_child_uses_the_store_as_its_own(here: Path) -> None:
     """As web servers do that load the program once and fork."""
-    with holdfast.open("agents.db") as store, store.task("report", GOAL) as task:
+    with limpet.open("agents.db") as store, store.task("report", GOAL) as task:
         store.conversation("alice").append(user("parent"))
         pid = os.fork()
         if pid == 0:
@@ -555,5 +555,5 @@ def test_a_store_can_be_seen_as_another_tenant(place: Place, store: Store) -> No
     assert [chat.id for chat in place.open(tenant="acme").conversations()] == ["bob"]
     assert [chat.id for chat in store.conversations()] == ["alice"]
     assert list(store.tasks()) == []
-    with pytest.raises(holdfast.InvalidId):
+    with pytest.raises(limpet.InvalidId):
         store.as_tenant("")

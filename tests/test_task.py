@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncStep,
     Checkpoint,
     Codec,
@@ -44,10 +44,10 @@ from holdfast import (
     leases,
     tokens,
 )
-from holdfast._recovery import PREAMBLE
-from holdfast.backends.base import Head, Key, Lease
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.leases import Keeper
+from limpet._recovery import PREAMBLE
+from limpet.backends.base import Head, Key, Lease
+from limpet.backends.sqlite import SqliteBackend
+from limpet.leases import Keeper
 from tests import nouns
 from tests.dying import Calls
 from tests.nouns import Place
@@ -216,7 +216,7 @@ def test_a_running_step_knows_its_name_and_a_key_for_retries(place: Place, store
 
 def test_steps_within_steps_each_know_their_own(tmp_path: Path) -> None:
     """The outer one is itself again when the inner one is done."""
-    with holdfast.open(tmp_path / "db") as store, store.task("report", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("report", GOAL) as task:
 
         def outer() -> list[str]:
             return [
@@ -691,7 +691,7 @@ def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:
 
     def slow(end: int) -> None:
         while held(task).lease.until == end:
-            with pytest.raises(holdfast.LeaseHeld):
+            with pytest.raises(limpet.LeaseHeld):
                 store.backend.acquire(KEY, "rival", 60)
             time.sleep(0.02)
 
@@ -733,9 +733,9 @@ def wait_for(condition: Any) -> None:
 
 HOLDER = """
 import sys, time
-import holdfast
+import limpet
 
-with holdfast.open(sys.argv[1]) as store:
+with limpet.open(sys.argv[1]) as store:
     with store.task("report", sys.argv[2], agent="agent-01") as task:
         task.step("fetch", lambda: [3, 4])
         print("working", flush=True)
@@ -1030,7 +1030,7 @@ def test_async_functions_are_awaited_by_an_async_store(tmp_path: Path) -> None:
         return name
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             outcome = await store.run(
                 "report", GOAL, plan=make_plan, execute=execute, finish=compile_result
             )
@@ -1049,7 +1049,7 @@ def test_an_async_function_in_a_sync_store_is_a_clear_error(tmp_path: Path) -> N
     async def fetch(*_: object) -> list[str]:
         return ["never"]  # pragma: no cover
 
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         with store.task("report", GOAL) as task:
             for work in (lambda: task.step("fetch", fetch), lambda: task.plan(fetch)):
                 with pytest.raises(TypeError, match=r"fetch is async.*open_async\(\)"):
@@ -1064,7 +1064,7 @@ def test_a_task_left_by_cancellation_can_be_taken_up_at_once(tmp_path: Path) -> 
     """Cancelled in the middle of a step: recorded, given up, resumed."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             begun = asyncio.Event()
 
             async def hang() -> None:
@@ -1094,7 +1094,7 @@ def test_opening_may_be_cancelled_at_any_moment(tmp_path: Path) -> None:
     """What was cancelled holds nothing for longer than its lease, and renews nothing."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             for moment in range(30):
                 task = store.task(f"report-{moment}", GOAL, lease=0.2)
                 opening = asyncio.ensure_future(task.__aenter__())

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
-from holdfast._task.core import Core
-from holdfast.ids import make_key
+import limpet
+from limpet import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
+from limpet._task.core import Core
+from limpet.ids import make_key
 from tests.dying import Calls, Killed, dying, killed
 
 GOAL = "Refund the customer"
@@ -26,10 +26,10 @@ def test_a_child_is_a_task_and_a_step(tmp_path: Path) -> None:
     """Its outcome is the step's result, and what it has done it does not do again."""
     count = Calls(3)
 
-    def work(child: holdfast.Task, add: int) -> int:
+    def work(child: limpet.Task, add: int) -> int:
         return int(child.step("count", count)) + add
 
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         with killed(), store.task("t", GOAL) as task:
             task.child("sub", dying(task, lambda child: work(child, 4)))
         with store.task("t") as task:
@@ -42,7 +42,7 @@ def test_a_child_is_a_task_and_a_step(tmp_path: Path) -> None:
 
 def test_a_child_that_waits_lets_its_parent_wait(tmp_path: Path) -> None:
     """And the signal wakes both."""
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
 
         def run() -> Any:
             with store.task("t", GOAL) as task:
@@ -70,7 +70,7 @@ def test_a_signal_between_the_waits_of_child_and_parent_wakes_both(
         store.signal("t/sub", "approval", "yes")
         await wait_for_child(self, halted)
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         with monkeypatch.context() as patch:
             patch.setattr(Core, "_wait_for_child", late)
@@ -81,7 +81,7 @@ def test_a_signal_between_the_waits_of_child_and_parent_wakes_both(
 
 def test_a_child_of_a_worker_that_died_is_waited_for() -> None:
     """Its lease may end a little after its parent's."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with store.task("t/sub", "sub"):
             pass
         store.backend.acquire(make_key("default", "task", "t/sub"), "a worker far away", 0.2)
@@ -95,7 +95,7 @@ def test_a_halted_child_lets_its_parent_wait(how: str) -> None:
     """It is no error of the parent's; when the child is resumed, both go on."""
     work = Calls(Killed(), "done")
     registry = job(lambda task: task.child("sub", work))
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         with killed():
             registry.run(store, "t")
@@ -115,7 +115,7 @@ def test_children_that_wait_side_by_side_let_their_parent_wait() -> None:
             for name in ("a", "b"):
                 group.create_task(task.child(name, lambda child: child.wait_for("approval")))
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         ran = job(both).run(store, "t")
         assert (ran.status, ran.error, ran.raised) == ("waiting", None, None)
@@ -129,7 +129,7 @@ def test_a_child_that_has_slept_leaves_no_time_behind(monkeypatch: pytest.Monkey
         task.child("nap", lambda child: child.sleep(60, block=0))
         task.wait_for("approval")
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         registry = job(nap)
         registry.run(store, "t")
@@ -148,7 +148,7 @@ def test_what_a_child_has_done_is_its_parents_progress() -> None:
         child.step(f"part {len(child.results)}", Calls())
         raise Killed
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         registry = job(lambda task: task.child("sub", on))
         for _ in range(8):
@@ -159,7 +159,7 @@ def test_what_a_child_has_done_is_its_parents_progress() -> None:
 
 def test_a_child_has_the_deadline_of_its_parent() -> None:
     """It would go on working for nobody."""
-    with holdfast.open("memory:") as store, store.task("t", GOAL, deadline=60) as task:
+    with limpet.open("memory:") as store, store.task("t", GOAL, deadline=60) as task:
         assert task.deadline is not None
         found = task.child("sub", lambda child: child.deadline.isoformat())
         assert found == task.deadline.isoformat()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import Store
+from limpet import Store
 from tests import nouns
 from tests.dying import Calls, die, killed
 from tests.nouns import Place

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast._task.history import Version, compare, effects_after, versions
-from holdfast._task.state import Large, TaskState
-from holdfast.checkpoint import Checkpoint, Decision
-from holdfast.journal import Entry
+import limpet
+from limpet._task.history import Version, compare, effects_after, versions
+from limpet._task.state import Large, TaskState
+from limpet.checkpoint import Checkpoint, Decision
+from limpet.journal import Entry
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -143,7 +143,7 @@ def test_each_entry_is_a_sentence(kind: str, body: dict[str, Any], what: str) ->
 
 def test_every_type_of_entry_has_a_sentence() -> None:
     """One that was forgotten would be shown by its name only."""
-    from holdfast._task import history  # noqa: PLC0415 - its table is looked into
+    from limpet._task import history  # noqa: PLC0415 - its table is looked into
 
     assert set(TaskState.CHANGES) <= set(history._SENTENCES)
 
@@ -203,7 +203,7 @@ def test_a_sentence_is_one_short_line_that_no_terminal_obeys(name: str, error: s
 
 def test_a_real_task_tells_its_story(tmp_path: Any) -> None:
     """From its creation to its end."""
-    with holdfast.open(tmp_path / "agents.db") as store:
+    with limpet.open(tmp_path / "agents.db") as store:
         with store.task("report", "Report", agent="a-1") as task:
             task.plan(["fetch", "send"])
             task.step("fetch", lambda: "secret")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Retry, Store
+import limpet
+from limpet import Retry, Store
 from tests import nouns
 from tests.dying import Calls
 
@@ -23,7 +23,7 @@ class Boom(Exception):
 
 def test_steps_may_run_side_by_side_in_threads(tmp_path: Path) -> None:
     """Each is recorded once, and found by its name."""
-    with holdfast.open(tmp_path / "db") as store:
+    with limpet.open(tmp_path / "db") as store:
         with store.task("t", GOAL) as task, ThreadPoolExecutor(8) as pool:
             done = pool.map(lambda n: task.step(f"n{n}", lambda: n * n), range(64))
             assert list(done) == [n * n for n in range(64)]
@@ -38,7 +38,7 @@ def test_steps_may_run_side_by_side_in_an_event_loop(tmp_path: Path) -> None:
     """And what failed among them is all that is run again."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
 
             async def square(n: int) -> int:
                 await asyncio.sleep(0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncJournal,
     Conflict,
     EffectsWarning,
@@ -16,8 +16,8 @@ from holdfast import (
     TaskNotOpen,
     TaskWaiting,
 )
-from holdfast._task.steps import LARGE
-from holdfast.backends.base import Append, Appended
+from limpet._task.steps import LARGE
+from limpet.backends.base import Append, Appended
 from tests import nouns
 from tests.dying import Calls, ended_by
 from tests.nouns import Place
@@ -110,13 +110,13 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
     with store.task("t", GOAL) as task:
         for number in range(100):
             task.step(f"n{number}", lambda: "x")
-    monkeypatch.setattr("holdfast._task.past.CHUNK", 40)
+    monkeypatch.setattr("limpet._task.past.CHUNK", 40)
     backend = store.backend
     append, left = backend.append, [2]
 
     def failing(request: Append) -> Appended:
         if not left[0]:
-            raise holdfast.StoreUnavailable("away")
+            raise limpet.StoreUnavailable("away")
         left[0] -= 1
         return append(request)
 
@@ -124,7 +124,7 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
         patch.setattr(backend, "append", failing)
         if place.is_async:
             patch.setattr(backend, "append_async", awaited(failing))
-        with pytest.raises(holdfast.StoreUnavailable):
+        with pytest.raises(limpet.StoreUnavailable):
             store.task("t").fork("t2")
     with pytest.raises(TaskNotOpen, match="half a fork"), store.task("t2"):
         pass
@@ -147,7 +147,7 @@ def test_a_fork_of_a_finished_task_is_finished(store: Store) -> None:
 
 def test_a_sweep_during_a_fork_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept apart is copied for a task that is there."""
-    opened = holdfast.open("memory:")
+    opened = limpet.open("memory:")
     append = AsyncJournal.append
 
     async def swept(self: AsyncJournal, *entries: Any, **options: Any) -> int:

@@ -2,8 +2,8 @@
 
 import pytest
 
-import holdfast
-from holdfast import Store, TaskFinished, TaskWaiting
+import limpet
+from limpet import Store, TaskFinished, TaskWaiting
 from tests import nouns
 from tests.dying import Calls
 from tests.nouns import Place
@@ -70,7 +70,7 @@ def test_what_comes_after_the_loop_is_no_part_of_a_step(way: str) -> None:
     """However the loop is left, and whoever still has what it went by: or it would run again."""
     kept: list[object] = []  # nothing of it goes before the end
 
-    def one_step(task: holdfast.Task) -> None:
+    def one_step(task: limpet.Task) -> None:
         steps = task.remaining() if way != "an iterator" else iter(task.remaining())
         kept.append(steps)
         if way == "next":
@@ -86,7 +86,7 @@ def test_what_comes_after_the_loop_is_no_part_of_a_step(way: str) -> None:
                 raise ValueError(step.name)
             break
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         for number in range(2):
             with store.task("t", GOAL) as task:
                 task.plan(["x", "y"])
@@ -103,12 +103,12 @@ def test_what_comes_after_the_loop_is_no_part_of_a_step(way: str) -> None:
 def test_the_same_change_in_two_steps_is_two_changes() -> None:
     """Also if the task was resumed in between, and knows only of the first."""
 
-    def execute(step: holdfast.Step) -> str:
+    def execute(step: limpet.Step) -> str:
         if step.name in ("a", "b"):
             step.task.insert("check")
         return step.name
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with store.task("t", GOAL) as task:
             task.plan(["a", "b"])
             step = next(task.remaining())

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast import Decision, Recalled, Store, TaskFinished
-from holdfast._recovery import BEGINNING, PREAMBLE, RECALLED
-from holdfast.backends._postgresql.connections import Connection
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.memory.desk import Desk
-from holdfast.testing.boundaries import Boundaries
+import limpet
+from limpet import Decision, Recalled, Store, TaskFinished
+from limpet._recovery import BEGINNING, PREAMBLE, RECALLED
+from limpet.backends._postgresql.connections import Connection
+from limpet.backends.sqlite import SqliteBackend
+from limpet.memory.desk import Desk
+from limpet.testing.boundaries import Boundaries
 from tests import nouns
 from tests.dying import Calls, die, ended_by, killed
 from tests.nouns import Driven, Place
@@ -57,7 +57,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes lie with the test."""
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
 
 
 def given(memory: Any) -> Any:
@@ -120,7 +120,7 @@ def test_what_cannot_remember_is_refused_before_anything_is_written(store: Store
     with store.task("t", GOAL) as task:
         with pytest.raises(TypeError, match="remember= takes a memory, the name of a namespace"):
             task.finish("done", remember=["acme"])  # type: ignore[arg-type]
-        with pytest.raises(holdfast.InvalidId):
+        with pytest.raises(limpet.InvalidId):
             task.finish("done", remember="")
         assert not task.done
 
@@ -270,7 +270,7 @@ def test_outcome_and_memory_are_one_act(able: Place) -> None:
 def test_others_who_write_meanwhile_are_taken_into_account(able: Place) -> None:
     """What they have said is not said twice, and a signal that comes now does not hold it up."""
     store = able.open()
-    rival = holdfast.open(able.url)
+    rival = limpet.open(able.url)
 
     def meanwhile() -> None:
         rival.memory("tasks").remember(DISCOVERY, source="rival")
@@ -288,12 +288,12 @@ def test_an_answer_that_was_lost_doubles_nothing(able: Place) -> None:
     """The act stands, whatever is said when it is tried again: at once, or by the next process."""
     for again in ("here", "later"):
         store = able.open()
-        Meanwhile(store, after=holdfast.StoreUnavailable("the answer was lost"))
-        with suppress(holdfast.StoreUnavailable), store.task(again, GOAL) as task:
+        Meanwhile(store, after=limpet.StoreUnavailable("the answer was lost"))
+        with suppress(limpet.StoreUnavailable), store.task(again, GOAL) as task:
             task.discover(f"found {again}")
             try:
                 task.finish("first", remember=again)
-            except holdfast.StoreUnavailable:
+            except limpet.StoreUnavailable:
                 if again == "later":
                     raise
                 assert task.finish("second", remember=again) == "first"
@@ -308,7 +308,7 @@ def test_an_answer_that_was_lost_doubles_nothing(able: Place) -> None:
 @pytest.mark.parametrize("how", ["goes on", "ends it", "lets it go"])
 def test_a_worker_that_was_succeeded_writes_nowhere(able: Place, how: str) -> None:
     """Neither outcome nor memory, whatever the other one does; also if a conflict comes first."""
-    store, rival = able.open(), holdfast.open(able.url)
+    store, rival = able.open(), limpet.open(able.url)
     key = rival.journal("task", "t").key
 
     def succeed() -> None:
@@ -321,10 +321,10 @@ def test_a_worker_that_was_succeeded_writes_nowhere(able: Place, how: str) -> No
             if how == "goes on":
                 return
             task.finish("theirs", remember=True, keep=how == "ends it")
-        raise holdfast.Conflict("the memory has moved", 0, 3)
+        raise limpet.Conflict("the memory has moved", 0, 3)
 
     Meanwhile(store, succeed)
-    with rival, pytest.raises(holdfast.Fenced):
+    with rival, pytest.raises(limpet.Fenced):
         worked(store, remember=True, keep=False)
     theirs = [] if how == "goes on" else sorted([f"{GOAL}: theirs", DECISION, DISCOVERY])
     assert sorted(texts(store.memory("tasks"))) == theirs
@@ -357,14 +357,14 @@ class Broken:
     namespace = "far away"
 
     def __init__(self) -> None:
-        self.learn = Calls(holdfast.StoreUnavailable("not now"))
+        self.learn = Calls(limpet.StoreUnavailable("not now"))
         self.recall = Calls()
 
 
 def test_a_task_stays_until_a_memory_elsewhere_has_it(place: Place, store: Store) -> None:
     """Also for one that was to go at once: it goes when its program could remember it."""
     memory = Broken()
-    with pytest.raises(holdfast.StoreUnavailable):
+    with pytest.raises(limpet.StoreUnavailable):
         worked(store, remember=memory, keep=False)
     assert [task.id for task in store.tasks(status="open")] == ["t"]
     later = place.open()
@@ -378,7 +378,7 @@ def test_a_task_stays_until_a_memory_elsewhere_has_it(place: Place, store: Store
 
 def test_a_memory_may_be_in_another_store(place: Place, store: Store, tmp_path: Path) -> None:
     """Sync or async, whichever the task is: what blocks is done on a thread."""
-    with holdfast.open(f"file:{tmp_path / 'shared'}", tenant="acme") as shared:
+    with limpet.open(f"file:{tmp_path / 'shared'}", tenant="acme") as shared:
         memory = shared.memory("findings")
         worked(store, remember=memory)
         assert sorted(texts(memory)) == ALL
@@ -392,11 +392,11 @@ def test_an_async_memory_elsewhere_is_awaited(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with (
-            holdfast.open_async(tmp_path / "tasks.db") as store,
-            holdfast.open_async(tmp_path / "memory.db") as shared,
+            limpet.open_async(tmp_path / "tasks.db") as store,
+            limpet.open_async(tmp_path / "memory.db") as shared,
         ):
             memory = shared.memory("findings")
-            with holdfast.open(tmp_path / "tasks.db") as blocking:
+            with limpet.open(tmp_path / "tasks.db") as blocking:
                 with pytest.raises(TypeError, match="is async, and this store is not"):
                     worked(blocking, remember=memory)
                 assert blocking.task("t").checkpoint().outcome == "5 are open"
@@ -483,7 +483,7 @@ def test_what_was_recalled_is_not_stored_again(place: Place, store: Store) -> No
         task.discover(f"{said[0]} ")
         task.discover("cheques are gone")
         task.decide(said[1], because="the bank says so")
-        with pytest.raises(holdfast.StoreUnavailable):
+        with pytest.raises(limpet.StoreUnavailable):
             task.finish("sent", remember=(broken := Broken()))
     new = ["banks are closed on Sundays", "cheques are gone"]
     (handed,) = broken.learn.calls[0]
@@ -572,10 +572,10 @@ def test_tenants_and_namespaces_never_leak(place: Place) -> None:
 # -- on servers, and elsewhere ---------------------------------------------------------------------
 
 ELSEWHERE = """
-import sys, holdfast
+import sys, limpet
 with (
-    holdfast.open("mine.db") as store,
-    holdfast.open(sys.argv[1], tenant="acme") as shared,
+    limpet.open("mine.db") as store,
+    limpet.open(sys.argv[1], tenant="acme") as shared,
     store.task("next", "What do we know of the incidents on each server?") as task,
 ):
     print(task.resume_context(memories=shared.memory("findings")))
@@ -591,23 +591,23 @@ def test_tasks_of_three_servers_are_recalled_in_another_place(
     """They share a memory on one of them; a new task elsewhere has nothing else of theirs."""
     servers = ("postgresql", "redis", "dynamodb")
     urls = {name: request.getfixturevalue(f"{name}_server").place() for name in servers}
-    with holdfast.open(urls["postgresql"], tenant="acme") as shared:
+    with limpet.open(urls["postgresql"], tenant="acme") as shared:
         memory = shared.memory("findings")
         for name, url in urls.items():
             with (
-                holdfast.open(url, tenant="acme") as store,
+                limpet.open(url, tenant="acme") as store,
                 store.task("survey", f"Look for incidents on {name}") as task,
             ):
                 task.discover(f"the incidents of the {name} server are old")
                 task.finish(f"{name} is fine", remember=memory, keep=False)
                 assert task.status == "done"
-            with holdfast.open(url, tenant="acme") as store:
+            with limpet.open(url, tenant="acme") as store:
                 assert list(store.tasks()) == []
         (home := tmp_path / "elsewhere").mkdir()
         done = subprocess.run(
             [sys.executable, "-c", ELSEWHERE, urls["postgresql"]],
             cwd=home,
-            env=os.environ | {"HOLDFAST_CACHE": str(home / "cache")},
+            env=os.environ | {"LIMPET_CACHE": str(home / "cache")},
             capture_output=True,
             text=True,
             check=False,
@@ -649,8 +649,8 @@ class End:
     @contextmanager
     def opened(self) -> Iterator[tuple[Store, Store]]:
         """The task's store, and its memory's."""
-        with holdfast.open(self.url) as store:
-            far: Any = holdfast.open(self.far) if self.way["far"] else nullcontext(store)
+        with limpet.open(self.url) as store:
+            far: Any = limpet.open(self.far) if self.way["far"] else nullcontext(store)
             with far as other:
                 yield store, other
 
@@ -689,7 +689,7 @@ class End:
             return boundaries.passed
 
     async def _async(self, outcome: str, kill_at: int | None) -> list[str]:
-        async with holdfast.open_async(self.url) as store, holdfast.open_async(self.far) as far:
+        async with limpet.open_async(self.url) as store, limpet.open_async(self.far) as far:
             boundaries = self._watched(store, far, kill_at)
             async with store.task("t", GOAL) as task:
                 if not task.done or self.way["far"]:
@@ -748,8 +748,8 @@ def check(end: End, kill_at: int) -> str:
 
 def main(url: str, face: str, directory: str) -> int:
     """Every way to end, killed at every write of it."""
-    holdfast.open(url).close()  # its driver is imported here, not in each process
-    holdfast.open("memory:").memory("x").messages("x")
+    limpet.open(url).close()  # its driver is imported here, not in each process
+    limpet.open("memory:").memory("x").messages("x")
     failures = total = 0
     for name, way in WAYS.items():
         if way["far"] and url.startswith("postgresql:"):
@@ -778,7 +778,7 @@ def test_findings_are_never_lost_never_doubled_and_safe_before_the_task_goes(
     if backend == "postgresql":
         url = request.getfixturevalue("postgresql_server").place()
     command = [sys.executable, "-m", "tests.test_task_remember", url, face, str(tmp_path)]
-    indexes = {"HOLDFAST_CACHE": "none"}  # which are derived: there is nothing to see in them
+    indexes = {"LIMPET_CACHE": "none"}  # which are derived: there is nothing to see in them
     done = subprocess.run(
         command,
         env=os.environ | indexes,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import NotLoaded, Store, TaskHeld
-from holdfast._faces import drive
-from holdfast._task.steps import LARGE
-from holdfast.backends.base import Key
+import limpet
+from limpet import NotLoaded, Store, TaskHeld
+from limpet._faces import drive
+from limpet._task.steps import LARGE
+from limpet.backends.base import Key
 from tests import nouns
 from tests.dying import Calls
 from tests.nouns import Place
@@ -55,13 +55,13 @@ def test_what_compresses_well_is_large_too(store: Store) -> None:
 
 def test_what_is_large_is_part_of_a_sync_tasks_results(tmp_path: Path) -> None:
     """An async one says how to get it, for it cannot wait."""
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
         task.step("fetch", lambda: ROWS)
         assert task.results == {"fetch": ROWS}
         assert task.result("fetch", as_=tuple[str, ...]) == tuple(ROWS)
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store, store.task("t") as task:
+        async with limpet.open_async(tmp_path / "db") as store, store.task("t") as task:
             with pytest.raises(NotLoaded, match=r"await task\.load\('fetch'\)"):
                 _ = task.results
             assert await task.load("fetch") == ROWS
@@ -95,7 +95,7 @@ def test_a_task_that_goes_takes_nothing_of_the_next_one_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Begun under the same id the moment that it may: after a deletion, and while sweeping."""
-    with holdfast.open(tmp_path / "db") as store, holdfast.open(tmp_path / "db") as other:
+    with limpet.open(tmp_path / "db") as store, limpet.open(tmp_path / "db") as other:
         backend = store.backend
         begun: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Fenced,
     NotStorable,
     Retry,
@@ -22,7 +22,7 @@ from holdfast import (
     WrongType,
     current_step,
 )
-from holdfast._task.reports import Reports
+from limpet._task.reports import Reports
 from tests import nouns
 from tests.dying import Calls, die, dying, ended_by, killed
 from tests.nouns import Place
@@ -102,7 +102,7 @@ def test_a_step_that_asks_waits_for_a_person(everywhere: Place) -> None:
     with killed(), store.task("t", GOAL) as task:
         task.step("send", dying(task), in_doubt="ask")
     send = Calls()
-    with pytest.raises(TaskWaiting, match="holdfast resolve t send done"), store.task("t") as task:
+    with pytest.raises(TaskWaiting, match="limpet resolve t send done"), store.task("t") as task:
         task.step("send", send, in_doubt="ask")
     assert [found.id for found in store.tasks(status="waiting")] == ["t"]
     store.resolve("t", "send", "done", result="receipt 7", by="alice")
@@ -116,7 +116,7 @@ def test_a_task_does_not_end_before_a_person_was_asked(place: Place, store: Stor
     """Also if the program that goes on does not come to the step; but an error, it has seen."""
     with killed(), store.task("t", GOAL) as task:
         task.step("charge", dying(task), in_doubt="ask")
-    with ended_by(TaskWaiting, place.open().task("t"), "holdfast resolve t charge done") as task:
+    with ended_by(TaskWaiting, place.open().task("t"), "limpet resolve t charge done") as task:
         task.finish("all done")
     assert [found.id for found in store.tasks(status="waiting")] == ["t"]
     store.resolve("t", "charge", "done")
@@ -153,7 +153,7 @@ def test_only_what_is_in_doubt_can_be_resolved(store: Store) -> None:
         store.resolve("t", "send", "maybe")
     with pytest.raises(ValueError, match="Only a step that is done has a result"):
         store.resolve("t", "send", "retry", result=1)
-    with pytest.raises(holdfast.TaskNotFound):
+    with pytest.raises(limpet.TaskNotFound):
         store.resolve("nobody", "send", "done")
 
 
@@ -328,7 +328,7 @@ def test_what_is_not_a_function_is_named_before_anything_is_written(tmp_path: Pa
         return [1]
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        async with limpet.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
             with pytest.raises(
                 TypeError, match=r"step\('fetch', …\) takes a function, .*coroutine"
             ):
@@ -337,7 +337,7 @@ def test_what_is_not_a_function_is_named_before_anything_is_written(tmp_path: Pa
                 await task.child("part", fetch())  # type: ignore[arg-type]
 
     asyncio.run(main())
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
         with pytest.raises(
             TypeError, match=r"of type list\. Pass the function, .*not f\(x\), but f"
         ):
@@ -359,7 +359,7 @@ def test_an_awaited_attempt_that_takes_too_long_is_cancelled(tmp_path: Path) -> 
             ended.append(True)
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             with pytest.raises(StepTimedOut):
                 async with store.task("t", GOAL) as task:
                     await task.step("slow", slow, retry=Retry(attempts=1, timeout=0.05))
@@ -376,7 +376,7 @@ def test_a_step_that_was_cancelled_is_the_same_when_it_is_called_again(tmp_path:
         await asyncio.sleep(60)
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             async with store.task("t", GOAL) as task:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(task.step("charge", hang), 0.01)
@@ -407,7 +407,7 @@ def test_an_attempt_that_ends_as_it_is_given_up_counts(monkeypatch: pytest.Monke
             raise
 
     monkeypatch.setattr(Future, "result", late)
-    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+    with limpet.open("memory:") as store, store.task("t", GOAL) as task:
         slow = Retry(attempts=1, timeout=0.01)
         assert task.step("fetch", lambda: given_up.wait(30) and "rows", retry=slow) == "rows"
 

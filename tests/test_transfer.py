@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
-from holdfast import Conflict, ConversationNotFound, NotImportable, _transfer, copying
-from holdfast.backends.base import Append
+import limpet
+from limpet import Conflict, ConversationNotFound, NotImportable, _transfer, copying
+from limpet.backends.base import Append
 from tests import places
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def fill(store: holdfast.Store) -> None:
+def fill(store: limpet.Store) -> None:
     """Conversations with all that can be in one."""
     chat = store.conversation("alice", labels={"team": "red"}, ttl=10_000)
     chat.append(user("Hello"), {"role": "assistant", "content": "Hi"}, id="turn-1")
@@ -49,7 +49,7 @@ def through_json(found: Any) -> Any:
     return json.loads(json.dumps(found))
 
 
-def exported(store: holdfast.Store, form: str, *ids: str) -> Any:
+def exported(store: limpet.Store, form: str, *ids: str) -> Any:
     """An export, as it comes from a file."""
     heads = _transfer.heads(store, ids)
     if form == "json":
@@ -58,21 +58,21 @@ def exported(store: holdfast.Store, form: str, *ids: str) -> Any:
 
 
 @pytest.fixture
-def source() -> Iterator[holdfast.Store]:
+def source() -> Iterator[limpet.Store]:
     """A store to export from."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         fill(store)
         yield store
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[holdfast.Store]:
+def target(tmp_path: Path) -> Iterator[limpet.Store]:
     """A store to import into."""
-    with holdfast.open(tmp_path / "target.db") as store:
+    with limpet.open(tmp_path / "target.db") as store:
         yield store
 
 
-def assert_same(one: holdfast.Store, other: holdfast.Store) -> None:
+def assert_same(one: limpet.Store, other: limpet.Store) -> None:
     """Everything that can be known of their conversations is the same."""
     infos = list(one.conversations())
     assert [_facts(i) for i in infos] == [_facts(i) for i in other.conversations()]
@@ -91,7 +91,7 @@ def _facts(info: Any) -> Any:
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_an_export_comes_back_as_the_same_conversations(
-    source: holdfast.Store, target: holdfast.Store, form: str
+    source: limpet.Store, target: limpet.Store, form: str
 ) -> None:
     """Positions, times, labels, expiry, pins, forks, and what was taken back."""
     done = _transfer.put(target, exported(source, form))
@@ -100,16 +100,16 @@ def test_an_export_comes_back_as_the_same_conversations(
 
 
 def test_an_export_goes_into_every_backend_and_out_again(
-    source: holdfast.Store, hurried: Where
+    source: limpet.Store, hurried: Where
 ) -> None:
     """What was written on a laptop is read on a server."""
-    with holdfast.open(hurried.url) as store:
+    with limpet.open(hurried.url) as store:
         _transfer.put(store, exported(source, "jsonl"))
         assert_same(source, store)
         assert exported(store, "json") == exported(source, "json")
 
 
-def test_importing_again_adds_nothing(source: holdfast.Store, target: holdfast.Store) -> None:
+def test_importing_again_adds_nothing(source: limpet.Store, target: limpet.Store) -> None:
     """And finishes what was interrupted."""
     lines = exported(source, "jsonl", "carol")
     part = copy.deepcopy(lines)
@@ -122,7 +122,7 @@ def test_importing_again_adds_nothing(source: holdfast.Store, target: holdfast.S
 
 
 def test_an_append_that_is_retried_after_the_move_is_known(
-    source: holdfast.Store, target: holdfast.Store
+    source: limpet.Store, target: limpet.Store
 ) -> None:
     """The ids of appends go with the conversation."""
     _transfer.put(target, exported(source, "json", "alice"))
@@ -133,7 +133,7 @@ def test_an_append_that_is_retried_after_the_move_is_known(
 
 
 def test_another_conversation_of_that_name_is_left_alone(
-    source: holdfast.Store, target: holdfast.Store
+    source: limpet.Store, target: limpet.Store
 ) -> None:
     """It can come in under another."""
     target.conversation("bob").append(user("mine"))
@@ -144,16 +144,16 @@ def test_another_conversation_of_that_name_is_left_alone(
     assert target.conversation("bob-2").messages() == [user("new")]
 
 
-def test_a_dry_run_writes_nothing(source: holdfast.Store, target: holdfast.Store) -> None:
+def test_a_dry_run_writes_nothing(source: limpet.Store, target: limpet.Store) -> None:
     """One can look first."""
     done = _transfer.put(target, exported(source, "json"), dry_run=True)
     assert {copied.outcome for copied in done} == {copying.NEW}
     assert list(target.conversations()) == []
 
 
-def test_what_has_expired_meanwhile_is_left_out(target: holdfast.Store) -> None:
+def test_what_has_expired_meanwhile_is_left_out(target: limpet.Store) -> None:
     """An old file does not bring back what was to go."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         store.conversation("alice", ttl=60).append(user("Hello"))
         document = exported(store, "json")
     (found,) = document["conversations"]
@@ -164,9 +164,9 @@ def test_what_has_expired_meanwhile_is_left_out(target: holdfast.Store) -> None:
     assert (copied.outcome, copied.why) == (copying.GONE, "Its time to live is over.")
 
 
-def test_an_export_is_for_one_tenant_and_goes_to_another(source: holdfast.Store) -> None:
+def test_an_export_is_for_one_tenant_and_goes_to_another(source: limpet.Store) -> None:
     """The file does not say whose it was."""
-    with holdfast.open("memory:", tenant="acme") as store:
+    with limpet.open("memory:", tenant="acme") as store:
         _transfer.put(store, exported(source, "json"))
         assert len(list(store.conversations())) == 4
     assert "default" not in json.dumps(exported(source, "json"))
@@ -187,7 +187,7 @@ def test_an_export_is_for_one_tenant_and_goes_to_another(source: holdfast.Store)
     ids=["cut", "gap", "version", "labels", "time", "line", "twice", "empty"],
 )
 def test_a_damaged_file_is_refused_whole(
-    source: holdfast.Store, target: holdfast.Store, harm: Any, why: str
+    source: limpet.Store, target: limpet.Store, harm: Any, why: str
 ) -> None:
     """Half a conversation is not imported as if it were one."""
     lines = exported(source, "jsonl", "carol")
@@ -222,12 +222,12 @@ def test_a_damaged_file_is_refused_whole(
     ],
 )
 def test_what_no_store_has_written_is_named(
-    source: holdfast.Store, harm: dict[str, Any], why: str
+    source: limpet.Store, harm: dict[str, Any], why: str
 ) -> None:
     """A file may come from anybody: it ends in no traceback, and not in the store."""
     document = exported(source, "json", "alice")
     document["conversations"][0].update(harm)
-    with holdfast.open("memory:") as target:
+    with limpet.open("memory:") as target:
         with pytest.raises(NotImportable, match=f"^Conversation 1 of it is damaged: .*{why}"):
             _transfer.put(target, document)
         assert list(target.conversations()) == []
@@ -245,7 +245,7 @@ def test_what_no_store_has_written_is_named(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_entry_that_no_conversation_has_is_named(
-    source: holdfast.Store, target: holdfast.Store, kind: str, body: Any
+    source: limpet.Store, target: limpet.Store, kind: str, body: Any
 ) -> None:
     """It would be found by the first window; those of types that nobody knows are kept."""
     lines = exported(source, "jsonl", "bob")
@@ -260,12 +260,12 @@ def test_an_entry_that_no_conversation_has_is_named(
 @pytest.mark.parametrize("every", [None, 5, {"a": 1}, [5]], ids=["none", "5", "object", "of 5"])
 def test_a_document_without_its_conversations_is_refused(every: Any) -> None:
     """Not by the way in which Python fails."""
-    document = {"holdfast": "conversations", "version": 1, "conversations": every}
-    with holdfast.open("memory:") as store, pytest.raises(NotImportable, match="damaged"):
+    document = {"limpet": "conversations", "version": 1, "conversations": every}
+    with limpet.open("memory:") as store, pytest.raises(NotImportable, match="damaged"):
         _transfer.put(store, document)
 
 
-def test_two_records_of_one_id_are_refused(source: holdfast.Store, target: holdfast.Store) -> None:
+def test_two_records_of_one_id_are_refused(source: limpet.Store, target: limpet.Store) -> None:
     """The second would be taken for the first, said again."""
     lines = exported(source, "jsonl", "carol")
     lines[1]["id"] = lines[2]["id"] = "turn"
@@ -273,7 +273,7 @@ def test_two_records_of_one_id_are_refused(source: holdfast.Store, target: holdf
         _transfer.put(target, lines)
 
 
-def test_a_status_that_cannot_be_read_hides_nothing(source: holdfast.Store) -> None:
+def test_a_status_that_cannot_be_read_hides_nothing(source: limpet.Store) -> None:
     """Other releases, and other people, may have written it."""
     chat = source.conversation("bob")
     key = source.journal("conversation", "bob").key
@@ -284,7 +284,7 @@ def test_a_status_that_cannot_be_read_hides_nothing(source: holdfast.Store) -> N
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
-def test_an_export_that_is_cut_short_says_so(source: holdfast.Store, form: str) -> None:
+def test_an_export_that_is_cut_short_says_so(source: limpet.Store, form: str) -> None:
     """A file that looks whole, and is not, would be found out too late."""
     heads = list(_transfer.heads(source, ["carol", "bob"]))
     source.journal("conversation", "carol").compact(50)
@@ -297,28 +297,28 @@ def test_an_export_that_is_cut_short_says_so(source: holdfast.Store, form: str) 
 
 def test_what_a_repair_took_out_is_missing_in_an_export(tmp_path: Path) -> None:
     """Nor can it be exported again: what is left are the messages."""
-    with holdfast.open(f"file:{tmp_path / 'state'}?durability=normal") as store:
+    with limpet.open(f"file:{tmp_path / 'state'}?durability=normal") as store:
         chat = store.conversation("alice")
         for text in ("one", "two", "three"):
             chat.append(user(text))
         (file,) = (tmp_path / "state").rglob("alice.jsonl")
         file.write_bytes(file.read_bytes().replace(b"two", b"tow"))
         store.backend.repair()
-        with pytest.raises(holdfast.StoreCorrupt, match=r"behind 1 were damaged.*--messages"):
+        with pytest.raises(limpet.StoreCorrupt, match=r"behind 1 were damaged.*--messages"):
             exported(store, "jsonl")
         (left,) = _transfer.messages_lines(store, _transfer.heads(store))
         assert left["messages"] == [user("one"), user("three")]
 
 
 def test_several_conversations_cannot_have_one_id(
-    source: holdfast.Store, target: holdfast.Store
+    source: limpet.Store, target: limpet.Store
 ) -> None:
     """An id is for one."""
     with pytest.raises(NotImportable, match="It has 4 conversations"):
         _transfer.put(target, exported(source, "json"), id="x")
 
 
-def test_only_messages_are_what_models_take(source: holdfast.Store) -> None:
+def test_only_messages_are_what_models_take(source: limpet.Store) -> None:
     """Without positions and times."""
     heads = _transfer.heads(source, ["alice", "bob"])
     assert list(_transfer.messages_lines(source, heads)) == [
@@ -327,7 +327,7 @@ def test_only_messages_are_what_models_take(source: holdfast.Store) -> None:
     ]
 
 
-def test_conversations_are_chosen_by_id_prefix_or_label(source: holdfast.Store) -> None:
+def test_conversations_are_chosen_by_id_prefix_or_label(source: limpet.Store) -> None:
     """And one that is not there is named."""
     assert [h.key.id for h in _transfer.heads(source, prefix="alice")] == ["alice", "alice/2"]
     red = _transfer.heads(source, labels={"team": "red"})

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_type
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncConversation,
     AsyncJournal,
     AsyncStep,
@@ -26,14 +26,14 @@ from holdfast import (
     Task,
     TaskInfo,
 )
-from holdfast._task.transactions import Block
-from holdfast.backends.base import Backend, Head
+from limpet._task.transactions import Block
+from limpet.backends.base import Backend, Head
 
 
 def test_a_sync_program_is_typed() -> None:
     """Every method, as the README shows them."""
-    assert_type(holdfast.open("memory:"), Store)
-    with holdfast.open("memory:", tenant="acme", ttl=60, codec=holdfast.Codec()) as store:
+    assert_type(limpet.open("memory:"), Store)
+    with limpet.open("memory:", tenant="acme", ttl=60, codec=limpet.Codec()) as store:
         assert_type(store, Store)
         assert_type(store.tenant, str)
         assert_type(store.backend, Backend)
@@ -106,8 +106,8 @@ def goal(done: Checkpoint) -> str:
 
 def context(*_: object) -> str:
     """Which step is running."""
-    assert_type(holdfast.current_step(), StepContext)
-    return assert_type(holdfast.current_step().idempotency_key, str)
+    assert_type(limpet.current_step(), StepContext)
+    return assert_type(limpet.current_step().idempotency_key, str)
 
 
 def journals(store: Store) -> None:
@@ -129,8 +129,8 @@ def test_an_async_program_is_typed() -> None:
 
 async def main() -> None:
     """Every method, awaited."""
-    assert_type(holdfast.open_async("memory:"), AsyncStore)
-    async with holdfast.open_async("memory:") as store:
+    assert_type(limpet.open_async("memory:"), AsyncStore)
+    async with limpet.open_async("memory:") as store:
         assert_type(store, AsyncStore)
         assert_type(await store.sweep(), int)
         chat = store.conversation("alice")
@@ -173,7 +173,7 @@ class Report:
 
 def test_what_is_read_as_a_type_is_of_that_type(tmp_path: Path) -> None:
     """And nothing else is promised: without as_ it is what was stored, by whatever code."""
-    with holdfast.open(tmp_path / "a.db") as store:
+    with limpet.open(tmp_path / "a.db") as store:
         with store.task("report", goal="goal") as task:
             task.plan(["print"])
             assert_type(task.step("write", Report, pages=1), Any)
@@ -204,7 +204,7 @@ def test_what_is_read_as_a_type_is_of_that_type(tmp_path: Path) -> None:
 
 async def awaited(path: Path) -> None:
     """The same on the async face."""
-    async with holdfast.open_async(path) as store:
+    async with limpet.open_async(path) as store:
         async with store.task("again", goal="goal") as task:
             await task.plan(["print"])
             assert_type(await task.step("write", Report, 1), Any)
@@ -226,13 +226,13 @@ def paid(_connection: Any, pages: int = 1) -> Report:
     return Report(pages)
 
 
-@holdfast.effect
+@limpet.effect
 def book(title: str, copies: int = 1) -> str:
     """An effect: it can be called as it is written."""
     return title * copies
 
 
-@holdfast.effect(in_doubt="skip")
+@limpet.effect(in_doubt="skip")
 async def order(title: str) -> str:
     """One that has options, and is async."""
     return title
@@ -240,7 +240,7 @@ async def order(title: str) -> str:
 
 def test_what_is_wrong_is_noticed_before_it_runs() -> None:
     """An ignore that is not needed is an error of its own: so each of these is one."""
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         calls = [
             lambda: store.conversation(5),  # type: ignore[arg-type]
             lambda: store.task("a", "b", leese=5),  # type: ignore[call-arg]

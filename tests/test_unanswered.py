@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-import holdfast
-from holdfast.backends import _network
-from holdfast.backends._postgresql.lost import Lost
-from holdfast.backends.postgresql import PostgresBackend
-from holdfast.backends.registry import connect
-from holdfast.testing.proxy import Proxy
+import limpet
+from limpet.backends import _network
+from limpet.backends._postgresql.lost import Lost
+from limpet.backends.postgresql import PostgresBackend
+from limpet.backends.registry import connect
+from limpet.testing.proxy import Proxy
 from tests.servers import RedisServer
 from tests.tables import KEY, append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends.base import Backend, Key
+    from limpet.backends.base import Backend, Key
     from tests.servers import PostgresServer, Server
 
 #: Seconds for calls that are to give up.
@@ -132,7 +132,7 @@ def given_up(far: Far) -> str:
     for _ in range(3):  # so that it is one request
         append(far.store)
     far.network.arm("after")
-    with pytest.raises(holdfast.StoreUnavailable) as caught:
+    with pytest.raises(limpet.StoreUnavailable) as caught:
         append(far.store, b"done", id="mine")
     assert caught.value.__cause__ is not None
     assert bodies_of(far.others) == [b"x", b"x", b"x", b"done"]
@@ -183,7 +183,7 @@ def test_a_postgresql_that_is_a_standby_by_then_is_not_taken_at_its_word(
             more = f"{parameters['options']} -c default_transaction_read_only=on"
             patch.setitem(parameters, "options", more)
             assert "a standby" in given_up(far)
-            with pytest.raises(holdfast.StoreReadOnly, match="a standby"):
+            with pytest.raises(limpet.StoreReadOnly, match="a standby"):
                 far.store.acquire(KEY, "me", 60)
         done_once(far)
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Store, StoreReadOnly, WindowTooSmall, _window, tokens
-from holdfast.backends.base import Append, Appended, Backend, Record
-from holdfast.errors import BrokenHistory
-from holdfast.messages import to_anthropic
-from holdfast.messages.repair import repair
-from holdfast.messages.shape import binds_next, calls_of, results_of, role_of
-from holdfast.testing.providers import check_anthropic, check_chat, check_responses
+import limpet
+from limpet import Store, StoreReadOnly, WindowTooSmall, _window, tokens
+from limpet.backends.base import Append, Appended, Backend, Record
+from limpet.errors import BrokenHistory
+from limpet.messages import to_anthropic
+from limpet.messages.repair import repair
+from limpet.messages.shape import binds_next, calls_of, results_of, role_of
+from limpet.testing.providers import check_anthropic, check_chat, check_responses
 from tests import nouns
 from tests.nouns import Place, bot, call, result, system, user
 
@@ -216,7 +216,7 @@ def omission(unit: list[Message], history: list[Message]) -> Message:
     first, last = (next(n for n, m in enumerate(history, 1) if m is unit[at]) for at in (0, -1))
     what = f"{len(unit)} messages (positions {first} to {last}) were"
     what = f"a message (position {first}) was" if len(unit) == 1 else what
-    return user(f"[holdfast: {what} left out here, being too large to be shown with the rest.]")
+    return user(f"[limpet: {what} left out here, being too large to be shown with the rest.]")
 
 
 def plainly(
@@ -270,7 +270,7 @@ def plainly(
 
 def windowed(appends: list[list[Message]], budget: dict[str, Any]) -> list[Message] | None:
     """The window of a conversation made of *appends*; None if the budget is too small."""
-    with holdfast.open("memory:") as opened:
+    with limpet.open("memory:") as opened:
         chat = opened.conversation("alice")
         for messages in appends:
             chat.append(*messages)
@@ -857,7 +857,7 @@ def test_calls_that_are_made_at_once_stay_together_however_many(shape: Chat) -> 
         summed.extend(messages)
         return "All of it."
 
-    with holdfast.open("memory:") as store:
+    with limpet.open("memory:") as store:
         chat = store.conversation("alice")
         chat.append(*turn, bot("Done."), user("Next."))
         assert chat.window(max_messages=2) == [bot("Done."), user("Next.")]

@@ -12,19 +12,19 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import holdfast
-from holdfast.testing.crash import seeded, soak
+import limpet
+from limpet.testing.crash import seeded, soak
 from tests.orders import PARTS, Ledger
 from tests.processes import mortal
 
 if TYPE_CHECKING:
     from random import Random
 
-    from holdfast import Entry, Store
+    from limpet import Entry, Store
     from tests.servers import Server
 
 ROOT = Path(__file__).parent.parent
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+LIMPET = str(Path(sys.executable).parent / "limpet")
 
 #: Seconds between two looks of an idle worker, and how long all of it may take.
 POLL = 0.25
@@ -47,7 +47,7 @@ class Crew:
         self, directory: Path, url: str, ledger: str, *, count: int, concurrency: int, lease: str
     ) -> None:
         self._command = [
-            *(*mortal(signal.SIGKILL, None), HOLDFAST, "work", "tests.orders:registry"),
+            *(*mortal(signal.SIGKILL, None), LIMPET, "work", "tests.orders:registry"),
             *("--store", url, "--concurrency", str(concurrency), "--poll", str(POLL)),
             *("--give-up-after", "50"),
         ]
@@ -152,7 +152,7 @@ def test_killed_workers_on_postgresql_do_everything_once(
     ledger = Ledger(place)
     ledger.create()
     try:
-        with seeded() as rng, holdfast.open(url) as store:
+        with seeded() as rng, limpet.open(url) as store:
             ids = submit(store, 50 * soak())
             room, lease = len(ids) // 2, str(LEASE)
             with Crew(tmp_path, url, place, count=4, concurrency=room, lease=lease) as crew:
@@ -167,7 +167,7 @@ def test_killed_workers_on_sqlite_do_everything_once(tmp_path: Path) -> None:
     url, ledger = f"sqlite:{tmp_path}/agents.db", Ledger(f"{tmp_path}/charges.db")
     ledger.create()
     try:
-        with seeded() as rng, holdfast.open(url) as store:
+        with seeded() as rng, limpet.open(url) as store:
             ids = submit(store, 8 * soak())
             path = f"{tmp_path}/charges.db"
             with Crew(tmp_path, url, path, count=2, concurrency=len(ids), lease="") as crew:

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-import holdfast
-from holdfast import AsyncTask, Registry, Store, StoreUnavailable, Task
-from holdfast.errors import StoreCorrupt, UnknownKind
-from holdfast.ids import make_key
-from holdfast.worker import Worker
+import limpet
+from limpet import AsyncTask, Registry, Store, StoreUnavailable, Task
+from limpet.errors import StoreCorrupt, UnknownKind
+from limpet.ids import make_key
+from limpet.worker import Worker
 from tests import places
 from tests.processes import mortal, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.backends.base import Page
+    from limpet.backends.base import Page
 
 #: The command as it was installed.
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+LIMPET = str(Path(sys.executable).parent / "limpet")
 POLL = 0.05
 
 hurried = places.hurried
@@ -42,7 +42,7 @@ hurried = places.hurried
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store."""
     urls = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/agents.db"}
-    with holdfast.open(urls[request.param]) as opened:
+    with limpet.open(urls[request.param]) as opened:
         yield opened
 
 
@@ -55,7 +55,7 @@ def registry() -> Registry:
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     """What a worker has logged so far."""
-    caplog.set_level(logging.INFO, "holdfast.worker")
+    caplog.set_level(logging.INFO, "limpet.worker")
     return lambda: "\n".join(record.getMessage() for record in caplog.records)
 
 
@@ -144,7 +144,7 @@ def test_it_works_for_one_tenant(registry: Registry, tmp_path: Path) -> None:
     """Those of others are for others' workers."""
     registry.task("job")(lambda task: None)
     url = f"sqlite:{tmp_path}/agents.db"
-    with holdfast.open(url, tenant="acme") as acme, holdfast.open(url, tenant="bond") as bond:
+    with limpet.open(url, tenant="acme") as acme, limpet.open(url, tenant="bond") as bond:
         acme.submit("job", "t", "Do it")
         bond.submit("job", "t", "Do it")
         work(registry, acme)
@@ -255,7 +255,7 @@ def test_tasks_are_found_on_every_backend(registry: Registry, hurried: places.Wh
             task.sleep(1, block=0)
         return task.wait_for("word") if task.id == "waits" else task.step("do", lambda: 1)
 
-    with holdfast.open(hurried.url) as store:
+    with limpet.open(hurried.url) as store:
         for name in ("new", "sleeps", "waits"):
             store.submit("job", name, "Do it")
         with At(registry, store):
@@ -320,7 +320,7 @@ def test_workers_share_the_tasks(registry: Registry, tmp_path: Path) -> None:
     calls: Counter[str] = Counter()
     registry.task("job")(lambda task: task.step("do", lambda: calls.update([task.id])))
     url = f"sqlite:{tmp_path}/agents.db"
-    with holdfast.open(url) as one, holdfast.open(url) as two:
+    with limpet.open(url) as one, limpet.open(url) as two:
         for number in range(30):
             one.submit("job", f"t-{number}", "Do it")
         with At(registry, one), At(registry, two):
@@ -512,7 +512,7 @@ def test_a_damaged_task_does_not_end_it(
 ) -> None:
     """The others are run; it is told of, and left to the doctor."""
     registry.task("job")(lambda task: task.step("do", lambda: None))
-    with holdfast.open(f"file:{tmp_path}/agents") as store:
+    with limpet.open(f"file:{tmp_path}/agents") as store:
         for name in ("damaged", "well"):
             store.submit("job", name, "Do it")
             with store.task(name):
@@ -701,9 +701,9 @@ def test_what_does_not_end_in_time_is_named(registry: Registry, store: Store, ki
 
 APP = """
 import os, signal, sys, time
-import holdfast
+import limpet
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 
 
 @registry.task("count")
@@ -739,7 +739,7 @@ class Process:
     """A worker in a process of its own, and what it says."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        command = [*mortal(signal.SIGKILL, None), HOLDFAST, "work", "app:registry"]
+        command = [*mortal(signal.SIGKILL, None), LIMPET, "work", "app:registry"]
         self.said = directory / "said"
         with self.said.open("ab") as said:
             self._process = subprocess.Popen(
@@ -776,7 +776,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def shared(directory: Path) -> Iterator[Store]:
     """The store that the processes work on."""
-    with holdfast.open(f"sqlite:{directory}/agents.db") as opened:
+    with limpet.open(f"sqlite:{directory}/agents.db") as opened:
         yield opened
 
 
@@ -824,7 +824,7 @@ def test_a_process_whose_words_nobody_can_read_works_on(directory: Path, shared:
     """A log that is full, or whose reader has died, is no reason to leave tasks undone."""
     shared.submit("count", "t", "Count", input=2)
     with Path("/dev/full").open("wb") as full:
-        command = [HOLDFAST, "work", "app:registry", "--store", "agents.db", "--until-idle"]
+        command = [LIMPET, "work", "app:registry", "--store", "agents.db", "--until-idle"]
         done = subprocess.run(command, cwd=directory, stderr=full, check=False, timeout=120)
     assert statuses(shared) == {"t": "done"}
     assert shared.journal("task", "t").read()[1].type == "resumed"

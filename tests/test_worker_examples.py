@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILIN
 PYTHON = [code for language, code in BLOCKS if language == "python"]
 
 COMMANDS = {
-    "holdfast": f"{sys.executable} -m holdfast.cli",
+    "limpet": f"{sys.executable} -m limpet.cli",
     "python": sys.executable,
 }
 TIME = re.compile(r"^\S+  ", re.MULTILINE)
@@ -29,7 +29,7 @@ TOOK = re.compile(r"[\d.]+ s")
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory with copies of the examples."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("LIMPET_URL", raising=False)
     for example in ("worker_app.py", "approval.py"):
         shutil.copy(EXAMPLES / example, tmp_path)
 
@@ -96,7 +96,7 @@ def test_a_person_approves() -> None:
 )
 def test_the_answer_decides(answer: str, outcome: str) -> None:
     """Whoever gives it."""
-    store = "holdfast --store refunds.db"
+    store = "limpet --store refunds.db"
     assert said("python approval.py") == ["refund-17 waits for approval"]
     said(f"{store} signal refund-17 approval {shlex.quote(answer)}")
     said(f"{store} work approval:registry --until-idle")

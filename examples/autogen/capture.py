@@ -13,14 +13,14 @@ import asyncio
 from autogen_agentchat.agents import AssistantAgent
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
+import limpet
 
 
 async def main() -> None:
     """Ask, then save."""
     model = PlayedModel("Ticket 7 is open.", "You have asked me {asked} things.")
     agent = AssistantAgent("support", model, system_message="You help with tickets.")
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         state = store.state("captured")
         result = await agent.run(task="What about ticket 7?")
         print(result.messages[-1].to_text(), flush=True)

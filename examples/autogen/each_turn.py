@@ -11,8 +11,8 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import TextMessage
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
-from holdfast.adapters import autogen
+import limpet
+from limpet.adapters import autogen
 
 QUESTIONS = ("What about ticket 7?", "And ticket 8?", "Who has it?", "What have I asked?")
 REPLIES = (
@@ -28,7 +28,7 @@ async def main() -> None:
     agent = AssistantAgent(
         "support", PlayedModel(*REPLIES), system_message="You help with tickets."
     )
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         agent = await autogen.keep(agent, store, "support")
         known = await agent.model_context.get_messages()
         asked = [message.content for message in known if message.type == "UserMessage"]

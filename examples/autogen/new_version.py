@@ -16,9 +16,9 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_core import FunctionCall
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
-from holdfast.adapters import autogen
-from holdfast.state import Changed
+import limpet
+from limpet.adapters import autogen
+from limpet.state import Changed
 
 
 async def find_ticket(number: int) -> str:
@@ -31,7 +31,7 @@ async def search(number: int) -> str:
     return f"Ticket {number} is open, and Alice has it."
 
 
-@holdfast.migration("tickets", 1, 2)
+@limpet.migration("tickets", 1, 2)
 def tool_was_renamed(document: dict[str, Any]) -> dict[str, Any]:
     """The document is AutoGen's own state: every call in it is of the tool's new name."""
     for message in document["llm_context"]["messages"]:
@@ -58,7 +58,7 @@ def told(change: Changed, document: Any) -> Any:
 
 async def main(version: int) -> None:
     """One question, by the agent of that version."""
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         kept = await autogen.keep(agent(version), store, "tickets", version=version, on_change=told)
         result = await kept.run(task="What about ticket 7?")
         print(result.messages[-1].to_text(), flush=True)

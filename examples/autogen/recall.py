@@ -12,8 +12,8 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import MemoryQueryEvent, TextMessage
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
-from holdfast.adapters import autogen
+import limpet
+from limpet.adapters import autogen
 
 QUESTIONS = ("How do we reach Ada?", "May I refund 700?", "How do we reach Ada, again?")
 REPLIES = ("By e-mail.", "Ask a manager.", "By e-mail, as I said.")
@@ -21,7 +21,7 @@ REPLIES = ("By e-mail.", "Ask a manager.", "By e-mail, as I said.")
 
 async def main() -> None:
     """Ask all that was not answered, and show what came to mind."""
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         recall = autogen.Recall(store, "support", k=1)
         # The same words again are the same memory: it does no harm to run this twice.
         await recall.memory.remember("Reach Ada by e-mail, not by phone.", source="ticket-7")

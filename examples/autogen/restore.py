@@ -11,14 +11,14 @@ import asyncio
 from autogen_agentchat.agents import AssistantAgent
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
+import limpet
 
 
 async def main() -> None:
     """Load, then ask."""
     model = PlayedModel("Ticket 7 is open.", "You have asked me {asked} things.")
     agent = AssistantAgent("support", model, system_message="You help with tickets.")
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         await store.state("captured").load(into=agent)
         result = await agent.run(task="What have I asked?")
         print(result.messages[-1].to_text(), flush=True)

@@ -12,8 +12,8 @@ from autogen_agentchat.agents import AssistantAgent
 from each_turn import REPLIES  # type: ignore[import-not-found] # it is beside this file
 from played import PlayedModel  # type: ignore[import-not-found]
 
-import holdfast
-from holdfast.adapters import autogen
+import limpet
+from limpet.adapters import autogen
 
 
 async def main() -> None:
@@ -21,7 +21,7 @@ async def main() -> None:
     agent = AssistantAgent(
         "support", PlayedModel(*REPLIES), system_message="You help with tickets."
     )
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         agent = await autogen.keep(agent, store, "support")
         kept = autogen.kept(agent)
         print("a question is unanswered" if kept.unfinished else "all is answered", flush=True)

@@ -18,8 +18,8 @@ from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
-import holdfast
-from holdfast.adapters import autogen
+import limpet
+from limpet.adapters import autogen
 
 TASK = "Write a haiku about the sea."
 
@@ -37,7 +37,7 @@ def team() -> RoundRobinGroupChat:
 
 async def main() -> None:
     """Begin, or go on."""
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         chat = await autogen.keep(team(), store, "haiku")
         if autogen.kept(chat).unfinished:
             print("goes on", flush=True)

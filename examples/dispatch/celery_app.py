@@ -15,18 +15,18 @@ from pathlib import Path
 
 from celery import Celery
 
-import holdfast
-from holdfast.dispatch.celery import register
+import limpet
+from limpet.dispatch.celery import register
 
 BROKER = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 
 # -- the tasks: they know nothing of Celery --------------------------------------------------------
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 
 
 @registry.task("newsletter")
-def newsletter(task: holdfast.Task) -> dict[str, int]:
+def newsletter(task: limpet.Task) -> dict[str, int]:
     """Collect, write, wait to be released, and send."""
     topics = task.step("collect", lambda: ["a new backend", "a faster step"])
     texts = [task.step(f"write {topic}", write, topic) for topic in topics]
@@ -47,7 +47,7 @@ OUTBOX = Path(os.environ.get("OUTBOX", "outbox.txt"))
 
 def send(text: str) -> int:
     """Hand it to the mail service, under a key; how many lines it has sent."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     with OUTBOX.open("a") as outbox:
         outbox.write(f"{key} {len(text.splitlines())}\n")
     return len(text.splitlines())
@@ -64,18 +64,18 @@ def was_sent(key: str) -> int | None:
 app = Celery("newsletters", broker=BROKER, backend=BROKER)
 # Should a worker's machine die, Redis gives what it had to another after so many seconds.
 app.conf.broker_transport_options = {"visibility_timeout": 900}
-tasks = register(app, registry)  # the store is at $HOLDFAST_URL
+tasks = register(app, registry)  # the store is at $LIMPET_URL
 
 
 def main(command: str, month: str) -> None:
     """Write one, or release it."""
     if command == "write":
-        with holdfast.open() as store:
+        with limpet.open() as store:
             store.submit("newsletter", month, f"The newsletter of {month}")
         print(f"{month}: {tasks.start(month).get(timeout=60)}")
     else:
         print(f"{month}: {tasks.signal(month, 'release').get(timeout=60)}")
-        with holdfast.open() as store:
+        with limpet.open() as store:
             print(store.task(month).checkpoint().outcome)
 
 

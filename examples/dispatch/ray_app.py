@@ -12,11 +12,11 @@ from pathlib import Path
 
 import ray
 
-import holdfast
-from holdfast.dispatch.ray import Tasks
+import limpet
+from limpet.dispatch.ray import Tasks
 
 #: Workers have another environment, and another directory: they are told where the store is.
-URL = os.environ.get("HOLDFAST_URL", f"sqlite:{Path('holdfast.db').absolute()}")
+URL = os.environ.get("LIMPET_URL", f"sqlite:{Path('limpet.db').absolute()}")
 
 DOCUMENTS = {
     "minutes": "We met on Monday. We agreed on little. We shall meet again.",
@@ -24,11 +24,11 @@ DOCUMENTS = {
     "report": "Sales are up. Costs are up more. We need a plan.",
 }
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 
 
 @registry.task("summary")
-def summarise(task: holdfast.Task) -> str:
+def summarise(task: limpet.Task) -> str:
     """Cut it up, look at each sentence, keep the shortest."""
     sentences: list[str] = task.step("cut", cut, task.input)
     # A model would be asked about each; a sentence that it has answered for is not asked again.
@@ -45,7 +45,7 @@ def cut(text: str) -> list[str]:
 
 def main() -> None:
     """Submit what is not there, run what is not done, and show it all."""
-    with holdfast.open(URL) as store:
+    with limpet.open(URL) as store:
         for name, text in DOCUMENTS.items():
             store.submit("summary", name, f"Summarise the {name}", input=text)
         ray.init(log_to_driver=False)

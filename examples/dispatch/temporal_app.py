@@ -17,19 +17,19 @@ import sys
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-import holdfast
-from holdfast.dispatch import temporal
+import limpet
+from limpet.dispatch import temporal
 
 ADDRESS = os.environ.get("TEMPORAL_ADDRESS", "localhost:7233")
 QUEUE = os.environ.get("TEMPORAL_QUEUE", "refunds")
 
 # -- the tasks: they know nothing of Temporal ------------------------------------------------------
 
-registry = holdfast.Registry()
+registry = limpet.Registry()
 
 
 @registry.task("refund")
-def refund(task: holdfast.Task) -> str:
+def refund(task: limpet.Task) -> str:
     """Look at the order, ask a person if it is much, pay."""
     order, amount = task.input["order"], task.input["amount"]
     task.step("check", check, order)
@@ -45,7 +45,7 @@ def check(order: str) -> str:
 
 def pay(amount: float) -> str:
     """Ask the bank, with a key by which it knows a repeated call."""
-    key = holdfast.current_step().idempotency_key
+    key = limpet.current_step().idempotency_key
     return f"paid {amount:.2f} ({key})"
 
 
@@ -58,7 +58,7 @@ async def worker(client: Client) -> None:
         client,
         task_queue=QUEUE,
         workflows=[temporal.TaskWorkflow],
-        activities=temporal.activities(registry),  # the store is at $HOLDFAST_URL
+        activities=temporal.activities(registry),  # the store is at $LIMPET_URL
     ):
         print("working", flush=True)
         await asyncio.Event().wait()
@@ -66,7 +66,7 @@ async def worker(client: Client) -> None:
 
 async def ask_for(client: Client, order: str, amount: str) -> None:
     """Submit a refund, and have it run."""
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         wanted = {"order": order, "amount": float(amount)}
         await store.submit("refund", order, f"Refund {order}", input=wanted)
     await temporal.start(client, order, task_queue=QUEUE)
@@ -75,7 +75,7 @@ async def ask_for(client: Client, order: str, amount: str) -> None:
 
 async def approve(client: Client, order: str, answer: str) -> None:
     """Say yes or no, and wait for the end."""
-    async with holdfast.open_async() as store:
+    async with limpet.open_async() as store:
         workflow = await temporal.signal(client, store, order, "approval", answer, task_queue=QUEUE)
         await workflow.result()
         print((await store.task(order).checkpoint()).outcome)

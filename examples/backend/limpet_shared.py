@@ -1,0 +1,37 @@
+"""``shared:NAME``: a store in memory that everybody in this process finds under its name.
+
+The smallest backend that is of use: it inherits what it stores from `MemoryBackend`, which is also
+the plainest reading of the contract if yours has to do everything itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from limpet.backends.memory import MemoryBackend
+from limpet.backends.options import url_parameters
+from limpet.errors import InvalidURL
+
+__all__ = ["SharedBackend"]
+
+_contents: dict[str, dict[str, Any]] = {}
+
+
+class SharedBackend(MemoryBackend):
+    """Journals that stay until the process ends, whoever opens and closes them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"shared:{name}")
+        shared = _contents.setdefault(name, {"_lock": self._lock, "_journals": self._journals})
+        self.__dict__.update(shared)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """``shared:NAME``."""
+        name, parameters = url_parameters(url.removeprefix("shared:"), {})
+        if not name or options:
+            raise InvalidURL(f"{url} should be shared:NAME, and takes no options.")
+        return cls(name, **parameters)
+
+    def _close(self) -> None:
+        """Leave everything to the others."""

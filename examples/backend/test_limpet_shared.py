@@ -1,0 +1,38 @@
+"""The example backend, held to the contract: these two are all the tests it needs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from limpet_shared import SharedBackend
+
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.backends.base import Backend
+
+
+class TestShared(BackendContract):
+    """Every promise of the contract, by blocking calls and by the async path."""
+
+    @pytest.fixture
+    def opened(self) -> Callable[[], Backend]:
+        """A name that nobody has used, opened as often as a test likes."""
+        name = uuid4().hex
+        return lambda: SharedBackend(name)
+
+
+@contextmanager
+def a_name() -> Iterator[Callable[[], Backend]]:
+    """The same for the state machine."""
+    name = uuid4().hex
+    yield lambda: SharedBackend(name)
+
+
+TestSharedMachine = contract_machine(a_name, examples=20)

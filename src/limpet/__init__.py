@@ -1,0 +1,239 @@
+"""Durable state for AI agents: what an agent knows and has done, safe from the end of its process.
+
+>>> import limpet
+>>> store = limpet.open("memory:")
+>>> chat = store.conversation("alice")
+>>> chat.append({"role": "user", "content": "I prefer e-mail."})
+1
+>>> store.close()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from limpet._conversation.found import Found
+from limpet.backends.base import Lease
+from limpet.checkpoint import Checkpoint, Decision
+from limpet.codec import Codec
+from limpet.conversation import (
+    AsyncConversation,
+    Conversation,
+    ConversationInfo,
+    RecordedRepair,
+    Summary,
+)
+from limpet.errors import (
+    BrokenHistory,
+    ChangedWarning,
+    Conflict,
+    ConversationNotFound,
+    DeadlinePassed,
+    DurabilityWarning,
+    EffectsWarning,
+    EmbeddingFailed,
+    EstimateWarning,
+    Fenced,
+    GoalMismatch,
+    LimpetError,
+    IdReused,
+    InvalidId,
+    InvalidMessage,
+    InvalidURL,
+    LeaseHeld,
+    MemoryNotFound,
+    MigrationFailed,
+    MissingExtra,
+    NoMigration,
+    NotAStore,
+    NotDurable,
+    NotFound,
+    NotImportable,
+    NotLoaded,
+    NotStorable,
+    NotTransactional,
+    SchemaTooNew,
+    StateChanged,
+    StateDamaged,
+    StateNotFound,
+    StateTooNew,
+    StepTimedOut,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreNotFound,
+    StoreReadOnly,
+    StoreUnavailable,
+    TaskCancelled,
+    TaskFailed,
+    TaskFinished,
+    TaskHalted,
+    TaskHeld,
+    TaskNotFound,
+    TaskNotOpen,
+    TaskPaused,
+    TaskWaiting,
+    TooLarge,
+    TransactionMisused,
+    TransactionUndone,
+    UnknownKind,
+    Unreadable,
+    WaitTimedOut,
+    WindowTooSmall,
+    WrongState,
+    WrongType,
+)
+from limpet.journal import AsyncJournal, Entry, Journal
+from limpet.store import AsyncStore, Store, open, open_async
+from limpet.task import (
+    AsyncStep,
+    AsyncTask,
+    Progress,
+    Recalled,
+    Retry,
+    Step,
+    StepContext,
+    Task,
+    TaskInfo,
+    Version,
+    current_step,
+    current_task,
+    effect,
+)
+
+if TYPE_CHECKING:
+    from limpet.memory import AsyncMemory, Hit, Memory, Receipt, Remembered
+    from limpet.migrations import Migrations, migration
+    from limpet.registry import Ran, Registry
+    from limpet.state import AsyncState, Changed, Saved, State, StateInfo
+
+__version__ = "0.1.0"
+
+#: What many programs do without, by the module in which it is found when somebody asks for it.
+_LATE = {
+    **dict.fromkeys(("AsyncMemory", "Hit", "Memory", "Receipt", "Remembered"), "memory"),
+    **dict.fromkeys(("Migrations", "migration"), "migrations"),
+    **dict.fromkeys(("Ran", "Registry"), "registry"),
+    **dict.fromkeys(("AsyncState", "Changed", "Saved", "State", "StateInfo"), "state"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LATE]
+
+
+__all__ = [
+    "AsyncConversation",
+    "AsyncJournal",
+    "AsyncMemory",
+    "AsyncState",
+    "AsyncStep",
+    "AsyncStore",
+    "AsyncTask",
+    "BrokenHistory",
+    "Changed",
+    "ChangedWarning",
+    "Checkpoint",
+    "Codec",
+    "Conflict",
+    "Conversation",
+    "ConversationInfo",
+    "ConversationNotFound",
+    "DeadlinePassed",
+    "Decision",
+    "DurabilityWarning",
+    "EffectsWarning",
+    "EmbeddingFailed",
+    "Entry",
+    "EstimateWarning",
+    "Fenced",
+    "Found",
+    "GoalMismatch",
+    "Hit",
+    "LimpetError",
+    "IdReused",
+    "InvalidId",
+    "InvalidMessage",
+    "InvalidURL",
+    "Journal",
+    "Lease",
+    "LeaseHeld",
+    "Memory",
+    "MemoryNotFound",
+    "MigrationFailed",
+    "Migrations",
+    "MissingExtra",
+    "NoMigration",
+    "NotAStore",
+    "NotDurable",
+    "NotFound",
+    "NotImportable",
+    "NotLoaded",
+    "NotStorable",
+    "NotTransactional",
+    "Progress",
+    "Ran",
+    "Recalled",
+    "Receipt",
+    "RecordedRepair",
+    "Registry",
+    "Remembered",
+    "Retry",
+    "Saved",
+    "SchemaTooNew",
+    "State",
+    "StateChanged",
+    "StateDamaged",
+    "StateInfo",
+    "StateNotFound",
+    "StateTooNew",
+    "Step",
+    "StepContext",
+    "StepTimedOut",
+    "Store",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreNotFound",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "Summary",
+    "Task",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskFinished",
+    "TaskHalted",
+    "TaskHeld",
+    "TaskInfo",
+    "TaskNotFound",
+    "TaskNotOpen",
+    "TaskPaused",
+    "TaskWaiting",
+    "TooLarge",
+    "TransactionMisused",
+    "TransactionUndone",
+    "UnknownKind",
+    "Unreadable",
+    "Version",
+    "WaitTimedOut",
+    "WindowTooSmall",
+    "WrongState",
+    "WrongType",
+    "current_step",
+    "current_task",
+    "effect",
+    "migration",
+    "open",
+    "open_async",
+]

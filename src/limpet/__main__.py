@@ -1,0 +1,5 @@
+"""``python -m limpet`` is the same as ``limpet``."""
+
+from limpet.cli.app import main
+
+main(prog_name="limpet")

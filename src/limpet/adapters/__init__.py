@@ -1,0 +1,1 @@
+"""Limpet in the frameworks people use: one module a framework, which needs its package."""

@@ -1,0 +1,117 @@
+"""SQLite's errors in our words, with what to do about them."""
+
+from __future__ import annotations
+
+import os
+
+import apsw
+
+from limpet.errors import (
+    NotAStore,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreNotFound,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+__all__ = ["gone", "meaning", "translate"]
+
+
+def translate(error: apsw.Error, path: str) -> StoreError:
+    """*error* as one of ours, with what to do about it."""
+    if isinstance(error, _UNREACHABLE) and not os.path.lexists(path):
+        return gone(path)
+    return meaning(error, path)
+
+
+def meaning(error: apsw.Error, path: str) -> StoreError:
+    """The same of a file that need not be there yet."""
+    for kind, make, text in _MEANINGS:
+        if isinstance(error, kind):
+            return make(text.format(path=path, error=error))
+    return StoreUnavailable(f"SQLite could not do its work on {path}: {error}.")
+
+
+def gone(path: str) -> StoreNotFound:
+    """The error for a file that is no longer there, or no longer the same."""
+    other = os.path.lexists(path)
+    what = "no longer the file that was opened" if other else "no longer there"
+    return StoreNotFound(f"The store {path} is {what}. Look for who has moved or removed it.")
+
+
+#: What SQLite says when the file was taken from under it; each may also mean other things.
+_UNREACHABLE = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.IOError)
+
+_MEANINGS: list[tuple[type[apsw.Error], type[StoreError], str]] = [
+    (
+        apsw.NotADBError,
+        NotAStore,
+        (
+            "{path} is not a SQLite database (or it is encrypted). Nothing was changed. "
+            "Name another file; to import JSON, start with a new store."
+        ),
+    ),
+    (
+        apsw.CorruptError,
+        StoreCorrupt,
+        (
+            "{path} is damaged: {error}. Nothing was changed. Before anything else, copy the file "
+            "with its -wal file to a safe place; then see `limpet doctor`, restore a backup, or "
+            "recover what can be read with SQLite's `.recover`."
+        ),
+    ),
+    (
+        apsw.ReadOnlyError,
+        StoreReadOnly,
+        (
+            "{path} cannot be written: the file, its directory or the file system is read-only for "
+            "this user. Change owner or mode, or open it with readonly=True."
+        ),
+    ),
+    (
+        apsw.FullError,
+        StoreFull,
+        (
+            "There is no room left for {path}, and the write was not kept. Everything acknowledged "
+            "before is safe. Free some space and try again."
+        ),
+    ),
+    (
+        apsw.BusyError,
+        StoreBusy,
+        (
+            "Another process held the write lock on {path} for longer than the timeout. "
+            "Look for a long transaction there, or open the store with a larger timeout=."
+        ),
+    ),
+    (
+        apsw.CantOpenError,
+        StoreReadOnly,
+        (
+            "{path} or its -wal file cannot be opened by this user. "
+            "Change owner or mode of the file and its directory."
+        ),
+    ),
+    (
+        apsw.TooBigError,
+        StoreError,
+        "SQLite refused a value as too large for {path}.",
+    ),
+    (
+        apsw.IOError,
+        StoreUnavailable,
+        (
+            "The disk under {path} failed: {error}. The write may not be there; "
+            "check the disk before trying again."
+        ),
+    ),
+    (
+        apsw.ConnectionClosedError,
+        StoreClosed,
+        "The store {path} is closed. Open it again, or close it later.",
+    ),
+]

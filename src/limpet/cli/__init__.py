@@ -1,0 +1,5 @@
+"""The `limpet` command."""
+
+from limpet.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,410 @@
+"""``limpet memory``: what was learned, to be looked at, added to and forgotten."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from limpet.backends.base import from_micros, shown_size
+from limpet.cli.errors import Missing
+from limpet.cli.listing import AGE, best_option
+from limpet.cli.screen import Screen
+from limpet.cli.text import document, safe
+from limpet.cli.where import Where, heads, pass_where, store_options
+from limpet.errors import LimpetError
+from limpet.memory import KIND
+from limpet.memory.entries import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from limpet import Store
+    from limpet.memory import Memory, Receipt, Remembered, Stats
+
+__all__ = ["memory", "print_memory"]
+
+#: Lines that are written by one append, which has a limit.
+AT_ONCE = 500
+
+namespace_argument = click.argument("namespace", metavar="NAMESPACE")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+embeddings_option = click.option(
+    "--embeddings", is_flag=True, help="By meaning too, with the local model (an extra)."
+)
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order in which one comes to need them."""
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, short_help="Remember, recall and forget.")
+def memory() -> None:
+    """What was learned, by namespace: add to it, search it, look at it, forget.
+
+    search, show, stats and reindex change nothing in a store.
+    """
+
+
+def _existing(store: Store, namespace: str, *, embed: bool = False) -> Memory:
+    if store.journal(KIND, namespace).head() is None:
+        msg = (
+            f"There is no memory {namespace!r} for tenant {store.tenant!r}. "
+            "`limpet memory stats` lists what there is."
+        )
+        raise Missing(msg)
+    return store.memory(namespace, embed=embed)
+
+
+# -- add -------------------------------------------------------------------------------------------
+
+
+@memory.command(short_help="Remember something.")
+@namespace_argument
+@click.argument("text", metavar="TEXT...", nargs=-1, required=True)
+@click.option("--kind", metavar="WORD", default="fact", help="What it is. [default: fact]")
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="A tag; again for more.")
+@click.option("--source", metavar="TEXT", help="Where it is from: a task, a file, a person.")
+@click.option("--by", metavar="NAME", help="Who says so.")
+@click.option("--context", metavar="TEXT", help="What it was about; helps to find it.")
+@click.option("--key", metavar="TEXT", help="With the same key again, it is kept once.")
+@click.option("--ttl", type=AGE, help="Forget it so long from now: 30d, 12h, 90min.")
+@json_option
+@store_options
+@pass_where
+def add(
+    where: Where, /, *, namespace: str, text: tuple[str, ...], as_json: bool, **said: Any
+) -> None:
+    """Remember TEXT in NAMESPACE; with - in its place, each line of standard input.
+
+    The same words again are the same memory. The store is created if need be.
+    """
+    texts = list(_lines()) if text == ("-",) else [" ".join(text)]
+    if len(texts) > 1 and said["key"]:
+        raise click.UsageError("--key is for one text, and there are several lines.")
+    try:
+        drafts = [Draft.of({"text": one, **said}) for one in texts]
+    except LimpetError:
+        raise
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    with where.open(create=True, readonly=False) as store:
+        kept = store.memory(namespace)
+        # What was cut short can be done again: the same words are the same memory.
+        portions = (drafts[at : at + AT_ONCE] for at in range(0, len(drafts), AT_ONCE))
+        made = [one for portion in portions for one in kept.remember_all(portion)]
+    if as_json:
+        click.echo(document(made))
+    else:
+        for one in made:
+            click.echo(one.id)
+
+
+def _lines() -> Iterator[str]:
+    return (line.strip() for line in sys.stdin if line.strip())
+
+
+# -- search ----------------------------------------------------------------------------------------
+
+
+@memory.command(short_help="Recall what fits a question.")
+@namespace_argument
+@click.argument("query", metavar="QUERY...", nargs=-1, required=True)
+@best_option(5)
+@click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Only this; again for more.")
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="Only with this tag.")
+@click.option("--newer-than", type=AGE, help="Only what was remembered since then: 30d, 12h.")
+@click.option(
+    "--min-score", type=click.FloatRange(0, 1), metavar="N", help="Only what fits so well."
+)
+@embeddings_option
+@json_option
+@store_options
+@pass_where
+def search(
+    where: Where,
+    *,
+    namespace: str,
+    query: tuple[str, ...],
+    most: int,
+    kinds: tuple[str, ...],
+    tags: tuple[str, ...],
+    newer_than: float | None,
+    min_score: float | None,
+    embeddings: bool,
+    as_json: bool,
+) -> None:
+    """Recall what NAMESPACE knows that bears on QUERY, the best first, each with the reason why.
+
+    The index that this needs is local and made of the store; see `limpet search`.
+    """
+    since = None if newer_than is None else datetime.now(UTC) - timedelta(seconds=newer_than)
+    with where.open() as store:
+        found = _existing(store, namespace, embed=embeddings).recall(
+            " ".join(query),
+            k=most,
+            kinds=kinds or None,
+            tags=tags or None,
+            since=since,
+            min_score=min_score,
+        )
+    if as_json:
+        click.echo(document(found))
+    elif not found:
+        Screen(stderr=True).line(f"Nothing in {namespace!r} bears on that.")
+    else:
+        screen = Screen()
+        for hit in found:
+            print_memory(hit, screen, f"{hit.score:.2f} · ")
+            screen.block(str(hit.why), indent=4, style="dim")
+
+
+def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
+    """A memory with where it is from and how old it is; *lead* is said before that."""
+    said = [one.kind, *(f"#{tag}" for tag in one.tags)]
+    said += [f"from {one.source}"] if one.source else []
+    said += [f"by {one.by}"] if one.by else []
+    said += ["superseded"] if one.superseded_by else []
+    said += ["contradicted"] if one.contradicted_by else []
+    facts = " · ".join([*said, screen.since(one.at)])
+    screen.line((safe(one.id), "bold"), (f"  {lead}{safe(facts)}", "dim"))
+    screen.block(one.text, indent=4)
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+@memory.command(short_help="Show memories, or one with its history.")
+@namespace_argument
+@click.argument("id_", metavar="[ID]", required=False)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=20,
+    help="Without an ID: the newest N. [default: 20]",
+)
+@click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Without an ID: only this.")
+@json_option
+@store_options
+@pass_where
+def show(
+    where: Where,
+    *,
+    namespace: str,
+    id_: str | None,
+    last: int,
+    kinds: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show the newest memories of NAMESPACE; or the one with ID, with its older versions."""
+    with where.open() as store:
+        kept = _existing(store, namespace)
+        if id_ is None:
+            found = kept.all(kinds=kinds or None, limit=last)[::-1]
+        else:
+            found = kept.history(id_)
+    if as_json:
+        click.echo(document(found))
+    else:
+        screen = Screen()
+        for one in found:
+            print_memory(one, screen)
+            if id_ is not None:
+                _particulars(one, screen)
+
+
+def _particulars(one: Remembered, screen: Screen) -> None:
+    facts = {
+        "context": one.context,
+        "key": one.key,
+        "trust": one.trust,
+        "valid from": one.valid_from and screen.time(one.valid_from),
+        "expires": one.expires_at and screen.time(one.expires_at),
+        "superseded by": one.superseded_by,
+        "because": one.because,
+        "contradicted by": ", ".join(one.contradicted_by),
+        "confirmed": one.confirmed,
+        "of use": one.uses,
+    }
+    for name, value in facts.items():
+        if value:
+            screen.block(f"{name}: {value}", indent=4, style="dim")
+
+
+# -- forget ----------------------------------------------------------------------------------------
+
+
+@memory.command(short_help="Remove memories for good.")
+@namespace_argument
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--source", metavar="TEXT", help="All that came from there.")
+@click.option("--tag", metavar="WORD", help="All with this tag.")
+@click.option("--subject", metavar="NAME", help="All with this name as a tag, or in their words.")
+@click.option("--all", "everything", is_flag=True, help="All of NAMESPACE, after asking.")
+@click.option("--yes", "-y", "sure", is_flag=True, help="With --all: do not ask.")
+@json_option
+@store_options
+@pass_where
+def forget(
+    where: Where,
+    *,
+    namespace: str,
+    ids: tuple[str, ...],
+    source: str | None,
+    tag: str | None,
+    subject: str | None,
+    everything: bool,
+    sure: bool,
+    as_json: bool,
+) -> None:
+    """Remove memories from NAMESPACE, with their history: from the store and from the index.
+
+    By ID, or all from a --source, with a --tag, or about a --subject; or --all. What went is
+    printed.
+    """
+    if sum(map(bool, (ids, source, tag, subject, everything))) != 1:
+        msg = "Say what to forget: IDs, or --source, or --tag, or --subject, or --all."
+        raise click.UsageError(msg)
+    with where.open(readonly=False) as store:
+        kept = _existing(store, namespace)
+        if everything:
+            ids = tuple(one.id for one in kept.all(superseded=True)) or _nothing(namespace)
+            if not sure:
+                many = _count(len(ids), "memory", "memories")
+                click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
+        gone = kept.forget(*ids, source=source, tag=tag, subject=subject)
+    if as_json:
+        click.echo(document(gone))
+    elif gone:
+        _say_gone(gone, Screen())
+    else:
+        _nothing(namespace)
+
+
+def _nothing(namespace: str) -> NoReturn:
+    raise Missing(f"Nothing in {namespace!r} is like that.")
+
+
+def _say_gone(gone: Receipt, screen: Screen) -> None:
+    for id_ in gone.ids:
+        screen.line("forgot ", (safe(id_), "bold"))
+    for id_ in gone.contexts:
+        screen.line("took what quoted it from the context of ", (safe(id_), "bold"))
+    went = f"{_count(gone.entries, 'entry', 'entries')} of the store"
+    indexed = f"{_count(gone.indexed, 'text')} and {_count(gone.vectors, 'vector')} of the index"
+    screen.block(f"{went}; {indexed}", indent=0, style="dim")
+    if not gone.scrubbed:
+        words = "This store cannot overwrite by itself where they stood: free room may hold them."
+        screen.block(words, indent=0, style="yellow")
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+# -- stats and reindex -----------------------------------------------------------------------------
+
+
+@memory.command(short_help="Figures of a namespace, or of all.")
+@click.argument("namespace", metavar="[NAMESPACE]", required=False)
+@json_option
+@store_options
+@pass_where
+def stats(where: Where, *, namespace: str | None, as_json: bool) -> None:
+    """Say how much NAMESPACE holds; without one, list the namespaces there are."""
+    with where.open() as store:
+        if namespace is None:
+            _list(where, store, as_json=as_json)
+            return
+        found = _existing(store, namespace).stats()
+    if as_json:
+        click.echo(document(found))
+    else:
+        _figures(found, Screen())
+
+
+def _list(where: Where, store: Store, *, as_json: bool) -> None:
+    found: list[dict[str, Any]] = [
+        {
+            "namespace": head.key.id,
+            "size": head.size,
+            "position": head.seq,
+            "updated_at": from_micros(head.updated),
+        }
+        for head in heads(store, KIND)
+    ]
+    if as_json:
+        click.echo(document(found))
+    elif not found:
+        Screen(stderr=True).line(f"No memory yet in {where.name} for tenant {where.tenant!r}.")
+    else:
+        screen = Screen()
+        for one in found:
+            facts = f"  {shown_size(one['size'])} · {screen.since(one['updated_at'])}"
+            screen.line((safe(one["namespace"]), "bold"), (facts, "dim"))
+
+
+def _figures(found: Stats, screen: Screen) -> None:
+    screen.line((safe(found.namespace), "bold"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in _rows(found, screen):
+        table.add_row(name, safe(value))
+    screen.show(table)
+
+
+def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
+    yield "memories", f"{found.memories:,}"
+    for name in ("superseded", "contradicted", "expired"):
+        if getattr(found, name):
+            yield name, f"{getattr(found, name):,}"
+    for name, counts in (("kinds", found.kinds), ("tags", found.tags)):
+        if counts:
+            most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10]
+            yield name, ", ".join(f"{word} {count:,}" for word, count in most)
+    yield "embedded", f"{found.embedded:,}" + (f" by {found.model}" if found.model else "")
+    if found.unembedded:
+        failed = f": {found.embedding_failed}, when last tried" if found.embedding_failed else ""
+        yield "to embed", f"{found.unembedded:,}{failed}"
+    yield "journal", f"{shown_size(found.size)}, at entry {found.position:,}"
+    yield "index", shown_size(found.index_size)
+    if found.newest is not None:
+        yield "newest", screen.since(found.newest)
+
+
+@memory.command(short_help="Make the index anew.")
+@namespace_argument
+@embeddings_option
+@store_options
+@pass_where
+def reindex(where: Where, *, namespace: str, embeddings: bool) -> None:
+    """Make the index of NAMESPACE anew from the store: of texts, and with --embeddings of meaning.
+
+    It is never needed for what is found to be right: an index that is behind catches up by itself.
+    """
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    screen = Screen(stderr=True)
+    with (
+        where.open() as store,
+        Progress(*columns, console=screen.console, disable=not screen.terminal) as bar,
+    ):
+        shown = bar.add_task("Indexing", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(shown, completed=done, total=total)
+
+        kept = _existing(store, namespace, embed=embeddings)
+        kept.reindex(progress=progress)
+        bar.update(shown, description="Embedding", completed=0, total=None)
+        kept.embed(progress=progress)
+        found = kept.stats()
+    count = _count(found.memories, "memory", "memories")
+    click.echo(f"{count}, {found.embedded:,} with a vector.")

@@ -1,0 +1,230 @@
+"""Messages and entries in words: whatever shape a framework gave them, nothing here may fail."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from limpet import checkpoint as kinds
+from limpet import conversation
+from limpet._task.history import versions
+from limpet._task.state import TaskState
+from limpet.backends.base import shown_size
+from limpet.cli.text import json_line, one_line, shorten
+from limpet.messages._neutral import of_data_url
+from limpet.messages.text import parts_of, thought
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from limpet.journal import Entry
+    from limpet.messages._neutral import Part as Piece
+
+__all__ = ["Part", "parts", "role", "summary", "tool_call", "written"]
+
+CALL = "→ "
+RESULT = "← "
+THOUGHT = "~ "
+
+# What a provider's own call has beside what is asked for.
+_ABOUT = ("id", "type", "status", "name", "output", "result", "container_id", "server_label")
+
+#: Characters of data that nobody reads: an image, a signature.
+DATA = 200
+
+
+class Part(NamedTuple):
+    """A piece of a message, and what stands before it: → for a call, ← a result, ~ a thought."""
+
+    mark: str
+    text: str
+
+
+def role(message: Mapping[str, Any]) -> str:
+    """Who speaks."""
+    return str(message.get("role") or message.get("type") or "message")
+
+
+def parts(message: Mapping[str, Any]) -> list[Part]:
+    """What *message* says: its text, its tool calls and its results, in order.
+
+    Images, files and sounds are described, and what no model says in words is shown as JSON.
+    """
+    content = message.get("content")
+    if content is None or isinstance(content, (str, list)):
+        found = [part for piece in parts_of(message) for part in _shown(piece)]
+    else:
+        found = [Part("", written(content))]
+    if found:
+        return found
+    rest = {key: value for key, value in message.items() if key != "role" and value is not None}
+    return [Part("", _trimmed(rest))] if rest else []
+
+
+def _shown(piece: Piece) -> Iterator[Part]:
+    if piece.kind in ("call", "custom"):
+        arguments = piece.text if piece.arguments is None else piece.arguments
+        yield Part(CALL, tool_call(piece.name, arguments))
+    elif piece.kind == "result":
+        inner = [part.text for one in piece.parts for part in _shown(one)]
+        yield Part(RESULT, ("(error) " if piece.error else "") + "\n".join(inner))
+    elif piece.kind == "thought":
+        yield Part(
+            THOUGHT, thought(piece.body) or "(what it thought, its provider keeps to itself)"
+        )
+    elif piece.kind in ("text", "refusal"):
+        if piece.text:
+            yield Part("", piece.text if piece.kind == "text" else f"(refused) {piece.text}")
+    elif piece.was.endswith(("_call", "_tool_use")) and isinstance(piece.body, dict):
+        yield from _of_provider(piece.was, piece.body)
+    else:
+        mark = RESULT if piece.was.endswith("_tool_result") else ""
+        yield Part(CALL if piece.was == "tool_call" else mark, _described(piece))
+
+
+def _of_provider(kind: str, body: dict[str, Any]) -> Iterator[Part]:
+    """A call that the provider has run, and answers in the same breath."""
+    name = body.get("name") or kind.removesuffix("_call")
+    given = body.get("arguments") or body.get("input")
+    rest = {key: value for key, value in body.items() if key not in _ABOUT and value is not None}
+    yield Part(CALL, tool_call(name, given or _without_data(rest)))
+    if body.get("output") is not None:
+        yield Part(RESULT, _trimmed(body["output"]))
+
+
+def _described(piece: Piece) -> str:
+    """What is no text: an image, a file, a sound, or something else as JSON."""
+    if piece.kind == "audio" and isinstance(piece.body, dict):
+        data = str(piece.body.get("data") or "")
+        return f"[audio: {piece.body.get('format')}, {_size(data)}]"
+    if piece.kind not in ("image", "file"):
+        return _trimmed(piece.body)
+    where = of_data_url(piece.url)
+    about = f"{where[0]}, {_size(where[1])}" if where else piece.url or piece.file_id
+    return f"[{piece.kind}: {', '.join(text for text in (piece.name, about) if text)}]"
+
+
+def _size(data: str) -> str:
+    return shown_size(len(data) * 3 // 4)
+
+
+def _trimmed(value: Any) -> str:
+    """*value* as JSON, without the data in it that nobody reads."""
+    return value if isinstance(value, str) else json_line(_without_data(value))
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_data(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_data(inner) for inner in value]
+    if isinstance(value, str) and len(value) > DATA and not any(map(str.isspace, value)):
+        return f"{value[:20]}… ({len(value):,} characters)"
+    return value
+
+
+def tool_call(name: Any, arguments: Any) -> str:
+    """A call as a programmer would write it.
+
+    >>> tool_call("search", '{"text": "timeout", "limit": 5}')
+    'search(text="timeout", limit=5)'
+    """
+    try:
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        found = arguments
+    if isinstance(found, dict):
+        inner = ", ".join(f"{key}={json_line(value)}" for key, value in found.items())
+    else:
+        inner = "" if found is None else written(found)
+    return f"{written(name)}({inner})"
+
+
+def written(value: Any) -> str:
+    """*value* as text: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json_line(value)
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+#: Characters of one value in a summary of several.
+SHORT = 200
+
+
+def summary(entry: Entry) -> str:
+    """What *entry* says, on one line."""
+    say = _SUMMARIES.get(entry.type)
+    if say is None or not isinstance(entry.body, dict):
+        return _sentence(entry)
+    try:
+        return one_line(say(entry.body))
+    except (LookupError, TypeError, ValueError):  # of our name, and somebody else's shape
+        return one_line(entry.body)
+
+
+def _sentence(entry: Entry) -> str:
+    """What a task's history says of *entry*; if that is no more than its type, what is in it."""
+    (version,) = versions([entry])
+    if entry.type in TaskState.CHANGES and version.what != entry.type:
+        return one_line(version.what)
+    return "" if entry.body is None else one_line(entry.body)
+
+
+def _message(body: dict[str, Any]) -> str:
+    return f"{role(body)}: " + " ".join(part.mark + part.text for part in parts(body))
+
+
+def _plan(body: dict[str, Any]) -> str:
+    names = [kinds.item_name(item) for item in body["steps"]]
+    count = "1 step" if len(names) == 1 else f"{len(names)} steps"
+    return f"{count}: {', '.join(names)}" + _because(body)
+
+
+def _because(body: dict[str, Any]) -> str:
+    return f" (because {body['because']})" if body.get("because") else ""
+
+
+def _step(body: dict[str, Any]) -> str:
+    if "timed_out" in body:
+        return f"{body['name']}: waited in vain"
+    large = body.get("large")
+    result = shorten(one_line(large["preview"] if large else body["result"]), SHORT)
+    notes = [
+        f"{body['took']:.2f} s" if "took" in body else "",
+        f"{shown_size(large['size'])}, kept apart" if large else "",
+        "found to be done" if "verified" in body else "",
+    ]
+    known = "; ".join(note for note in notes if note)
+    return f"{body['name']} {RESULT}{result}" + (f" ({known})" if known else "")
+
+
+def _signal(body: dict[str, Any]) -> str:
+    return f"{body['name']} {RESULT}{shorten(one_line(body.get('payload')), SHORT)}"
+
+
+def _decision(body: dict[str, Any]) -> str:
+    return f"{body['decision']}{_because(body)}"
+
+
+_SUMMARIES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    conversation.MESSAGE: _message,
+    conversation.COPIED: _message,
+    conversation.FORKED: lambda body: f"from {body['from']} at {body['at']}",
+    conversation.POPPED: lambda body: f"the message at {body['position']}",
+    conversation.SUMMARY: lambda body: f"up to {body['upto']}: {body['text'] or 'left out'}",
+    conversation.SHORTENED: lambda body: (
+        f"outputs up to {body['upto']} to {body['most']:,} characters"
+    ),
+    conversation.REPAIRED: lambda body: "; ".join(found["what"] for found in body["repairs"]),
+    kinds.CREATED: lambda body: body["goal"],
+    kinds.RESUMED: lambda body: f"by {body['agent']}" if body["agent"] else "",
+    kinds.PLANNED: _plan,
+    kinds.REPLANNED: _plan,
+    kinds.STEP: _step,
+    kinds.SIGNALLED: _signal,
+    kinds.DECIDED: _decision,
+    kinds.DISCOVERED: lambda body: body["discovery"],
+    kinds.STOPPED: lambda body: body["error"],
+    kinds.FAILED: lambda body: body["error"],
+    kinds.FINISHED: lambda body: body["outcome"],
+}

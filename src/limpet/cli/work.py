@@ -1,0 +1,221 @@
+"""``limpet work``: run the tasks that were submitted, and those that a dead worker has left."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from limpet.cli.errors import FAILED, Failure
+from limpet.cli.screen import Screen
+from limpet.cli.text import safe
+from limpet.cli.where import Where, pass_where, store_options
+from limpet.registry import GIVE_UP_AFTER, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from limpet.worker import Worker
+
+__all__ = ["imported", "work"]
+
+_STYLES = {logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+def _names(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+@click.command(short_help="Run tasks: a worker.")
+@click.argument("app", metavar="MODULE:REGISTRY")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="How many tasks to run at once.",
+)
+@click.option(
+    "--kinds",
+    metavar="KIND,...",
+    callback=_names,
+    help="Only tasks of these kinds. [default: all of the registry]",
+)
+@click.option("--agent", metavar="NAME", help="What this worker is called in the store.")
+@click.option(
+    "--poll",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look while there is nothing to do.",
+)
+@click.option(
+    "--drain",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long running tasks may take to end after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--give-up-after",
+    type=click.IntRange(min=1),
+    default=GIVE_UP_AFTER,
+    show_default=True,
+    metavar="N",
+    help="Fail a task of which so many runs in a row came to nothing.",
+)
+@click.option("--until-idle", is_flag=True, help="End when there is nothing to do now.")
+@store_options
+@pass_where
+def work(where: Where, /, *, app: str, kinds: list[str], until_idle: bool, **options: Any) -> None:
+    """Run the tasks that the functions of a registry are for, until SIGTERM or Ctrl-C.
+
+    MODULE:REGISTRY is where the limpet.Registry is, as in app:registry; the module is looked for
+    in this directory first. Any number of workers may share a store. The task of a worker that died
+    is taken over when its lease ends; on the same machine at once.
+
+    SIGTERM or Ctrl-C lets running tasks end; what has not ended by then is left to its lease, and
+    the exit code is 1. A second one ends at once.
+    """
+    from limpet.worker import Worker  # noqa: PLC0415 - asyncio is slow to import
+
+    registry = _registry(app)
+    with where.open(create=True, readonly=False) as store, _telling() as log:
+        try:
+            worker = Worker(registry, store, kinds=kinds or None, **options)
+        except (LookupError, ValueError) as error:
+            raise click.UsageError(str(error)) from error
+        log.info("working on %s for tenant %s: %s", where.name, where.tenant, app)
+        with _heeding(worker):
+            left = worker.run(until_idle=until_idle)
+        if left:
+            log.warning("left to their leases: %s", ", ".join(left))
+            _end_now(FAILED)
+        log.info("ended")
+    if worker.lingers:
+        _end_now(0)
+
+
+def _end_now(code: int) -> None:
+    """End although functions of the user's run: nothing waits for their threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+# -- the user's module -----------------------------------------------------------------------------
+
+
+def _registry(app: str) -> Registry:
+    """What *app* names, as module:name."""
+    module, _, name = app.partition(":")
+    if not module:
+        raise click.UsageError("Name a module and the registry in it, as in app:registry.")
+    found = imported(module)
+    name = name or "registry"
+    try:
+        registry = getattr(found, name)
+    except AttributeError:
+        there = [key for key, value in vars(found).items() if isinstance(value, Registry)]
+        hint = f"It has: {', '.join(there)}." if there else "It has no limpet.Registry at all."
+        raise Failure(f"The module {module} has no {name!r}. {hint}") from None
+    if not isinstance(registry, Registry):
+        kind = type(registry).__name__
+        raise Failure(f"{module}:{name} is a {kind}, and a worker needs a limpet.Registry.")
+    return registry
+
+
+def imported(module: str) -> Any:
+    """The user's *module*, looked for in this directory first."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _broken(module, error) from error  # it is one that the module asks for
+        named = " A module is named without its .py." if module.endswith(".py") else ""
+        msg = f"There is no module {module!r} in {os.getcwd()}, nor installed.{named}"
+        raise Failure(msg) from None
+    except (Exception, SystemExit) as error:
+        raise _broken(module, error) from error
+
+
+def _broken(module: str, error: BaseException) -> Failure:
+    """Its traceback, from where the user's own code begins."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
+    return Failure(f"The module {module} cannot be imported:\n{''.join(lines)}")
+
+
+# -- signals and messages --------------------------------------------------------------------------
+
+
+@contextmanager
+def _heeding(worker: Worker) -> Iterator[None]:
+    """SIGTERM and Ctrl-C let the worker end; the second of them is the kernel's."""
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        worker.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _telling() -> Iterator[logging.Logger]:
+    """Show what the worker logs."""
+    log = logging.getLogger("limpet.worker")
+    handler = _Lines()
+    before, log.propagate = log.propagate, False  # or a user's own handlers would say it again
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield log
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+        log.propagate = before
+
+
+class _Lines(logging.Handler):
+    """One line an event, on standard error; with colours if that is a terminal.
+
+    Below a failure, one line for each place that it came through.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._screen = Screen(stderr=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print it. If nobody reads it any more, or the disk is full, the tasks go on all the same.
+
+        Rich exits when a pipe is broken: in the middle of somebody's task, or of the worker.
+        """
+        with suppress(OSError, SystemExit):
+            self._print(record)
+
+    def _print(self, record: logging.LogRecord) -> None:
+        at = self._screen.time(datetime.fromtimestamp(record.created, UTC))
+        first, *places = record.getMessage().split("\n")
+        style = _STYLES.get(record.levelno, "")
+        self._screen.line((f"{at}  ", "dim"), (safe(first), style), cut=True)
+        for place in places:
+            self._screen.line((" " * len(at), "dim"), (safe(place), "dim"))

@@ -1,0 +1,438 @@
+"""Entries to bytes and back: data only, never code, never a class found by a name in the data.
+
+A body is a header of four bytes, a payload, and a checksum of four::
+
+    byte 0          format      1: UTF-8 JSON, a run [type, value, value, …], or a list of runs
+    byte 1          flags       bit 0: compressed with zlib; bit 1: encrypted (reserved)
+    bytes 2-3       key id      which key encrypted it, big-endian; 0: none
+    bytes 4 to -5   payload
+    last 4 bytes    check       CRC-32 of all before it, little-endian
+
+Values are what JSON has. What Python has beyond that goes in by its usual text form (a datetime
+as ISO 8601, bytes as base64, a set as a list) and comes back typed when the caller names the type.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from limpet.errors import NotStorable, TooLarge, Unreadable, WrongType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Codec", "convert", "fresh", "plain"]
+
+T = TypeVar("T")
+
+#: Values of one type that follow each other: [type, value, value, …].
+Run = list[Any]
+
+FORMAT = 1
+COMPRESSED = 0b01
+ENCRYPTED = 0b10
+HEADER = 4
+CHECK = 4
+
+#: Deeper than any message or plan, and far from where a decoder runs out of stack.
+MAX_DEPTH = 128
+#: One append; a whole conversation is many.
+MAX_BYTES = 16 * 1024 * 1024
+#: Under this, compressing costs more time than the saved bytes are worth.
+COMPRESS_OVER = 8 * 1024
+#: What is compressed with a window of just this size, if that is all of it.
+SMALL = 4 * 1024
+
+# The header of most bodies: not compressed, not encrypted.
+_PLAIN = bytes((FORMAT, 0, 0, 0))
+# The CRC-32 of anything that ends with its own CRC-32, little-endian.
+_WHOLE = 0x2144DF1C
+
+# To find out how deep JSON is: every bracket square, text by its quotes, and nothing else.
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+_TEXT = re.compile(rb'"[^"]*"')
+
+
+class Codec:
+    """How one store writes bodies: its limits, and from which size on it compresses."""
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_depth: int = MAX_DEPTH,
+        compress_over: int | None = COMPRESS_OVER,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.max_depth = max_depth
+        self.compress_over = compress_over
+        self._encode = msgspec.json.Encoder(enc_hook=_hook).encode
+        self._decode = msgspec.json.Decoder().decode
+
+    def encode(self, entries: Sequence[tuple[str, Any]], over: int | None = None) -> bytes:
+        """The body of one record, compressed from *over* bytes on where that is less than ours.
+
+        Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
+        limits.
+        """
+        runs = _runs(entries)
+        try:
+            payload = self._encode(runs)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self._explain(entries, error)
+            msg = f"A part of this value cannot be stored: {error}. {_INSTEAD}"
+            raise NotStorable(msg) from error
+        self._check_limits(payload, entries)
+        # null is what msgspec makes of NaN, silently.
+        if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
+            _refuse_nan(entries)
+        most = self.compress_over
+        return _pack(payload, most if most is None or over is None else min(most, over))
+
+    def decode(self, body: bytes) -> list[tuple[str, Any]]:
+        """The entries of one record, as (type, value)."""
+        runs = self.runs((body,))
+        if len(runs) == 1 and len(runs[0]) == 2:  # noqa: PLR2004 - a type and one value
+            return [(runs[0][0], runs[0][1])]
+        return [(run[0], value) for run in runs for value in run[1:]]
+
+    def runs(self, bodies: Iterable[bytes]) -> list[Run]:
+        """The content of many records, run by run: the quick way through a long journal."""
+        found: list[Run] = []
+        decode, crc32 = self._decode, zlib.crc32
+        for body in bodies:
+            plain = body[:HEADER] == _PLAIN and crc32(body) == _WHOLE
+            payload = body[HEADER:-CHECK] if plain else _unpack(body, self.max_bytes)
+            try:
+                content = decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise Unreadable(f"A stored body is not JSON: {error}") from error
+            if content and content[0].__class__ is str:
+                found.append(content)
+            else:
+                found += content
+        return found
+
+    def _check_limits(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
+        if len(payload) > self.max_bytes:
+            sizes = [len(self._encode(value)) for _, value in entries]
+            size, path = max(zip(sizes, _names(entries), strict=True))
+            msg = (
+                f"{path} takes {size:,} bytes of JSON; one append may have {self.max_bytes:,}. "
+                "Store a reference to large content instead, or open the store with another "
+                "codec=Codec(max_bytes=…)."
+            )
+            raise TooLarge(msg, path)
+        around = 1 if payload.startswith(b'["') else 2  # the levels of the run, or list of runs
+        if _is_deeper(payload, self.max_depth + around):
+            for path, value, depth in _walk(entries):
+                if depth > self.max_depth and _is_container(value):
+                    raise self._too_deep(path)
+            raise self._too_deep(_names(entries)[0])  # a model that writes more than it shows
+
+    def _explain(self, entries: Sequence[tuple[str, Any]], error: Exception) -> None:
+        """Find the value that msgspec refused, and raise an error that says where it is."""
+        for path, value, depth in _walk(entries):
+            if depth > self.max_depth and _is_container(value):
+                raise self._too_deep(path) from error
+            reason = _why_not(value)
+            if reason:
+                raise NotStorable(f"{path} is {reason}", path) from error
+
+    def _too_deep(self, path: str) -> TooLarge:
+        path = path if len(path) <= 80 else f"{path[:80]}…"  # noqa: PLR2004 - a line
+        msg = (
+            f"{path} is nested over {self.max_depth} levels deep, or holds itself. "
+            "Flatten it, or store it as text."
+        )
+        return TooLarge(msg, path)
+
+
+def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
+    """*entries* as a run, or where their types differ, as a list of runs."""
+    if len(entries) == 1 and entries[0][0].__class__ is str:  # as most are
+        return list(entries[0])
+    runs: list[Run] = []
+    for kind, value in entries:
+        if kind.__class__ is not str and not isinstance(kind, str):
+            raise NotStorable(f"An entry's type must be text, not {kind!r:.80}.")
+        if runs and runs[-1][0] == kind:
+            runs[-1].append(value)
+        else:
+            runs.append([kind, value])
+    return runs[0] if len(runs) == 1 else runs
+
+
+def _pack(payload: bytes, compress_over: int | None) -> bytes:
+    flags = 0
+    if compress_over is not None and len(payload) > compress_over:
+        smaller = _deflate(payload)
+        if len(smaller) < len(payload) * 0.9:
+            payload, flags = smaller, COMPRESSED
+    body = (_PLAIN if not flags else bytes((FORMAT, flags, 0, 0))) + payload
+    return body + zlib.crc32(body).to_bytes(CHECK, "little")
+
+
+def _deflate(payload: bytes) -> bytes:
+    """Compressed; what is small with a small window: to make a large one takes far longer."""
+    if len(payload) > SMALL:
+        return zlib.compress(payload, 1)
+    stream = zlib.compressobj(1, zlib.DEFLATED, SMALL.bit_length() - 1, 5)
+    return stream.compress(payload) + stream.flush()
+
+
+def _unpack(body: bytes, max_bytes: int) -> bytes:
+    """The payload of a body, or the reason why it cannot be had."""
+    if len(body) < HEADER + CHECK:
+        raise Unreadable(f"A stored body is cut short: it has {len(body)} bytes.")
+    if body[0] != FORMAT:
+        msg = (
+            f"A stored body has format {body[0]}, but this version reads {FORMAT}. "
+            "If a newer release wrote it, upgrade limpet."
+        )
+        raise Unreadable(msg)
+    if zlib.crc32(body) != _WHOLE:
+        msg = "A stored body does not match its checksum: the storage has changed it."
+        raise Unreadable(msg)
+    if body[1] & ~COMPRESSED:
+        msg = (
+            f"A stored body needs a feature that this version lacks (flags {body[1]:#04x}, "
+            f"key {int.from_bytes(body[2:4])}). Upgrade limpet, or give it the key."
+        )
+        raise Unreadable(msg)
+    payload = body[HEADER:-CHECK]
+    return _inflate(payload, max_bytes) if body[1] & COMPRESSED else payload
+
+
+def _inflate(payload: bytes, max_bytes: int) -> bytes:
+    """Decompress up to the limit: a small body must not become all of the memory."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(payload, max_bytes)
+    except zlib.error as error:
+        raise Unreadable(f"A stored body cannot be decompressed: {error}") from error
+    if not stream.eof:
+        msg = f"A stored body has over {max_bytes:,} bytes; see Codec(max_bytes=…)."
+        raise TooLarge(msg)
+    return data
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _hook(value: object) -> object:
+    """What msgspec does not know of by itself: pydantic models, mappings, kinds of text."""
+    dump = getattr(type(value), "model_dump", None)
+    if dump is not None:
+        # In the form that model_validate takes back: by alias, and what is computed left out.
+        return dump(value, mode="json", by_alias=True, round_trip=True)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):  # of a subclass: as what it is at heart
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(_a(value))
+
+
+def plain(value: object, name: str = "value") -> Any:
+    """*value* as it will be read back: dicts, lists, text, numbers, booleans, None.
+
+    Raises `NotStorable` as storing it would; *name* is what it calls the value.
+    """
+    codec = _DEFAULT
+    return codec.decode(codec.encode([(name, value)]))[0][1]
+
+
+def fresh(value: Any) -> Any:
+    """A copy of *value*, as read from a store, that its caller may change."""
+    if isinstance(value, (dict, list)):
+        return msgspec.to_builtins(value)  # of what JSON has, that is a copy
+    return value
+
+
+@overload
+def convert(value: object, as_: type[T]) -> T: ...
+@overload
+def convert(value: object, as_: Any) -> Any: ...
+def convert(value: object, as_: Any) -> Any:
+    """*value*, as read from a store, as the type *as_* that the caller names.
+
+    >>> from datetime import date
+    >>> convert({"due": "2026-01-31"}, dict[str, date])
+    {'due': datetime.date(2026, 1, 31)}
+    """
+    try:
+        return msgspec.convert(value, as_, str_keys=True, dec_hook=_load)
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
+        name = getattr(as_, "__name__", str(as_))
+        raise WrongType(f"The stored value does not fit {name}: {error}") from error
+
+
+def _load(wanted: Any, value: object) -> object:
+    validate = getattr(wanted, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    return wanted(value)
+
+
+# -- finding out what is wrong: slow, and only then ----------------------------------------------
+
+_INSTEAD = "Make a dict or text of it, or a dataclass or model of its class; or leave it out."
+
+
+def _is_deeper(payload: bytes, levels: int) -> bool:
+    """Whether *payload* is nested over *levels* deep.
+
+    Most have too few brackets for that. Of others the text is cut out, and the innermost pairs are
+    peeled off, level by level: all in C.
+    """
+    if payload.count(b"[") + payload.count(b"{") <= levels:
+        return False
+    unescaped = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
+    structure = unescaped.translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
+    brackets = _TEXT.sub(b"", structure)
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def _walk(entries: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any, int]]:
+    """Every value with its path and depth, without recursion."""
+    stack = [(name, entry[1], 1) for name, entry in zip(_names(entries), entries, strict=True)]
+    stack.reverse()
+    while stack:
+        path, value, depth = stack.pop()
+        yield path, value, depth
+        if depth < 1000:  # noqa: PLR2004 - a thing that holds itself ends here
+            children = list(_children(path, value))
+            stack.extend((name, child, depth + 1) for name, child in reversed(children))
+
+
+def _names(entries: Sequence[tuple[str, Any]]) -> list[str]:
+    """What an error calls each of *entries*: its type, with a number where there are several."""
+    if len(entries) == 1:
+        return [entries[0][0]]
+    return [f"{kind} {number}" for number, (kind, _) in enumerate(entries, 1)]
+
+
+def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if reason := _why_no_key(key):
+                yield f"{path}[{key!r}]", _BadKey(reason)
+            yield f"{path}[{key!r}]", child
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, child in enumerate(value):
+            yield f"{path}[{index}]", child
+    else:
+        for name in _field_names(value) or ():
+            if hasattr(value, name):
+                yield f"{path}.{name}", getattr(value, name)
+
+
+def _is_container(value: object) -> bool:
+    kinds = (Mapping, list, tuple, set, frozenset)
+    return isinstance(value, kinds) or _field_names(value) is not None
+
+
+def _field_names(value: object) -> Iterable[str] | None:
+    """The fields of a model, by any of the kinds we take; None if it is not one."""
+    kind = type(value)
+    for attribute in ("__struct_fields__", "__dataclass_fields__"):
+        names: Iterable[str] | None = getattr(kind, attribute, None)
+        if names is not None:
+            return names
+    if hasattr(kind, "__attrs_attrs__"):
+        return [field.name for field in kind.__attrs_attrs__]
+    if hasattr(kind, "model_fields"):  # and what a pydantic model holds besides
+        return [*kind.model_fields, *(getattr(value, "model_extra", None) or ())]
+    return None
+
+
+class _BadKey:
+    """Stands in a walk for a key that cannot be one."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def _why_no_key(key: object) -> str | None:
+    if isinstance(key, str):
+        reason = _why_no_text(key)
+        return reason and f"under a key that is {reason}"
+    try:
+        msgspec.json.encode({key: None})
+    except (TypeError, ValueError, OverflowError):
+        return f"under a key that is {_a(key)}, and keys must be text. Use str(…) for it."
+    return None
+
+
+def _why_no_text(text: str) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return (
+            f"text that is not valid Unicode ({error.reason} at {error.start}). Where it was made "
+            'of bytes, decode them with errors="replace", or store the bytes.'
+        )
+    return None
+
+
+def _why_not(value: object) -> str | None:
+    """What *value* is that it cannot be stored, whatever it holds; None if that is not the reason.
+
+    It goes on a sentence that says where it sits, and says what to do instead.
+    """
+    if isinstance(value, _BadKey):
+        return value.reason
+    if isinstance(value, str):
+        return _why_no_text(value)
+    if _is_container(value):
+        return None
+    try:
+        msgspec.json.encode(value, enc_hook=_hook)
+    except (TypeError, ValueError, OverflowError):
+        if isinstance(value, int):
+            return f"{_a(value)} with too many digits. Store it as text."
+        return f"{_a(value)}, which cannot be stored. {_INSTEAD}"
+    return None
+
+
+def _a(value: object) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _maybe_nan(value: object) -> bool:
+    """False if there is no NaN or infinity in *value*: the quick look, for plain values."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if value is None or isinstance(value, (str, int)):
+        return False
+    if value.__class__ is dict:
+        return any(map(_maybe_nan, value.values()))
+    if value.__class__ is list:
+        return any(map(_maybe_nan, value))
+    return True
+
+
+def _refuse_nan(entries: Sequence[tuple[str, Any]]) -> None:
+    for path, value, _ in _walk(entries):
+        if isinstance(value, float) and not math.isfinite(value):
+            msg = f"{path} is {value}, which has no JSON form. Store None, or text."
+            raise NotStorable(msg, path)
+
+
+_DEFAULT = Codec()

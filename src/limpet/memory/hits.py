@@ -1,0 +1,129 @@
+"""What memory gives back: a memory, a hit, a receipt, figures. No text of theirs is in a repr."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from limpet._recovery import Recalled
+
+__all__ = ["Hit", "Receipt", "Remembered", "Stats", "Why"]
+
+
+class Remembered(Struct, frozen=True, kw_only=True):
+    """Something that was remembered, with where it comes from and what became of it."""
+
+    id: str
+    text: str
+    kind: str = "fact"
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    by: str | None = None
+    trust: float | None = None
+    context: str | None = None
+    key: str | None = None
+    at: datetime
+    valid_from: datetime | None = None
+    expires_at: datetime | None = None
+    #: The versions that this one replaced, and the one that replaced it; and why that was.
+    supersedes: tuple[str, ...] = ()
+    superseded_by: str | None = None
+    because: str | None = None
+    contradicted_by: tuple[str, ...] = ()
+    #: How often somebody said that it is so, and how often that it helped.
+    confirmed: int = 0
+    uses: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {self.kind!r})"
+
+
+class Why(Struct, frozen=True):
+    """Why something was recalled: the parts of its score, each from 0 to 1.
+
+    *words*: how much of the query's words it has, rare ones counting for more. *meaning*: how near
+    it is to what the query means; None without embeddings. *activation*: how recently and often it
+    was of use. *older*: the query fits an older version, which this one replaced. *same*: others
+    that say the same, and were left out for it.
+    """
+
+    words: float
+    meaning: float | None
+    activation: float
+    older: bool = False
+    same: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"words {self.words:.2f}"]
+        if self.meaning is not None:
+            parts.append(f"meaning {self.meaning:.2f}")
+        parts.append(f"activation {self.activation:.2f}")
+        if self.older:
+            parts.append("by an older version")
+        if self.same:
+            parts.append(f"{len(self.same)} more say the same")
+        return ", ".join(parts)
+
+
+class Hit(Remembered, frozen=True, kw_only=True):
+    """A memory that fits a query; the better it does, the higher its *score*, up to 1."""
+
+    score: float
+    why: Why
+    age: timedelta
+
+    def __repr__(self) -> str:
+        return f"Hit({self.id!r}, {self.kind!r}, score={self.score:.2f})"
+
+    def recalled(self) -> Recalled:
+        """As `Task.resume_context` takes it."""
+        return Recalled.of(self)
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What was forgotten: which memories, and what went with them."""
+
+    #: All that are gone: those that were named, their other versions, and what was made from them.
+    ids: tuple[str, ...] = ()
+    #: Other memories whose context quoted one of them, and lost it.
+    contexts: tuple[str, ...] = ()
+    #: Journals that were rewritten, how many entries went from them, and how many bytes those had.
+    journals: tuple[str, ...] = ()
+    entries: int = 0
+    bytes: int = 0
+    #: Rows of the index on this machine that went: texts and vectors.
+    indexed: int = 0
+    vectors: int = 0
+    #: Whether the store was able to overwrite where they had been.
+    scrubbed: bool = False
+    at: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.ids)
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """A namespace in figures."""
+
+    namespace: str
+    memories: int
+    superseded: int
+    expired: int
+    contradicted: int
+    kinds: dict[str, int]
+    tags: dict[str, int]
+    sources: int
+    #: How many have a vector, and how many are still to get one: older versions count, too.
+    embedded: int
+    unembedded: int = 0
+    model: str | None
+    #: What the last attempt to embed some ended with: the name of an error; None if it went well.
+    embedding_failed: str | None = None
+    #: Entries and bytes of the journal, which is the truth.
+    position: int
+    size: int
+    #: Bytes of the index on this machine, which is derived.
+    index_size: int
+    oldest: datetime | None = None
+    newest: datetime | None = None

@@ -1,0 +1,1 @@
+"""The rules of each provider, for `limpet.testing.providers`."""

@@ -1,0 +1,96 @@
+"""The write boundaries of a program: counted, so that it can be killed at each of them.
+
+A boundary is the moment before a backend writes, and the moment after it has written and before
+anybody knows. A process that dies at every one of them in turn has died in every way that matters::
+
+    boundaries = Boundaries(store.backend)  # counts
+    boundaries = Boundaries(store.backend, kill_at=7)  # and ends the process, by SIGKILL
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from limpet.backends.base import Append, Key
+from limpet.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.backends.base import Backend
+
+__all__ = ["Boundaries"]
+
+#: What a backend changes something by. Renewals are left out: they come when they come.
+WRITES = ("append", "append_all", "transact", "acquire", "release", "delete", "compact")
+
+
+class Boundaries:
+    """The moments before and after each write of *backend*, as they are passed.
+
+    ``passed`` names them. At number *kill_at* (1, 2, …) the process kills itself. A write within a
+    write counts once: as the outer one.
+    """
+
+    def __init__(self, backend: Backend, kill_at: int | None = None) -> None:
+        self.passed: list[str] = []
+        self._kill_at = kill_at
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+        for name in WRITES:
+            setattr(backend, name, self._watched(getattr(backend, name), name))
+        backend.append_async = self._awaited(backend.append_async)  # type: ignore[method-assign]
+
+    def _watched(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "deed", None) is not None:
+                return write(*args, **kwargs)
+            self._inside.deed = name
+            try:
+                self._pass(f"before {self._what(name, args)}")
+                done = write(*args, **kwargs)
+                self._pass(f"after {self._what(name, args)}")
+                return done
+            finally:
+                self._inside.deed = None
+
+        return watched
+
+    def _awaited(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        async def watched(*args: Any) -> Any:
+            self._pass(f"before {self._what('append', args)}")
+            # Backends that have no way of their own come by `append`, on another thread.
+            with self._lock:
+                kill_at, self._kill_at, before = self._kill_at, None, len(self.passed)
+            done = await write(*args)
+            with self._lock:
+                self._kill_at = kill_at
+                del self.passed[before:]
+            self._pass(f"after {self._what('append', args)}")
+            return done
+
+        return watched
+
+    @staticmethod
+    def _what(name: str, args: tuple[Any, ...]) -> str:
+        """The write in words: what it is about, and of what type its entries are."""
+        request = args[0] if args else None
+        if isinstance(request, list):
+            return " ".join([name, " + ".join(map(_said, request))])
+        if isinstance(request, Append):
+            return f"{name} {_said(request)}"
+        return f"{name} {request.kind}" if isinstance(request, Key) else name
+
+    def _pass(self, moment: str) -> None:
+        with self._lock:
+            self.passed.append(moment)
+            if len(self.passed) == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _said(request: Append) -> str:
+    types = [kind for kind, _ in Codec().decode(request.body)] if request.count else []
+    return " ".join([request.key.kind, *dict.fromkeys(types)])

@@ -1,0 +1,723 @@
+"""The conformance suite: what every backend must do, as tests.
+
+To hold your own backend to it, subclass the suite and say how to open one::
+
+    class TestMyBackend(BackendContract):
+        @pytest.fixture
+        def opened(self, tmp_path):
+            return lambda: MyBackend(tmp_path)
+
+``opened`` is called for a new connection to the same place each time. Every test runs twice: with
+blocking calls, and through the async path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from limpet.backends.base import Append, Appended, Backend, Key, Lease, Origin
+from limpet.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed
+from limpet.testing.leaks import nothing_left
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["BackendContract", "Caller"]
+
+KEY = Key("acme", "note", "one")
+OTHER = Key("acme", "list", "other")
+
+
+class Caller:
+    """A backend's methods, called in place or by the async path; the tests cannot tell."""
+
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.backend = backend
+        self._loop = loop
+
+    def append(self, key: Key = KEY, *bodies: bytes, **request: Any) -> Appended:
+        """Append one record of ``count`` entries (one, unless it says otherwise)."""
+        body = b"".join(bodies) or b"x"
+        made = Append(**{"key": key, "body": body, "count": 1, **request})
+        if self._loop is None:
+            return self.backend.append(made)
+        return self._loop.run_until_complete(self.backend.append_async(made))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.backend, name)
+        if self._loop is None:
+            return method  # type: ignore[no-any-return]
+        loop = self._loop
+        return lambda *args, **kwargs: loop.run_until_complete(
+            self.backend.hop(method, *args, **kwargs)
+        )
+
+    def seqs(self, key: Key = KEY, **how: Any) -> list[int]:
+        """The numbers that `read` gives."""
+        return [record.seq for record in self.read(key, **how)]
+
+
+class BackendContract:
+    """What `limpet.backends.base` promises."""
+
+    @pytest.fixture
+    def opened(self) -> Callable[[], Backend]:
+        """Opens a connection to one place, which is empty when a test begins."""
+        raise NotImplementedError
+
+    @pytest.fixture(params=["sync", "async"])
+    def loop(self, request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop | None]:
+        """None for blocking calls."""
+        if request.param == "sync":
+            yield None
+            return
+        loop = asyncio.new_event_loop()
+        yield loop
+        loop.close()
+
+    @pytest.fixture
+    def store(
+        self, opened: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None
+    ) -> Iterator[Caller]:
+        """A backend, closed afterwards, that must leave no thread and no file open."""
+        with nothing_left():
+            backend = opened()
+            yield Caller(backend, loop)
+            backend.close()
+
+    # -- append and read -----------------------------------------------------------------------
+
+    def test_a_journal_that_was_never_written_is_not_there(self, store: Caller) -> None:
+        """Nothing is nothing, not an error."""
+        assert store.head(KEY) is None
+        assert store.read(KEY) == []
+        assert store.delete(KEY) is False
+        assert store.compact(KEY, 5) == 0
+
+    def test_entries_are_numbered_from_one(self, store: Caller) -> None:
+        """An append of two takes two numbers and is one record."""
+        assert store.append(count=2).seq == 2
+        assert store.append().seq == 3
+        assert [(r.seq, r.count) for r in store.read(KEY)] == [(2, 2), (3, 1)]
+
+    @pytest.mark.parametrize("size", [1, 100, 5_000, 1_500_000])
+    def test_bodies_come_back_to_the_byte(self, store: Caller, size: int) -> None:
+        """Zero bytes, high bytes, no bytes that mean anything."""
+        body = (bytes(range(256)) * (size // 256 + 1))[:size]
+        store.append(KEY, body)
+        assert [record.body for record in store.read(KEY)] == [body]
+
+    def test_times_never_go_back(self, store: Caller) -> None:
+        """The order of the numbers is the order of the times."""
+        done = [store.append() for _ in range(5)]
+        assert [d.at for d in done] == sorted(d.at for d in done)
+        assert [r.at for r in store.read(KEY)] == [d.at for d in done]
+
+    def test_reading_forward_backward_and_in_pages(self, store: Caller) -> None:
+        """After is exclusive, limit counts records, reverse starts at the end."""
+        for _ in range(6):
+            store.append()
+        assert store.seqs(after=2) == [3, 4, 5, 6]
+        assert store.seqs(after=2, limit=2) == [3, 4]
+        assert store.seqs(reverse=True, limit=2) == [6, 5]
+        assert store.seqs(upto=4, reverse=True, limit=2) == [4, 3]
+        assert store.seqs(after=1, upto=3) == [2, 3]
+        assert store.seqs(after=6) == []
+
+    def test_a_record_across_an_edge_comes_whole(self, store: Caller) -> None:
+        """The caller cuts it; the backend cannot."""
+        store.append(count=3)
+        store.append(count=3)
+        assert store.seqs(after=1) == [3, 6]
+        assert store.seqs(after=3) == [6]
+        assert store.seqs(upto=1) == [3]
+        assert store.seqs(upto=3) == [3]
+        assert store.seqs(upto=4) == [3, 6]
+        assert store.seqs(after=1, upto=2, reverse=True) == [3]
+
+    def test_what_was_acknowledged_is_seen_by_every_connection(
+        self, store: Caller, opened: Callable[[], Backend]
+    ) -> None:
+        """No reader is behind the writer's acknowledgement."""
+        other = opened()
+        try:
+            for number in range(1, 6):
+                store.append()
+                assert [r.seq for r in other.read(KEY)][-1:] == [number]
+        finally:
+            other.close()
+
+    def test_a_waiter_is_told_when_there_is_more(
+        self, store: Caller, opened: Callable[[], Backend]
+    ) -> None:
+        """By another connection's append; not by the entries that it knows."""
+        other = opened()
+        try:
+            store.append()
+            assert store.wait(KEY, timeout=0) is True
+            assert store.wait(KEY, after=1, timeout=0.05) is False
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(other.wait, KEY, after=1, timeout=60)
+                time.sleep(0.05)
+                store.append()
+                assert waiting.result() is True
+        finally:
+            other.close()
+
+    # -- conditions ----------------------------------------------------------------------------
+
+    def test_the_second_writer_at_one_position_gets_a_conflict(self, store: Caller) -> None:
+        """Two agents never silently overwrite each other."""
+        store.append(expect=0)
+        with pytest.raises(Conflict) as caught:
+            store.append(expect=0)
+        assert (caught.value.expected, caught.value.actual) == (0, 1)
+        assert store.append(expect=1).seq == 2
+        assert store.seqs() == [1, 2]
+
+    def test_an_append_repeated_under_its_id_adds_nothing(self, store: Caller) -> None:
+        """A reply that was lost can be asked for again, also after others have written."""
+        first = store.append(id="a", count=2)
+        store.append()
+        again = store.append(id="a", count=2)
+        assert (again.seq, again.at, again.repeated) == (first.seq, first.at, True)
+        assert store.seqs() == [2, 3]
+
+    def test_a_known_id_goes_before_all_conditions(self, store: Caller) -> None:
+        """The retry of a write that succeeded must not fail because it succeeded."""
+        lease = store.acquire(KEY, "me", 60)
+        store.append(id="a", expect=0, epoch=lease.epoch)
+        store.release(KEY, lease)
+        store.acquire(KEY, "you", 60)
+        assert store.append(id="a", expect=0, epoch=lease.epoch).repeated
+
+    def test_ids_belong_to_their_journal(self, store: Caller) -> None:
+        """The same id elsewhere is another append."""
+        store.append(id="a")
+        assert not store.append(KEY._replace(id="two"), id="a").repeated
+
+    def test_a_refused_append_leaves_no_trace(self, store: Caller) -> None:
+        """Neither record, nor id, nor label, nor status."""
+        store.append(status="open")
+        with pytest.raises(Conflict):
+            store.append(expect=7, id="a", labels={"x": "y"}, status="done", ttl=1)
+        head = store.head(KEY)
+        assert (head.seq, head.status, head.labels, head.expires) == (1, "open", {}, None)
+        assert not store.append(id="a").repeated
+
+    # -- heads ---------------------------------------------------------------------------------
+
+    def test_a_head_tells_where_the_journal_stands(self, store: Caller) -> None:
+        """Number, size, times, status and labels."""
+        first = store.append(KEY, b"abc", count=2, status="open", labels={"team": "red", "x": ""})
+        last = store.append(KEY, b"de")
+        head = store.head(KEY)
+        assert (head.key, head.seq, head.floor, head.size) == (KEY, 3, 0, 5)
+        assert (head.created, head.updated) == (first.at, last.at)
+        assert (head.status, head.labels, head.expires) == ("open", {"team": "red", "x": ""}, None)
+
+    def test_labels_are_merged_and_none_removes_one(self, store: Caller) -> None:
+        """Two writers of two labels both keep theirs."""
+        store.append(labels={"a": "1", "b": "2"})
+        store.append(labels={"b": None, "c": "3", "a": "4"})
+        assert store.head(KEY).labels == {"a": "4", "c": "3"}
+
+    def test_attributes_change_without_a_record(self, store: Caller) -> None:
+        """Number and time of the last append stay; on a journal that is not there, nothing."""
+        assert store.append(body=b"", count=0, status="x", labels={"a": "1"}).seq == 0
+        assert store.head(KEY) is None
+        before = store.append()
+        assert store.append(body=b"", count=0, status="done", labels={"a": "1"}).seq == 1
+        head = store.head(KEY)
+        assert (head.seq, head.status, head.labels, head.updated) == (
+            1,
+            "done",
+            {"a": "1"},
+            before.at,
+        )
+        store.append(body=b"", count=0, status=None)
+        assert store.head(KEY).status is None
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    def test_keys_that_differ_in_anything_are_different_journals(self, store: Caller) -> None:
+        """Tenant, kind, id; case, accents, slashes, dots, quotes, wildcards."""
+        keys = [Key(t, k, i) for t in ("acme", "Acme") for k in ("note", "task") for i in _IDS]
+        for number, key in enumerate(keys):
+            store.append(key, str(number).encode())
+        for number, key in enumerate(keys):
+            assert [r.body for r in store.read(key)] == [str(number).encode()], key
+
+    def test_an_id_as_long_as_ids_may_be(self, store: Caller) -> None:
+        """512 bytes, and two that differ in the last one."""
+        one, two = (KEY._replace(id="é" * 255 + end) for end in ("aa", "ab"))
+        store.append(one)
+        assert store.head(two) is None
+        assert store.head(one).key == one
+
+    # -- scan ----------------------------------------------------------------------------------
+
+    def test_a_scan_is_ordered_and_keeps_to_tenant_and_kind(self, store: Caller) -> None:
+        """By the bytes of the ids; nobody else's."""
+        for id_ in _IDS:
+            store.append(KEY._replace(id=id_))
+        store.append(Key("other", "note", "hidden"))
+        store.append(Key("acme", "task", "hidden"))
+        page = store.scan("acme", "note")
+        assert [head.key.id for head in page.heads] == sorted(_IDS, key=str.encode)
+        assert page.cursor is None
+
+    def test_a_scan_in_pages_gives_each_journal_once(self, store: Caller) -> None:
+        """Whatever the size of the page, and although journals come and go meanwhile."""
+        ids = [f"n{number:02}" for number in range(10)]
+        for id_ in ids:
+            store.append(KEY._replace(id=id_))
+        for size in (1, 3, 10, 11):
+            assert _scanned(store, limit=size) == ids
+        first = store.scan("acme", "note", limit=5)
+        store.delete(KEY._replace(id="n02"))
+        store.append(KEY._replace(id="n99"))
+        rest = store.scan("acme", "note", limit=50, cursor=first.cursor)
+        assert [head.key.id for head in rest.heads] == [*ids[5:], "n99"]
+
+    def test_kinds_are_what_there_is_to_scan(self, store: Caller) -> None:
+        """Of every tenant; not what is deleted, expired, or only leased."""
+        assert store.kinds() == []
+        for tenant, kind in [("b", "task"), ("a", "task"), ("a", "note"), ("a", "note")]:
+            store.append(Key(tenant, kind, "x"))
+        store.append(Key("c", "note", "x"), ttl=0.01)
+        store.acquire(Key("d", "note", "x"), "me", 60)
+        store.append(Key("e", "note", "x"))
+        store.delete(Key("e", "note", "x"))
+        time.sleep(0.05)
+        assert store.kinds() == [("a", "note"), ("a", "task"), ("b", "task")]
+
+    @pytest.mark.parametrize(
+        ("prefix", "found"),
+        [("a", ["a%b", "a_b", "ab"]), ("a%", ["a%b"]), ("a_", ["a_b"]), ("é", ["é!"]), ("x", [])],
+    )
+    def test_a_prefix_is_taken_literally(
+        self, store: Caller, prefix: str, found: list[str]
+    ) -> None:
+        """No character in it is a wildcard."""
+        for id_ in ("ab", "a_b", "a%b", "b", "é!"):
+            store.append(KEY._replace(id=id_))
+        assert _scanned(store, prefix=prefix) == found
+
+    def test_a_scan_by_status_and_labels_wants_all_of_them(self, store: Caller) -> None:
+        """Every filter must hold."""
+        for id_, status, labels in [
+            ("a", "open", {"team": "red", "x": "1"}),
+            ("b", "done", {"team": "red"}),
+            ("c", "open", {"team": "blue"}),
+            ("d", None, {}),
+        ]:
+            store.append(KEY._replace(id=id_), status=status, labels=labels)
+        assert _scanned(store, status="open") == ["a", "c"]
+        assert _scanned(store, labels={"team": "red"}) == ["a", "b"]
+        assert _scanned(store, labels={"team": "red"}, status="open") == ["a"]
+        assert _scanned(store, labels={"team": "red", "x": "1"}) == ["a"]
+        assert _scanned(store, labels={"team": "' OR 1=1 --"}) == []
+        store.append(KEY._replace(id="a"), status="done")
+        assert _scanned(store, status="open") == ["c"]
+
+    # -- delete and compact --------------------------------------------------------------------
+
+    def test_a_deleted_journal_begins_anew(self, store: Caller) -> None:
+        """Records, labels, status and ids are gone."""
+        store.append(id="a", labels={"x": "y"}, status="open", ttl=60)
+        assert store.delete(KEY) is True
+        assert store.head(KEY) is None
+        assert store.delete(KEY) is False
+        assert store.append(id="a") == Appended(1, store.head(KEY).updated)
+        head = store.head(KEY)
+        assert (head.labels, head.status, head.expires, head.size) == ({}, None, None, 1)
+
+    def test_compacting_drops_what_ends_before(self, store: Caller) -> None:
+        """A record across the edge stays; numbers go on."""
+        store.append(KEY, b"aaa", count=2)
+        store.append(KEY, b"bb", count=2)
+        assert store.compact(KEY, 2) == 0
+        assert store.compact(KEY, 4) == 2
+        assert store.seqs() == [4]
+        head = store.head(KEY)
+        assert (head.seq, head.floor, head.size) == (4, 2, 2)
+        assert store.append().seq == 5
+        assert store.seqs(upto=1) == []
+        assert store.compact(KEY, 100) == 3
+        assert (store.seqs(), store.head(KEY).seq) == ([], 5)
+        assert store.append(expect=5).seq == 6
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def test_a_read_tells_the_ids_that_callers_gave(self, store: Caller) -> None:
+        """And none that the backend may have made for itself."""
+        store.append(id="a")
+        store.append()
+        assert [record.id for record in store.read(KEY)] == ["a", None]
+
+    def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
+        """As if it had been written here, then."""
+        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        assert store.append(count=2, expect=0, origin=origin).seq == 9
+        later = Origin(at=3_000_000, created=1_000_000, floor=7)
+        assert store.append(expect=9, origin=later) == Appended(10, 3_000_000)
+        head = store.head(KEY)
+        assert (head.seq, head.floor, head.created, head.updated) == (10, 7, 1_000_000, 3_000_000)
+        assert [(r.seq, r.at) for r in store.read(KEY)] == [(9, 2_000_000), (10, 3_000_000)]
+        assert store.append().at > 3_000_000
+
+    def test_a_copy_of_attributes_alone_begins_nothing(self, store: Caller) -> None:
+        """Not even where there is a lease."""
+        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        store.acquire(KEY, "me", 60)
+        assert store.append(body=b"", count=0, labels={"a": "b"}, origin=origin).seq == 0
+        assert store.head(KEY) is None
+        assert store.append().seq == 1
+
+    def test_the_expiry_of_a_copy_counts_from_its_own_time(self, store: Caller) -> None:
+        """What was to be gone tomorrow is not given another month by being copied."""
+        at = store.append(KEY._replace(id="clock")).at - 10_000_000
+        origin = Origin(at=at, created=at, floor=0)
+        store.append(origin=origin)
+        store.append(body=b"", count=0, ttl=60, origin=origin)
+        head = store.head(KEY)
+        assert (head.ttl, head.expires) == (60_000_000, at + 60_000_000)
+        store.append(body=b"", count=0, ttl=5, origin=origin)
+        assert store.head(KEY) is None
+
+    # -- expiry --------------------------------------------------------------------------------
+
+    def test_an_expired_journal_is_gone_at_once(self, store: Caller) -> None:
+        """For every way of looking, with nobody sweeping."""
+        store.append(ttl=60, labels={"a": "b"}, status="open", id="first")
+        assert store.head(KEY).expires is not None
+        store.append(body=b"", count=0, ttl=0.001)
+        time.sleep(0.01)
+        assert (store.head(KEY), store.read(KEY)) == (None, [])
+        assert _scanned(store) == _scanned(store, labels={"a": "b"}) == []
+        assert store.delete(KEY) is False
+
+    def test_an_append_to_an_expired_journal_begins_a_new_one(self, store: Caller) -> None:
+        """Nothing of the old one shines through."""
+        store.append(ttl=0.001, labels={"a": "b"}, count=3, id="x")
+        time.sleep(0.01)
+        assert not store.append(id="x", expect=0).repeated
+        head = store.head(KEY)
+        assert (head.seq, head.labels, head.expires) == (1, {}, None)
+
+    def test_every_append_moves_the_end(self, store: Caller) -> None:
+        """The time to live counts from the last append."""
+        store.append(ttl=60)
+        first = store.head(KEY).expires
+        time.sleep(0.01)
+        at = store.append().at
+        assert first < at + 60_000_000 <= store.head(KEY).expires
+        assert store.seqs() == [1, 2]
+
+    def test_the_time_to_live_can_be_changed_later(self, store: Caller) -> None:
+        """Longer, shorter, for ever; the number stays."""
+        at = store.append(ttl=60).at
+        store.append(body=b"", count=0, ttl=90)
+        assert store.head(KEY).expires >= at + 90_000_000
+        store.append(body=b"", count=0, ttl=None)
+        assert store.head(KEY).expires is None
+        store.append(body=b"", count=0, ttl=0.001)
+        time.sleep(0.01)
+        assert store.head(KEY) is None
+
+    def test_a_default_time_to_live_is_for_new_journals_only(self, store: Caller) -> None:
+        """What was said later about one journal is not undone by the next append."""
+        store.append(default_ttl=60)
+        assert store.head(KEY).expires is not None
+        store.append(body=b"", count=0, ttl=None)
+        store.append(default_ttl=60)
+        assert store.head(KEY).expires is None
+        other = KEY._replace(id="leased")
+        store.acquire(other, "me", 60)
+        store.append(other, default_ttl=60)
+        assert store.head(other).expires is not None
+
+    def test_a_leased_journal_does_not_expire(self, store: Caller) -> None:
+        """A task is not gone in the middle of a long step."""
+        lease = store.acquire(KEY, "me", 60)
+        store.append(ttl=0.05, epoch=lease.epoch)
+        time.sleep(0.1)
+        assert store.sweep() == 0
+        assert store.append(epoch=lease.epoch).seq == 2
+        assert (store.seqs(), _scanned(store)) == ([1, 2], ["one"])
+        time.sleep(0.1)
+        store.release(KEY, lease)
+        assert (store.head(KEY), store.seqs()) == (None, [])
+
+    def test_changing_a_label_does_not_move_the_end(self, store: Caller) -> None:
+        """Only appends do."""
+        store.append(ttl=60)
+        before = store.head(KEY).expires
+        store.append(body=b"", count=0, labels={"a": "b"})
+        assert store.head(KEY).expires == before
+
+    def test_a_sweep_frees_what_has_expired(self, store: Caller) -> None:
+        """And says how many that were."""
+        for id_ in "abc":
+            store.append(KEY._replace(id=id_), ttl=0.05)
+        store.append(KEY._replace(id="d"))
+        time.sleep(0.1)
+        assert store.sweep(2) + store.sweep() <= 3  # a server may have been faster
+        assert store.sweep() == 0
+        assert _scanned(store) == ["d"]
+
+    # -- leases --------------------------------------------------------------------------------
+
+    def test_a_lease_keeps_others_out_and_says_who_has_it(self, store: Caller) -> None:
+        """Until it is released."""
+        lease = store.acquire(KEY, "me, process 1", 60)
+        with pytest.raises(LeaseHeld) as caught:
+            store.acquire(KEY, "you", 60)
+        assert (caught.value.holder, caught.value.epoch) == ("me, process 1", lease.epoch)
+        assert "me, process 1" in str(caught.value)
+        store.release(KEY, lease)
+        assert store.acquire(KEY, "you", 60).epoch > lease.epoch
+
+    def test_a_lease_ends_with_its_time(self, store: Caller) -> None:
+        """Whoever died holds nothing for ever."""
+        lease = store.acquire(KEY, "me", 0.1)
+        time.sleep(0.15)
+        assert store.acquire(KEY, "you", 60).epoch > lease.epoch
+
+    def test_a_lease_known_to_be_dead_can_be_taken_over(self, store: Caller) -> None:
+        """But only that one: not the one that came after it."""
+        dead = store.acquire(KEY, "dead", 60)
+        lease = store.acquire(KEY, "me", 60, over=dead.epoch)
+        with pytest.raises(LeaseHeld):
+            store.acquire(KEY, "you", 60, over=dead.epoch)
+        assert store.head(KEY) is None
+        assert lease.epoch > dead.epoch
+
+    def test_a_late_writer_is_fenced_off(self, store: Caller) -> None:
+        """After a takeover the former holder can neither write nor renew nor release."""
+        late = store.acquire(KEY, "late", 0.1)
+        store.append(epoch=late.epoch)
+        time.sleep(0.15)
+        rival = store.acquire(KEY, "rival", 60)
+        for write in (
+            lambda: store.append(epoch=late.epoch),
+            lambda: store.append(body=b"", count=0, status="x", epoch=late.epoch),
+            lambda: store.renew(KEY, late, 60),
+        ):
+            with pytest.raises(Fenced):
+                write()
+        store.release(KEY, late)
+        assert store.append(epoch=rival.epoch).seq == 2
+
+    def test_a_lease_that_ended_still_writes_while_nobody_else_has_one(self, store: Caller) -> None:
+        """Late is not too late: only a takeover fences."""
+        lease = store.acquire(KEY, "me", 0.05)
+        time.sleep(0.1)
+        assert store.append(epoch=lease.epoch).seq == 1
+        assert store.renew(KEY, lease, 60).epoch == lease.epoch
+        with pytest.raises(LeaseHeld):
+            store.acquire(KEY, "you", 60)
+
+    def test_renewing_moves_the_end(self, store: Caller) -> None:
+        """The epoch stays, the time grows."""
+        lease = store.acquire(KEY, "me", 1)
+        renewed = store.renew(KEY, lease, 60)
+        assert (renewed.epoch, renewed.holder) == (lease.epoch, "me")
+        assert renewed.until > lease.until
+
+    def test_epochs_grow_even_over_a_deletion(self, store: Caller) -> None:
+        """The holder of a deleted journal cannot write to one that came after it."""
+        old = store.acquire(KEY, "me", 60)
+        store.append(epoch=old.epoch)
+        store.delete(KEY)
+        with pytest.raises(Fenced):
+            store.append(epoch=old.epoch)
+        new = store.acquire(KEY, "you", 60)
+        assert new.epoch > old.epoch
+        with pytest.raises(Fenced):
+            store.append(epoch=old.epoch)
+
+    def test_a_lease_alone_makes_no_journal(self, store: Caller) -> None:
+        """It is there from its first record on."""
+        store.acquire(KEY, "me", 60)
+        assert store.head(KEY) is None
+        assert _scanned(store) == []
+        assert store.append(expect=0).seq == 1
+        assert store.head(KEY).lease is not None
+
+    def test_status_and_labels_of_a_lease_alone_are_those_of_the_journal(
+        self, store: Caller
+    ) -> None:
+        """Whoever prepares a task under a lease loses nothing of it; a time to live comes later."""
+        store.append(body=b"", count=0, status="lost", labels={"a": "lost"})  # no lease, no effect
+        lease = store.acquire(KEY, "me", 60)
+        asked: dict[str, Any] = {"status": "new", "labels": {"a": "1", "b": "2"}, "ttl": 1000}
+        assert store.append(body=b"", count=0, epoch=lease.epoch, **asked).seq == 0
+        assert store.append(body=b"", count=0, labels={"b": None, "c": "3"}).seq == 0
+        assert store.head(KEY) is None
+        store.append(labels={"c": "4"})
+        head = store.head(KEY)
+        assert (head.status, head.labels, head.ttl) == ("new", {"a": "1", "c": "4"}, None)
+
+    def test_a_head_shows_the_lease_while_it_is_valid(self, store: Caller) -> None:
+        """Who works on it, and until when."""
+        store.append()
+        lease = store.acquire(KEY, "me", 60)
+        assert store.head(KEY).lease == Lease("me", lease.epoch, lease.until)
+        store.release(KEY, lease)
+        assert store.head(KEY).lease is None
+
+    def test_writers_without_a_lease_are_not_bound_by_it(self, store: Caller) -> None:
+        """A signal can be left for whoever holds the task."""
+        store.acquire(KEY, "me", 60)
+        assert store.append().seq == 1
+
+    # -- many at once --------------------------------------------------------------------------
+
+    def test_many_threads_on_one_journal_lose_nothing(self, store: Caller) -> None:
+        """One order, every number once."""
+        backend = store.backend
+
+        def write(writer: int) -> list[int]:
+            bodies = [f"{writer}:{n}".encode() for n in range(20)]
+            return [backend.append(Append(key=KEY, body=b, count=1)).seq for b in bodies]
+
+        with ThreadPoolExecutor(8) as pool:
+            seqs = list(pool.map(write, range(8)))
+        assert sorted(seq for own in seqs for seq in own) == list(range(1, 161))
+        assert all(own == sorted(own) for own in seqs)
+        bodies = {record.seq: record.body for record in store.read(KEY)}
+        assert all(
+            bodies[seq] == f"{writer}:{n}".encode()
+            for writer, own in enumerate(seqs)
+            for n, seq in enumerate(own)
+        )
+
+    def test_of_many_at_one_position_exactly_one_wins(self, store: Caller) -> None:
+        """Compare-and-set under contention."""
+        backend = store.backend
+
+        def race(position: int) -> bool:
+            try:
+                backend.append(Append(key=KEY, body=b"x", count=1, expect=position))
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            for position in range(10):
+                assert sum(pool.map(race, [position] * 8)) == 1
+        assert store.head(KEY).seq == 10
+
+    def test_many_async_tasks_on_one_journal_lose_nothing(self, store: Caller) -> None:
+        """The same on an event loop."""
+
+        async def writers() -> list[int]:
+            requests = [Append(key=KEY, body=b"x", count=1) for _ in range(50)]
+            done = await asyncio.gather(*map(store.backend.append_async, requests))
+            return [one.seq for one in done]
+
+        assert sorted(asyncio.run(writers())) == list(range(1, 51))
+
+    def test_one_of_many_ids_is_written_once(self, store: Caller) -> None:
+        """A retry that overtakes its first attempt is still one append."""
+        backend = store.backend
+
+        def same(_: int) -> bool:
+            return backend.append(Append(key=KEY, body=b"x", count=1, id="same")).repeated
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(same, range(16))).count(False) == 1
+        assert store.seqs() == [1]
+
+    # -- together ------------------------------------------------------------------------------
+
+    def test_appends_to_several_journals_are_one_act(self, store: Caller) -> None:
+        """With all that an append can do; a backend that cannot says so, and writes nothing."""
+        acts = [_add(OTHER, count=2, status="open", ttl=60), _add(id="a"), _add(expect=1)]
+        if not store.backend.transactional:
+            with pytest.raises(NotTransactional):
+                store.append_all(acts)
+            assert (store.head(KEY), store.head(OTHER)) == (None, None)
+            return
+        done = store.append_all(acts)
+        assert [(one.seq, one.repeated) for one in done] == [(2, False), (1, False), (2, False)]
+        head = store.head(OTHER)
+        assert (head.status, head.ttl, head.updated) == ("open", 60_000_000, done[0].at)
+        assert [record.at for record in store.read(KEY)] == [one.at for one in done[1:]]
+        again = store.append_all([_add(id="a"), _add(OTHER)])
+        assert [(one.seq, one.repeated) for one in again] == [(1, True), (3, False)]
+
+    def test_one_append_that_is_refused_refuses_all_of_them(self, store: Caller) -> None:
+        """Wherever it stands among them; a worker that was taken over writes nowhere."""
+        if not store.backend.transactional:
+            return  # as the test above has it, all are refused
+        late = store.acquire(KEY, "late", 60)
+        store.acquire(KEY, "new", 60, over=late.epoch)
+        store.append(status="open")
+        fine = _add(OTHER, id="a", status="done", labels={"a": "b"})
+        for error, refused in (
+            (Fenced, _add(epoch=late.epoch)),
+            (Conflict, _add(expect=0)),
+            (Conflict, _add(KEY._replace(id="zero"), expect=1)),
+        ):
+            for acts in ([fine, refused], [refused, fine]):
+                with pytest.raises(error):
+                    store.append_all(acts)
+                assert (store.seqs(), store.head(OTHER)) == ([1], None)
+        assert [one.repeated for one in store.append_all([fine])] == [False]
+
+    # -- the place itself ----------------------------------------------------------------------
+
+    def test_a_closed_backend_says_so(self, store: Caller) -> None:
+        """And can be closed twice."""
+        store.append()
+        store.backend.close()
+        store.backend.close()
+        with pytest.raises(StoreClosed):
+            store.backend.append(Append(key=KEY, body=b"x", count=1))
+        with pytest.raises(StoreClosed):
+            store.backend.read(KEY)
+
+    def test_it_reports_on_itself(self, store: Caller) -> None:
+        """At least its engine and how durable it is."""
+        names = {fact.name for fact in store.facts(deep=True)}
+        assert {"engine", "durability"} <= names
+
+
+_IDS = [
+    "a",
+    "A",
+    "b/c",
+    "../../etc/passwd",
+    "é",
+    "e\u0301",
+    "日本",
+    "😀",
+    "x'y",
+    'x"y',
+    "100%",
+    "a.b",
+    "con",
+]
+
+
+def _add(key: Key = KEY, **request: Any) -> Append:
+    return Append(**{"key": key, "body": b"x", "count": 1, **request})
+
+
+def _scanned(store: Caller, limit: int = 100, **filters: str | Mapping[str, str]) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = store.scan("acme", "note", limit=limit, cursor=cursor, **filters)
+        found += [head.key.id for head in page.heads]
+        cursor = page.cursor
+        if cursor is None:
+            return found

@@ -1,0 +1,268 @@
+"""A state machine that plays any backend against a plain dict, in any order of calls.
+
+    @contextmanager
+    def place():
+        with TemporaryDirectory() as directory:
+            yield lambda: MyBackend(directory)
+
+    TestMine = contract_machine(place)
+
+Time is left out of it: leases are long or released, nothing expires. The suite has those.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from limpet.backends.base import Append, Backend, Key, Lease
+from limpet.errors import Conflict, Fenced, LeaseHeld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from unittest import TestCase
+
+    Place = Callable[[], AbstractContextManager[Callable[[], Backend]]]
+
+__all__ = ["contract_machine"]
+
+KEYS = [Key(tenant, "note", id_) for tenant in ("acme", "Acme") for id_ in ("a", "a/b", "é")]
+keys = st.sampled_from(KEYS)
+numbers = st.integers(0, 12)
+
+
+class Model:
+    """One journal, as plain as can be."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int, bytes]] = []  # number, count, body
+        self.ids: dict[str, int] = {}
+        self.seq = 0
+        self.floor = 0
+        self.status: str | None = None
+        self.labels: dict[str, str] = {}
+        self.lease: Lease | None = None
+        self.held = False
+
+
+class ContractMachine(RuleBasedStateMachine):
+    """Each rule does the same to both, and compares what comes of it."""
+
+    place: Place
+    reopens: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleanup = ExitStack()
+        self.open = self.cleanup.enter_context(type(self).place())
+        self.backend = self.open()
+        self.models: dict[Key, Model] = {}
+        self.bodies = 0
+
+    def teardown(self) -> None:
+        """Close it, and clear its place."""
+        self.backend.close()
+        self.cleanup.close()
+
+    @rule(
+        key=keys,
+        count=st.integers(0, 3),
+        id_=st.sampled_from([None, None, "x", "y"]),
+        expect=st.one_of(st.none(), st.none(), numbers),
+        under=st.sampled_from(["nothing", "nothing", "lease", "stale"]),
+        status=st.sampled_from([None, "open", "done"]),
+        labels=st.dictionaries(st.sampled_from("pq"), st.sampled_from([None, "1", "2"])),
+    )
+    def append(
+        self,
+        *,
+        key: Key,
+        count: int,
+        id_: str | None,
+        expect: int | None,
+        under: str,
+        status: str | None,
+        labels: dict[str, str | None],
+    ) -> None:
+        self.bodies += 1
+        body = f"body {self.bodies}".encode() if count else b""
+        model = self.models.get(key) or Model()
+        epoch = self._epoch(model, under)
+        request = Append(
+            key=key,
+            body=body,
+            count=count,
+            id=id_ if count else None,
+            expect=expect,
+            epoch=epoch,
+            status=status,
+            labels=labels,
+        )
+        if request.id in model.ids:
+            done = self.backend.append(request)
+            assert (done.seq, done.repeated) == (model.ids[request.id], True)
+        elif epoch is not None and (model.lease is None or model.lease.epoch != epoch):
+            self._refused(Fenced, request)
+        elif expect is not None and expect != model.seq:
+            self._refused(Conflict, request)
+        else:
+            self._accept(model, request)
+
+    @staticmethod
+    def _epoch(model: Model, under: str) -> int | None:
+        if under == "nothing":
+            return None
+        epoch = model.lease.epoch if model.lease else 1
+        return epoch if under == "lease" else epoch - 1
+
+    def _refused(self, error: type[Exception], request: Append) -> None:
+        try:
+            self.backend.append(request)
+        except error:
+            return
+        msg = f"{error.__name__} was due for {request}"
+        raise AssertionError(msg)
+
+    def _accept(self, model: Model, request: Append) -> None:
+        done = self.backend.append(request)
+        assert not done.repeated
+        if request.key not in self.models and not request.count:
+            assert done.seq == 0
+            return
+        self.models[request.key] = model
+        model.seq += request.count
+        assert done.seq == model.seq
+        if request.count:
+            model.records.append((model.seq, request.count, request.body))
+        if request.id:
+            model.ids[request.id] = model.seq
+        model.status = request.status  # type: ignore[assignment]  # the machine always gives one
+        merged = {**model.labels, **request.labels}  # type: ignore[dict-item]  # as above
+        model.labels = {name: value for name, value in merged.items() if value is not None}
+
+    @rule(key=keys)
+    def delete(self, key: Key) -> None:
+        model = self.models.pop(key, None)
+        assert self.backend.delete(key) is (model is not None and model.seq > 0)
+
+    @rule(key=keys, before=numbers)
+    def compact(self, key: Key, before: int) -> None:
+        model = self.models.get(key, Model())
+        gone = [record for record in model.records if record[0] < before]
+        assert self.backend.compact(key, before) == sum(count for _, count, _ in gone)
+        if gone:
+            model.records = model.records[len(gone) :]
+            model.floor = gone[-1][0]
+            model.ids = {id_: seq for id_, seq in model.ids.items() if seq >= before}
+
+    @rule(key=keys, over=st.booleans())
+    def acquire(self, key: Key, over: bool) -> None:  # noqa: FBT001 - hypothesis's
+        model = self.models.setdefault(key, Model())
+        last = model.lease
+        try:
+            lease = self.backend.acquire(
+                key, "somebody", 1000, over=last.epoch if last and over else None
+            )
+        except LeaseHeld as held:
+            refused = held.epoch
+            assert (last and last.epoch, model.held, over) == (refused, True, False)
+        else:
+            assert over or not model.held
+            assert last is None or lease.epoch > last.epoch
+            model.lease, model.held = lease, True
+
+    @rule(key=keys)
+    def release(self, key: Key) -> None:
+        model = self.models.get(key)
+        if model and model.lease:
+            self.backend.release(key, model.lease)
+            model.held = False
+
+    @rule(key=keys)
+    def renew(self, key: Key) -> None:
+        model = self.models.get(key)
+        if model and model.lease:
+            assert self.backend.renew(key, model.lease, 1000).epoch == model.lease.epoch
+            model.held = True
+
+    @rule(key=keys, after=numbers, upto=st.one_of(st.none(), numbers), limit=st.integers(1, 4))
+    def read(self, key: Key, after: int, upto: int | None, limit: int) -> None:
+        wanted = [
+            record
+            for record in self.models.get(key, Model()).records
+            if record[0] > after and (upto is None or record[0] - record[1] < upto)
+        ]
+        for reverse in (False, True):
+            found = self.backend.read(key, after=after, upto=upto, limit=limit, reverse=reverse)
+            shown = [(record.seq, record.count, record.body) for record in found]
+            assert shown == (wanted[::-1] if reverse else wanted)[:limit]
+
+    @rule(
+        status=st.sampled_from([None, "open", "done"]),
+        labels=st.dictionaries(st.sampled_from("pq"), st.sampled_from("12")),
+        prefix=st.sampled_from(["", "a", "a/", "z"]),
+        limit=st.integers(1, 3),
+    )
+    def scan(self, status: str | None, labels: dict[str, str], prefix: str, limit: int) -> None:
+        wanted = [
+            key.id
+            for key, model in sorted(self.models.items(), key=lambda pair: pair[0].id.encode())
+            if key.tenant == "acme"
+            and model.seq
+            and key.id.startswith(prefix)
+            and status in (None, model.status)
+            and labels.items() <= model.labels.items()
+        ]
+        filters: dict[str, Any] = {"status": status, "labels": labels, "prefix": prefix}
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = self.backend.scan("acme", "note", cursor=cursor, limit=limit, **filters)
+            found += [head.key.id for head in page.heads]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == wanted
+
+    @rule()
+    def reopen(self) -> None:
+        if self.reopens:
+            self.backend.close()
+            self.backend = self.open()
+
+    @invariant()
+    def heads_agree(self) -> None:
+        """After every step, for every key."""
+        for key in KEYS:
+            head, model = self.backend.head(key), self.models.get(key)
+            if model is None or not model.seq:
+                assert head is None
+                continue
+            assert head is not None
+            assert (head.seq, head.floor, head.status) == (model.seq, model.floor, model.status)
+            assert head.labels == model.labels
+            assert head.size == sum(len(body) for _, _, body in model.records)
+            assert (head.lease is not None) == model.held
+
+
+def contract_machine(
+    place: Place, *, reopen: bool = True, examples: int = 100, steps: int = 40
+) -> type[TestCase]:
+    """A test case that runs the machine over *place*, an empty one for each run.
+
+    With *reopen* it is closed and opened again at times, and must be as it was.
+    """
+    made = type("Machine", (ContractMachine,), {"place": staticmethod(place), "reopens": reopen})
+    case: type[TestCase] = made.TestCase  # type: ignore[attr-defined]
+    case.settings = settings(  # type: ignore[attr-defined]
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],  # which a slow machine is
+    )
+    return case
