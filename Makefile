@@ -51,7 +51,7 @@ bench-memory: dev-env ## measure recall on LoCoMo, DATA=path/to/locomo10.json
 	@$(BIN)/python -m bench.memory '$(DATA)' $(ARGS)
 
 matrix: dev-env ## kill a task at each of its writes, and print what became of it
-	@rm -rf .matrix && $(BIN)/python -m tests.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
+	@rm -rf .matrix && $(BIN)/python -m tests.support.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
 soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
 	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)

@@ -25,7 +25,7 @@ from bench._measure import (
     slice_of_threads,
     timed,
 )
-from tests import servers
+from tests.support import servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bench._measure import Bench, Contest, Row, milliseconds
 from bench.resume import KILLED_AT, STEPS, WORKER, expect, start
-from tests.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from bench._measure import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from limpet.backends.base import Record
+    from limpet.backends.contract import Record
 
 LONG, SHORT = 5_000, 100
 TOKENS = 8_000

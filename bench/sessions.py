@@ -21,7 +21,7 @@ from bench._measure import (
     settle,
     timed,
 )
-from limpet.adapters.openai_agents import LimpetSession
+from limpet.integrations.openai_agents import LimpetSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

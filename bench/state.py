@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import limpet
 from bench._measure import Bench, Contest, Contestant, Row, milliseconds, settle, timed
-from limpet._faces import drive
-from limpet.adapters import autogen
+from limpet.core.runtime import drive
+from limpet.integrations import autogen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -62,9 +62,7 @@ def _growth(contest: Contest, many: int, part: int) -> Row:
     )
 
 
-def _round(
-    contest: Contest, raw: Raw, store: limpet.Store, task: str, count: int = STEPS
-) -> None:
+def _round(contest: Contest, raw: Raw, store: limpet.Store, task: str, count: int = STEPS) -> None:
     with closing(_steps(store, task, count)) as steps:
         next(steps)  # opens the task
         contest.round(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import limpet
 from bench._measure import Bench, Contest, Row, fill_store, make_turns, milliseconds, timed
-from limpet import tokens
+from limpet.llm import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 import limpet
-from limpet.adapters.openai_agents import AsyncRuns, LimpetSession, Runs
+from limpet.integrations.openai_agents import AsyncRuns, LimpetSession, Runs
 
 set_tracing_disabled(disabled=True)
 

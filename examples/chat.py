@@ -10,7 +10,7 @@ import sys
 from openai import OpenAI
 
 import limpet
-from limpet.adapters.openai import Chat
+from limpet.integrations.openai import Chat
 
 INSTRUCTIONS = "You are a helpful assistant with a good memory."
 

@@ -6,7 +6,7 @@ import sys
 from openai import AsyncOpenAI
 
 import limpet
-from limpet.adapters.openai import AsyncChat, AsyncReplyStream
+from limpet.integrations.openai import AsyncChat, AsyncReplyStream
 
 INSTRUCTIONS = "You are a helpful assistant with a good memory."
 

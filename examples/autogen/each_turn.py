@@ -12,7 +12,7 @@ from autogen_agentchat.messages import TextMessage
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
 import limpet
-from limpet.adapters import autogen
+from limpet.integrations import autogen
 
 QUESTIONS = ("What about ticket 7?", "And ticket 8?", "Who has it?", "What have I asked?")
 REPLIES = (

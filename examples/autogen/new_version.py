@@ -17,8 +17,8 @@ from autogen_core import FunctionCall
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
 import limpet
-from limpet.adapters import autogen
-from limpet.state import Changed
+from limpet.integrations import autogen
+from limpet.states.state import Changed
 
 
 async def find_ticket(number: int) -> str:

@@ -16,7 +16,7 @@ from autogen_agentchat.agents import AssistantAgent
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
 import limpet
-from limpet.adapters import autogen
+from limpet.integrations import autogen
 
 
 async def main(user: str, question: str) -> None:

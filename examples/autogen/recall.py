@@ -13,7 +13,7 @@ from autogen_agentchat.messages import MemoryQueryEvent, TextMessage
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
 import limpet
-from limpet.adapters import autogen
+from limpet.integrations import autogen
 
 QUESTIONS = ("How do we reach Ada?", "May I refund 700?", "How do we reach Ada, again?")
 REPLIES = ("By e-mail.", "Ask a manager.", "By e-mail, as I said.")

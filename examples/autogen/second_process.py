@@ -13,7 +13,7 @@ from each_turn import REPLIES  # type: ignore[import-not-found] # it is beside t
 from played import PlayedModel  # type: ignore[import-not-found]
 
 import limpet
-from limpet.adapters import autogen
+from limpet.integrations import autogen
 
 
 async def main() -> None:

@@ -19,7 +19,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from played import PlayedModel  # type: ignore[import-not-found] # it is beside this file
 
 import limpet
-from limpet.adapters import autogen
+from limpet.integrations import autogen
 
 TASK = "Write a haiku about the sea."
 

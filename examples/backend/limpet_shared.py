@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from limpet.backends.memory import MemoryBackend
-from limpet.backends.options import url_parameters
+from limpet.backends.url import url_parameters
 from limpet.errors import InvalidURL
 
 __all__ = ["SharedBackend"]

@@ -15,7 +15,7 @@ from limpet.testing.machine import contract_machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.backends.base import Backend
+    from limpet.backends.contract import Backend
 
 
 class TestShared(BackendContract):

@@ -16,7 +16,7 @@ from pathlib import Path
 from celery import Celery
 
 import limpet
-from limpet.dispatch.celery import register
+from limpet.workers.celery import register
 
 BROKER = os.environ.get("BROKER_URL", "redis://localhost:6379/0")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 
 import limpet
-from limpet.dispatch.ray import Tasks
+from limpet.workers.ray import Tasks
 
 #: Workers have another environment, and another directory: they are told where the store is.
 URL = os.environ.get("LIMPET_URL", f"sqlite:{Path('limpet.db').absolute()}")

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 import limpet
-from limpet.dispatch import temporal
+from limpet.workers import temporal
 
 ADDRESS = os.environ.get("TEMPORAL_ADDRESS", "localhost:7233")
 QUEUE = os.environ.get("TEMPORAL_QUEUE", "refunds")

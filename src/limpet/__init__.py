@@ -11,17 +11,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from limpet._conversation.found import Found
-from limpet.backends.base import Lease
-from limpet.checkpoint import Checkpoint, Decision
-from limpet.codec import Codec
-from limpet.conversation import (
+from limpet.backends.contract import Lease
+from limpet.conversations.conversation import (
     AsyncConversation,
     Conversation,
     ConversationInfo,
     RecordedRepair,
     Summary,
 )
+from limpet.conversations.found import Found
+from limpet.core.codec import Codec
+from limpet.core.journal import AsyncJournal, Entry, Journal
 from limpet.errors import (
     BrokenHistory,
     ChangedWarning,
@@ -34,12 +34,12 @@ from limpet.errors import (
     EstimateWarning,
     Fenced,
     GoalMismatch,
-    LimpetError,
     IdReused,
     InvalidId,
     InvalidMessage,
     InvalidURL,
     LeaseHeld,
+    LimpetError,
     MemoryNotFound,
     MigrationFailed,
     MissingExtra,
@@ -84,9 +84,9 @@ from limpet.errors import (
     WrongState,
     WrongType,
 )
-from limpet.journal import AsyncJournal, Entry, Journal
 from limpet.store import AsyncStore, Store, open, open_async
-from limpet.task import (
+from limpet.tasks.checkpoint import Checkpoint, Decision
+from limpet.tasks.task import (
     AsyncStep,
     AsyncTask,
     Progress,
@@ -104,18 +104,18 @@ from limpet.task import (
 
 if TYPE_CHECKING:
     from limpet.memory import AsyncMemory, Hit, Memory, Receipt, Remembered
-    from limpet.migrations import Migrations, migration
-    from limpet.registry import Ran, Registry
-    from limpet.state import AsyncState, Changed, Saved, State, StateInfo
+    from limpet.states.migrations import Migrations, migration
+    from limpet.states.state import AsyncState, Changed, Saved, State, StateInfo
+    from limpet.workers.registry import Ran, Registry
 
 __version__ = "0.1.0"
 
 #: What many programs do without, by the module in which it is found when somebody asks for it.
 _LATE = {
     **dict.fromkeys(("AsyncMemory", "Hit", "Memory", "Receipt", "Remembered"), "memory"),
-    **dict.fromkeys(("Migrations", "migration"), "migrations"),
-    **dict.fromkeys(("Ran", "Registry"), "registry"),
-    **dict.fromkeys(("AsyncState", "Changed", "Saved", "State", "StateInfo"), "state"),
+    **dict.fromkeys(("Migrations", "migration"), "states.migrations"),
+    **dict.fromkeys(("Ran", "Registry"), "workers.registry"),
+    **dict.fromkeys(("AsyncState", "Changed", "Saved", "State", "StateInfo"), "states.state"),
 }
 
 
@@ -159,7 +159,6 @@ __all__ = [
     "Found",
     "GoalMismatch",
     "Hit",
-    "LimpetError",
     "IdReused",
     "InvalidId",
     "InvalidMessage",
@@ -167,6 +166,7 @@ __all__ = [
     "Journal",
     "Lease",
     "LeaseHeld",
+    "LimpetError",
     "Memory",
     "MemoryNotFound",
     "MigrationFailed",

@@ -9,38 +9,46 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import structs
 
-from limpet import conversation, task
-from limpet._faces import Face, HopPort, InlinePort, Port, Pulled, blocking, blocking_iter, faced
-from limpet._task import control
-from limpet._task.core import RESULTS, Home, Terms
-from limpet.backends.base import UNSET, Backend, Head, UnsetType, from_micros
-from limpet.backends.options import DEFAULT_TENANT
-from limpet.backends.registry import connect
-from limpet.codec import Codec
-from limpet.conversation import AsyncConversation, Conversation, ConversationInfo
-from limpet.errors import LeaseHeld
-from limpet.ids import (
+from limpet.backends.contract import UNSET, Backend, Head, UnsetType, from_micros
+from limpet.backends.url import DEFAULT_TENANT, connect
+from limpet.conversations import conversation
+from limpet.conversations.conversation import AsyncConversation, Conversation, ConversationInfo
+from limpet.core.codec import Codec
+from limpet.core.ids import (
     MAX_TENANT_BYTES,
     check_id,
     check_labels,
     check_prefix,
     check_seconds,
 )
-from limpet.journal import AsyncJournal, Journal
-from limpet.leases import Keeper, holder_name
-from limpet.task import AsyncTask, Task, TaskInfo
+from limpet.core.journal import AsyncJournal, Journal
+from limpet.core.leases import Keeper, holder_name
+from limpet.core.runtime import (
+    Face,
+    HopPort,
+    InlinePort,
+    Port,
+    Pulled,
+    blocking,
+    blocking_iter,
+    faced,
+)
+from limpet.errors import LeaseHeld
+from limpet.tasks import control, task
+from limpet.tasks.core import RESULTS, Home, Terms
+from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from limpet._conversation.found import Found
-    from limpet._task.remembering import Memories
-    from limpet.checkpoint import Checkpoint
+    from limpet.conversations.found import Found
     from limpet.memory import AsyncMemory, Memory
-    from limpet.migrations import Migrations
-    from limpet.state import AsyncState, State, StateInfo
+    from limpet.states.migrations import Migrations
+    from limpet.states.state import AsyncState, State, StateInfo
+    from limpet.tasks.checkpoint import Checkpoint
+    from limpet.tasks.remembering import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
@@ -62,7 +70,7 @@ def _memory_face(core: AsyncMemory) -> Memory:
 
 
 def _state_face(core: AsyncState) -> State:
-    return _late("state").State(core)  # type: ignore[no-any-return]
+    return _late("states.state").State(core)  # type: ignore[no-any-return]
 
 
 class AsyncStore:
@@ -193,7 +201,7 @@ class AsyncStore:
         By a full-text index that is kept beside the store, on this machine, and is brought up to
         date by each search: it finds what was said until now, and nothing that was deleted.
         """
-        from limpet._search import search  # noqa: PLC0415 - most programs never search
+        from limpet.conversations.search import search  # noqa: PLC0415 - most programs never search
 
         place = (self._port, self.tenant, self.journal, self._codec)
         return await search(*place, query, k=k, prefix=prefix, labels=labels)
@@ -261,7 +269,7 @@ class AsyncStore:
         by the functions registered with `limpet.migration` or by *migrations*. *type* is what is
         saved; a state of another type is refused. AutoGen's states say their type themselves.
         """
-        state = _late("state")
+        state = _late("states.state")
         made: AsyncState = state.AsyncState(
             self.journal(state.KIND, id),
             lambda other: self.state(
@@ -279,7 +287,7 @@ class AsyncStore:
         self, *, prefix: str = "", labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[StateInfo]:
         """The states of this tenant, by id."""
-        state = _late("state")
+        state = _late("states.state")
         return self._list(state.KIND, state.StateInfo.of, {"prefix": prefix, "labels": labels})
 
     def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:

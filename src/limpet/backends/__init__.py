@@ -1,1 +1,1 @@
-"""Where journals live. `limpet.backends.base` is the contract; one file here is one backend."""
+"""Where journals live. `limpet.backends.contract` is the contract; one file here is one backend."""

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from limpet.backends.base import (
+from limpet.backends.contract import (
     UNSET,
     Append,
     Appended,

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet import copying
-from limpet.backends.base import shown_size
-from limpet.backends.options import DEFAULT_TENANT
-from limpet.backends.registry import connect
+from limpet.backends.contract import shown_size
+from limpet.backends.url import DEFAULT_TENANT, connect
 from limpet.cli.errors import FAILED, Failure, Missing
 from limpet.cli.screen import Screen
 from limpet.cli.text import document
 from limpet.cli.where import Where
 from limpet.errors import StoreBusy, StoreFull, StoreNotFound, StoreUnavailable
+from limpet.transfer import copy as copying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.backends.base import Backend, Key
-    from limpet.copying import Copied
+    from limpet.backends.contract import Backend, Key
+    from limpet.transfer.copy import Copied
 
 __all__ = ["copy"]
 

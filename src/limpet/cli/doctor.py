@@ -8,21 +8,23 @@ import click
 from msgspec import Struct, field, structs
 from rich.text import Text
 
-from limpet import Codec, LimpetError, StoreError, state, task
-from limpet._cache import cached
-from limpet._state.proving import Prover
-from limpet.backends.base import Fact, from_micros, shown_size
+from limpet import Codec, LimpetError, StoreError
+from limpet.backends.contract import Fact, from_micros, shown_size
 from limpet.cli.errors import FAILED, said
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import Where, heads, store_options
-from limpet.journal import Entry
+from limpet.core.index_files import cached
+from limpet.core.journal import Entry
+from limpet.states import state
+from limpet.states.proving import Prover
+from limpet.tasks import task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet import Store
-    from limpet.backends.base import Backend, Head, Record
+    from limpet.backends.contract import Backend, Head, Record
 
 __all__ = ["doctor"]
 

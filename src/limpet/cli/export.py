@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from limpet import _transfer, copying
-from limpet.adapters._autogen_run import exported
 from limpet.cli.errors import Failure
 from limpet.cli.listing import label_option
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, json_line, safe
 from limpet.cli.where import Where, pass_where, store_options
+from limpet.integrations.autogen.run import exported
+from limpet.transfer import copy as copying
+from limpet.transfer import export as _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.backends.base import Head
-    from limpet.copying import Copied
-    from limpet.state import State
+    from limpet.backends.contract import Head
+    from limpet.states.state import State
     from limpet.store import Store
+    from limpet.transfer.copy import Copied
 
 __all__ = ["export", "take_in"]
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from limpet import state, task
-from limpet.backends.base import shown_size
+from limpet.backends.contract import shown_size
 from limpet.cli.errors import Missing
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import Where, find, pass_where, store_options
+from limpet.states import state
+from limpet.tasks import task
 
 if TYPE_CHECKING:
     from limpet import Saved, Store
-    from limpet.backends.base import Head
-    from limpet.task import Version
+    from limpet.backends.contract import Head
+    from limpet.tasks.task import Version
 
 __all__ = ["diff", "history"]
 

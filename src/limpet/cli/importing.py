@@ -10,18 +10,21 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import limpet
-from limpet import _transfer, conversation, importing, task
 from limpet.cli.errors import Failure
 from limpet.cli.export import take_in
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import Where, pass_where, store_options
+from limpet.conversations import conversation
 from limpet.errors import NotImportable, NotStorable, StoreNotFound, TooLarge
+from limpet.tasks import task
+from limpet.transfer import export as _transfer
+from limpet.transfer import imports as importing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.importing import Item
+    from limpet.transfer.imports import Item
 
 __all__ = ["import_"]
 

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from limpet.backends.base import for_people, from_micros, shown_size
+from limpet.backends.contract import for_people, from_micros, shown_size
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import KINDS, Where, heads, pass_where, store_options
@@ -19,7 +19,7 @@ from limpet.memory import KIND as MEMORY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.backends.base import Head
+    from limpet.backends.contract import Head
 
 __all__ = [
     "best_option",

@@ -10,7 +10,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from limpet.backends.base import from_micros, shown_size
+from limpet.backends.contract import from_micros, shown_size
 from limpet.cli.errors import Missing
 from limpet.cli.listing import AGE, best_option
 from limpet.cli.screen import Screen

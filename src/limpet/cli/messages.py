@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet import checkpoint as kinds
-from limpet import conversation
-from limpet._task.history import versions
-from limpet._task.state import TaskState
-from limpet.backends.base import shown_size
+from limpet.backends.contract import shown_size
 from limpet.cli.text import json_line, one_line, shorten
-from limpet.messages._neutral import of_data_url
-from limpet.messages.text import parts_of, thought
+from limpet.conversations import conversation
+from limpet.llm.messages.neutral import of_data_url
+from limpet.llm.messages.text import parts_of, thought
+from limpet.tasks import checkpoint as kinds
+from limpet.tasks.history import versions
+from limpet.tasks.state import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from limpet.journal import Entry
-    from limpet.messages._neutral import Part as Piece
+    from limpet.core.journal import Entry
+    from limpet.llm.messages.neutral import Part as Piece
 
 __all__ = ["Part", "parts", "role", "summary", "tool_call", "written"]
 

@@ -9,13 +9,14 @@ import click
 from msgspec import Struct
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet import Conflict, LimpetError, Unreadable, state
+from limpet import Conflict, LimpetError, Unreadable
 from limpet.cli.errors import FAILED, Failure, Missing
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import Where, pass_where, store_options
 from limpet.cli.work import imported
-from limpet.migrations import Migrations, migrations
+from limpet.states import state
+from limpet.states.migrations import Migrations, migrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from limpet import conversation, state, task
-from limpet.backends.base import from_micros, shown_size
+from limpet.backends.contract import from_micros, shown_size
 from limpet.cli.errors import Failure, Missing
 from limpet.cli.listing import AGE, entries, facts_of, holder
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe, stamp
 from limpet.cli.where import KINDS, Where, find, heads, pass_where, store_options
-from limpet.leases import is_dead
+from limpet.conversations import conversation
+from limpet.core.leases import is_dead
 from limpet.memory import KIND as MEMORY
+from limpet.states import state
+from limpet.tasks import task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from limpet import Store
-    from limpet.backends.base import Head
+    from limpet.backends.contract import Head
 
 __all__ = ["delete", "expire", "sweep"]
 

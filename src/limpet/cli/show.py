@@ -11,24 +11,27 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from limpet import conversation, memory, state, task
-from limpet._task.state import Large
-from limpet.backends.base import from_micros, shown_size
+from limpet import memory
+from limpet.backends.contract import from_micros, shown_size
 from limpet.cli.listing import entries, facts_of, holder, labels_of, status_style
 from limpet.cli.memory import print_memory
 from limpet.cli.messages import parts, role, written
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, one_line, safe, shorten
 from limpet.cli.where import Where, find, pass_where, store_options
-from limpet.leases import is_dead
+from limpet.conversations import conversation
+from limpet.core.leases import is_dead
+from limpet.states import state
+from limpet.tasks import task
+from limpet.tasks.state import Large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from limpet import Checkpoint, Entry, Saved, State, Store, Task
-    from limpet._task.state import TaskState
-    from limpet.backends.base import Head, Lease
+    from limpet.backends.contract import Head, Lease
     from limpet.memory import Remembered
+    from limpet.tasks.state import TaskState
 
 __all__ = ["show"]
 

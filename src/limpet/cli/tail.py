@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet import Entry, Store
-    from limpet.backends.base import Head
+    from limpet.backends.contract import Head
 
 __all__ = ["tail"]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import getpass
 import json
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from limpet import Store, task
 from limpet.cli.errors import Missing
 from limpet.cli.screen import Screen
 from limpet.cli.where import Where, pass_where, store_options
+from limpet.core.ids import make_key
 from limpet.errors import InvalidId
-from limpet.ids import make_key
+from limpet.tasks import task
+
+if TYPE_CHECKING:
+    from limpet import Store
 
 __all__ = ["COMMANDS"]
 

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 import limpet
-from limpet import conversation, memory, state, task
-from limpet.backends.options import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
+from limpet import memory
+from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
 from limpet.cli.errors import Ambiguous, Missing
+from limpet.conversations import conversation
+from limpet.core.ids import make_key
 from limpet.errors import InvalidId
-from limpet.ids import make_key
+from limpet.states import state
+from limpet.tasks import task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.backends.base import Head
+    from limpet.backends.contract import Head
 
 __all__ = ["KINDS", "Where", "find", "heads", "pass_where", "store_options"]
 

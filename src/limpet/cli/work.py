@@ -18,12 +18,12 @@ from limpet.cli.errors import FAILED, Failure
 from limpet.cli.screen import Screen
 from limpet.cli.text import safe
 from limpet.cli.where import Where, pass_where, store_options
-from limpet.registry import GIVE_UP_AFTER, Registry
+from limpet.workers.registry import GIVE_UP_AFTER, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.worker import Worker
+    from limpet.workers.worker import Worker
 
 __all__ = ["imported", "work"]
 
@@ -88,7 +88,7 @@ def work(where: Where, /, *, app: str, kinds: list[str], until_idle: bool, **opt
     SIGTERM or Ctrl-C lets running tasks end; what has not ended by then is left to its lease, and
     the exit code is 1. A second one ends at once.
     """
-    from limpet.worker import Worker  # noqa: PLC0415 - asyncio is slow to import
+    from limpet.workers.worker import Worker  # noqa: PLC0415 - asyncio is slow to import
 
     registry = _registry(app)
     with where.open(create=True, readonly=False) as store, _telling() as log:
@@ -181,7 +181,7 @@ def _heeding(worker: Worker) -> Iterator[None]:
 @contextmanager
 def _telling() -> Iterator[logging.Logger]:
     """Show what the worker logs."""
-    log = logging.getLogger("limpet.worker")
+    log = logging.getLogger("limpet.workers.worker")
     handler = _Lines()
     before, log.propagate = log.propagate, False  # or a user's own handlers would say it again
     log.addHandler(handler)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet._task.fence import LONG, Line, Section, fenced
+from limpet.llm.quoting import LONG, Line, Section, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limpet.core.ids import check_id, check_prefix
 from limpet.errors import (
     EmbeddingFailed,
-    LimpetError,
     IdReused,
     InvalidId,
+    LimpetError,
     NotFound,
     NotStorable,
     StoreBusy,
@@ -19,7 +20,6 @@ from limpet.errors import (
     TooLarge,
     WindowTooSmall,
 )
-from limpet.ids import check_id, check_prefix
 from limpet.mcp import asking, telling
 
 if TYPE_CHECKING:

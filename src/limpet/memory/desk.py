@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from limpet._textindex import Known
-from limpet.backends.base import from_micros
+from limpet.backends.contract import from_micros
+from limpet.core.text_index import Known
 from limpet.errors import Conflict
 from limpet.memory import learning
 from limpet.memory.entries import Told, identity
@@ -21,11 +21,11 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from limpet.backends.base import Append, Backend, Head, Record
-    from limpet.checkpoint import Checkpoint
-    from limpet.journal import AsyncJournal
+    from limpet.backends.contract import Append, Backend, Head, Record
+    from limpet.core.journal import AsyncJournal
     from limpet.memory.entries import Draft
     from limpet.memory.index import Index
+    from limpet.tasks.checkpoint import Checkpoint
 
     Progress = Callable[[int, int], object]
     #: What was found, and what is to be written.

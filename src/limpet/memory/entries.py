@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from limpet.core.ids import check_id, check_seconds
 from limpet.errors import TooLarge
-from limpet.ids import check_id, check_seconds
 
 if TYPE_CHECKING:
     from limpet.memory.hits import Remembered

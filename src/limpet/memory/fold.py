@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from limpet._textindex import spaced
+from limpet.core.text_index import spaced
 from limpet.memory import entries as kinds
 from limpet.memory.entries import micros, quoting
 

@@ -6,9 +6,9 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from limpet.backends.base import from_micros
+from limpet.backends.contract import from_micros
+from limpet.core.ids import check_id
 from limpet.errors import Conflict, MemoryNotFound
-from limpet.ids import check_id
 from limpet.memory.changing import present
 from limpet.memory.desk import now
 from limpet.memory.entries import FORGOTTEN, quoting

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from limpet._recovery import Recalled
+from limpet.tasks.resume_text import Recalled
 
 __all__ = ["Hit", "Receipt", "Remembered", "Stats", "Why"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from limpet._textindex import MEMORY, Known
-from limpet.backends.base import from_micros
+from limpet.backends.contract import from_micros
+from limpet.core.text_index import MEMORY, Known
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
 from limpet.memory.hits import Remembered

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, structs
 
-from limpet._task.state import reasoned
 from limpet.memory.changing import replacing
 from limpet.memory.entries import Draft
 from limpet.memory.hits import Remembered
+from limpet.tasks.state import reasoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from limpet.checkpoint import Checkpoint
     from limpet.memory.index import Index
+    from limpet.tasks.checkpoint import Checkpoint
 
 __all__ = ["Lessons", "learned", "lessons"]
 

@@ -7,11 +7,11 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from limpet._textindex import MEMORY, own_file
+from limpet.core.text_index import MEMORY, own_file
 from limpet.memory.index import Index
 
 if TYPE_CHECKING:
-    from limpet.backends.base import Backend
+    from limpet.backends.contract import Backend
 
 __all__ = ["index_of"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from limpet._textindex import MEMORY, opened, remove
+from limpet.core.text_index import MEMORY, opened, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

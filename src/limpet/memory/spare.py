@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import apsw
 
-    from limpet._textindex import Known
+    from limpet.core.text_index import Known
 
 __all__ = ["Spare"]
 

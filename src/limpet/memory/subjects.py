@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from limpet._textindex import spaced
+from limpet.core.text_index import spaced
 
 __all__ = ["Subject", "plain", "same_name"]
 

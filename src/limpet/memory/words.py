@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from limpet._textindex import spaced
+from limpet.core.text_index import spaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
-    from limpet.backends.base import Key
+    from limpet.backends.contract import Key
     from limpet.testing.conformance import Caller
 
     Deed: TypeAlias = Callable[[Caller, Key], Iterator[None]]

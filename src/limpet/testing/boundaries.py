@@ -14,13 +14,13 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from limpet.backends.base import Append, Key
-from limpet.codec import Codec
+from limpet.backends.contract import Append, Key
+from limpet.core.codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.backends.base import Backend
+    from limpet.backends.contract import Backend
 
 __all__ = ["Boundaries"]
 

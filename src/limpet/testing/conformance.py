@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from limpet.backends.base import Append, Appended, Backend, Key, Lease, Origin
+from limpet.backends.contract import Append, Appended, Backend, Key, Lease, Origin
 from limpet.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed
 from limpet.testing.leaks import nothing_left
 
@@ -63,7 +63,7 @@ class Caller:
 
 
 class BackendContract:
-    """What `limpet.backends.base` promises."""
+    """What `limpet.backends.contract` promises."""
 
     @pytest.fixture
     def opened(self) -> Callable[[], Backend]:

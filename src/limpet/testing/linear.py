@@ -11,7 +11,7 @@ In general that takes a search. Here it does not. A journal is only added to, so
 the end gives the order of all appends, and what a call was told says how many of them it had seen.
 Each call thus has its place in the order, or a span of places where its answer says too little: a
 repeated append, a page that was full. What is left to check is that no call has its place before
-that of a call that had ended when it began. This is exact, not a sample: `tests/test_linear.py`
+that of a call that had ended when it began. This is exact, not a sample: `test_linear.py`
 plays it against the search.
 
 A client that is killed leaves calls without an answer; such an append may be there or not, but
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from limpet.backends.base import Append, Appended, Backend, Head, Key, Record
-from limpet.backends.registry import connect
+from limpet.backends.contract import Append, Appended, Backend, Head, Key, Record
+from limpet.backends.url import connect
 from limpet.errors import Conflict
 from limpet.testing.crash import Outcome, Program, ack
 

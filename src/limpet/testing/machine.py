@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from limpet.backends.base import Append, Backend, Key, Lease
+from limpet.backends.contract import Append, Backend, Key, Lease
 from limpet.errors import Conflict, Fenced, LeaseHeld
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pytest
 
-from limpet.backends.base import Append, Backend, Key
+from limpet.backends.contract import Append, Backend, Key
 from limpet.errors import StoreError, StoreUnavailable
 from limpet.testing._deeds import ALL, APPENDS, LATE, SIX, bodies_of, read
 from limpet.testing.conformance import Caller
@@ -82,7 +82,7 @@ doing = pytest.mark.parametrize("deed", ALL, ids=_name)
 
 
 class NetworkContract:
-    """What `limpet.backends.base` promises, although the network fails."""
+    """What `limpet.backends.contract` promises, although the network fails."""
 
     @pytest.fixture
     def server(self) -> Place:

@@ -2,7 +2,7 @@
 
 `check_chat`, `check_responses` and `check_anthropic` hold a list of messages against the rules that
 OpenAI and Anthropic enforce with a 400, and raise `Refused` with the rule that is broken and where.
-They share nothing with `limpet.messages`, which they are there to judge::
+They share nothing with `limpet.llm.messages`, which they are there to judge::
 
     check_chat([{"role": "tool", "tool_call_id": "c1", "content": "12:00"}])
     # Refused: messages[0]: a tool message must follow the call it answers.

@@ -30,8 +30,8 @@ import msgspec
 
 import limpet
 from limpet import errors
-from limpet.backends.base import Append, Key, Lease
-from limpet.errors import Fenced, LimpetError, LeaseHeld
+from limpet.backends.contract import Append, Key, Lease
+from limpet.errors import Fenced, LeaseHeld, LimpetError
 
 if TYPE_CHECKING:
     from typing import Self

@@ -1,1 +1,0 @@
-"""Parts of a conversation: which entries count, what the head remembers, forks."""

@@ -1,1 +1,0 @@
-"""Limpet in the frameworks people use: one module a framework, which needs its package."""

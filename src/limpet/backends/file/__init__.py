@@ -1,0 +1,5 @@
+"""See `FileBackend`."""
+
+from limpet.backends.file.backend import FileBackend
+
+__all__ = ["FileBackend"]

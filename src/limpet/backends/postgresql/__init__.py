@@ -1,0 +1,5 @@
+"""See `PostgresBackend`."""
+
+from limpet.backends.postgresql.backend import PostgresBackend
+
+__all__ = ["PostgresBackend"]

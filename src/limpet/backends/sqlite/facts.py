@@ -1,0 +1,94 @@
+"""What `limpet doctor` asks of a SQLite file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import apsw
+
+from limpet.backends.contract import Fact, shown_size
+from limpet.backends.sqlite.database import schema_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["facts"]
+
+#: Where the header says how the file is to be written and read, how many bytes that is, and what
+#: stands there if by a write-ahead log.
+_VERSIONS = (18, 2)
+_LOGGED = b"\2\2"
+
+
+def facts(connection: apsw.Connection, path: str, durability: str, *, deep: bool) -> list[Fact]:
+    """All of it."""
+    found = [_engine(), *_settings(connection, path, durability), *_sizes(connection, path)]
+    if deep:
+        found.append(_integrity(connection))
+    return found
+
+
+def _engine() -> Fact:
+    version = apsw.sqlite_lib_version()
+    fixed = tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
+    return Fact(
+        "engine",
+        f"SQLite {version} (apsw {apsw.apsw_version()})",
+        ok=fixed,
+        advice="SQLite 3.7.0 to 3.51.2 can corrupt a log that is reset: pip install -U apsw",
+    )
+
+
+def _settings(connection: apsw.Connection, path: str, durability: str) -> Iterator[Fact]:
+    permissions = os.stat(path).st_mode & 0o777
+    mode = _journal_mode(connection)
+    full = durability == "full"
+    yield Fact("file", path)
+    yield Fact(
+        "file mode",
+        f"{permissions:o}",
+        ok=not permissions & 0o077,
+        advice=f"Other users of this machine can open it: chmod 600 {path}",
+    )
+    yield Fact("schema", str(schema_version(connection)))
+    advice = "Open it once for writing."
+    yield Fact("journal mode", mode, ok=mode.startswith("wal"), advice=advice)
+    yield Fact(
+        "durability",
+        "every acknowledged write survives power loss (synchronous=FULL)"
+        if full
+        else "a power loss may undo the last writes (synchronous=NORMAL)",
+        ok=full,
+        advice="Leave out durability=normal.",
+    )
+
+
+def _journal_mode(connection: apsw.Connection) -> str:
+    """What the file says of itself: where it is read as it is, SQLite says "delete" of any."""
+    mode = str(connection.pragma("journal_mode"))
+    fixed = mode != "wal" and connection.read("main", 0, *_VERSIONS) == (True, _LOGGED)
+    return "wal; read as it is, for its directory cannot be written" if fixed else mode
+
+
+def _sizes(connection: apsw.Connection, path: str) -> Iterator[Fact]:
+    log = path + "-wal"
+    free = int(connection.pragma("freelist_count")) * int(connection.pragma("page_size"))
+    yield Fact("size", shown_size(os.path.getsize(path)))
+    yield Fact("log", shown_size(os.path.getsize(log) if os.path.exists(log) else 0))
+    yield Fact("free inside", shown_size(free))
+    for kind, journals, entries, size in connection.execute(
+        "SELECT kind, count(*), sum(seq - floor), sum(size) FROM limpet_journals"
+        " WHERE seq > 0 GROUP BY kind ORDER BY kind"
+    ):
+        yield Fact.of_kind(kind, journals, entries, size)
+
+
+def _integrity(connection: apsw.Connection) -> Fact:
+    found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+    return Fact(
+        "integrity",
+        "ok" if found == ["ok"] else "; ".join(found),
+        ok=found == ["ok"],
+        advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
+    )

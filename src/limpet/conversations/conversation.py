@@ -1,0 +1,481 @@
+"""Conversations: messages in order, durable one by one, and the part of them that fits a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from msgspec import Struct
+
+from limpet.backends.contract import UNSET, Head, UnsetType
+from limpet.conversations.compaction import Compactor, steps_of
+from limpet.conversations.forks import CHUNK, FORKING, as_fork, chunks, copy
+from limpet.conversations.marks import Marks
+from limpet.conversations.notes import (
+    PINNED,
+    REPAIRED,
+    SHORTENED,
+    SUMMARY,
+    UNPINNED,
+    Notes,
+    RecordedRepair,
+    Summary,
+    find_summary,
+)
+from limpet.conversations.transcript import (
+    CLEARED,
+    COPIED,
+    FORKED,
+    MESSAGE,
+    POPPED,
+    Transcript,
+)
+from limpet.conversations.window import Budget
+from limpet.conversations.writing import Writer
+from limpet.core.codec import convert, plain
+from limpet.core.ids import check_ttl
+from limpet.core.journal import PAGE, Lasting, about
+from limpet.core.runtime import Face, blocking
+from limpet.errors import Conflict, ConversationNotFound, InvalidMessage
+from limpet.llm.messages.repair import check_terms
+from limpet.llm.messages.repair import repair as repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from limpet.conversations.compaction import Step
+    from limpet.conversations.transcript import Item
+    from limpet.core.journal import AsyncJournal
+    from limpet.llm.messages.repair import Rule
+    from limpet.llm.messages.shape import Shape
+    from limpet.llm.tokens import Count
+
+    Message = Mapping[str, Any]
+
+R = TypeVar("R")
+
+__all__ = [
+    "CHUNK",
+    "CLEARED",
+    "COPIED",
+    "FORKED",
+    "FORKING",
+    "KIND",
+    "MESSAGE",
+    "PINNED",
+    "POPPED",
+    "REPAIRED",
+    "SHORTENED",
+    "SUMMARY",
+    "UNPINNED",
+    "AsyncConversation",
+    "Conversation",
+    "ConversationInfo",
+    "RecordedRepair",
+    "Summary",
+    "chunks",
+]
+
+KIND = "conversation"
+
+
+class ConversationInfo(Struct, frozen=True):
+    """A conversation in a list: everything about it but its messages."""
+
+    id: str
+    position: int
+    size: int
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    labels: dict[str, str]
+
+    @classmethod
+    def of(cls, head: Head) -> ConversationInfo:
+        """The view of a journal's *head*."""
+        return cls(
+            **about(head),
+            expires_at=head.expires_at,
+        )
+
+
+class AsyncConversation(Lasting):
+    """A conversation with one user, session or agent; see `Conversation`."""
+
+    def __init__(
+        self,
+        journal: AsyncJournal,
+        elsewhere: Callable[[str], AsyncJournal],
+        *,
+        labels: Mapping[str, str | None] | UnsetType = UNSET,
+        ttl: float | UnsetType | None = UNSET,
+    ) -> None:
+        self._journal = journal
+        self._said = Transcript(journal)
+        self._elsewhere = elsewhere
+        self._writer: Writer = Writer(journal, self._said, labels, check_ttl(ttl))
+        ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
+        self._compactor = Compactor(journal, self._said, ask)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        """What the conversation is known by."""
+        return self._journal.key.id
+
+    async def append(
+        self,
+        *messages: object,
+        expect: int | None = None,
+        id: str | None = None,
+        pin: bool = False,
+    ) -> int:
+        """Add *messages* at the end, all or none; returns the position of the last one.
+
+        Each is a dict with a role, or a model object that becomes one. Durable on return. Two
+        writers both keep what they said, in one order; with *expect*, a position returned before,
+        the second gets a `Conflict` instead. An *id* makes a retried append harmless: the same id
+        again adds nothing and returns the first position. With *pin* they stay in every window.
+        """
+        if not messages:
+            msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
+            raise InvalidMessage(msg)
+        write = self._writer.append_pinned if pin else self._writer.append
+        return await write(_entries(messages), expect=expect, id_=id)
+
+    async def pin(self, *positions: int) -> None:
+        """Let the messages at *positions* stay in every window, in front if they are old.
+
+        A tool call or its result cannot be: one without the other is no use.
+        """
+        if positions:
+            await self._writer.pin(positions)
+
+    async def unpin(self, *positions: int) -> None:
+        """Let them be as any other message again. Positions that are not pinned do no harm."""
+        await self._writer.unpin(positions)
+
+    async def pinned(self) -> list[tuple[int, dict[str, Any]]]:
+        """The pinned messages with their positions."""
+        return await self._said.at(Marks.of(await self._journal.head()).pins)
+
+    async def replace(
+        self, *messages: object, expect: int | None = None, id: str | None = None
+    ) -> int:
+        """Let *messages* stand in place of all there are, in one act; returns the position.
+
+        What they replace stays in the journal, and in ``messages(everything=True)``. *expect* and
+        *id* mean the same as for `append`.
+        """
+        return await self._writer.replace(_entries(messages), expect=expect, id_=id)
+
+    async def pop(self) -> dict[str, Any] | None:
+        """Take back the newest message and return it; None if there is none.
+
+        It stays in the journal, and in ``messages(everything=True)``. Of two who pop at the same
+        time each gets another message.
+        """
+        return await self._writer.pop()
+
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: None = None,
+    ) -> list[dict[str, Any]]: ...
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: type[R],
+    ) -> list[R]: ...
+    @overload
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: Any,
+    ) -> list[Any]: ...
+    async def messages(
+        self,
+        *,
+        last: int | None = None,
+        everything: bool = False,
+        repair: Rule | None = None,
+        as_: Any = None,
+    ) -> list[Any]:
+        """Every message, oldest first, or the *last* few; each as the type *as_* if one is named.
+
+        The last few may begin with the result of a tool call that is not among them; what to send
+        to a model is `window`. *everything*: also those that were popped or replaced. *repair*: all
+        as a model takes them (see `window`); without it they come as they were stored.
+        """
+        if last is not None and last < 0:
+            msg = f"messages(last={last}): say how many, from 0 up; without it you get all of them."
+            raise ValueError(msg)
+        if repair is not None:
+            found = await self._repaired(repair)
+        elif last is None or everything:
+            found = await self._said.all(everything=everything)
+        else:
+            found = [message for _, message in await self._said.last(last)]
+        if last is not None and last < len(found):
+            found = found[len(found) - last :]
+        return found if as_ is None else [convert(message, as_) for message in found]
+
+    async def _repaired(self, rule: Rule) -> list[dict[str, Any]]:
+        notes = Notes()
+        items = await self._said.items(see=notes.see)
+        done = repaired([message for _, message in items], rule, keep_open=True)
+        found = [(items[repair.index][0], repair) for repair in done.repairs]
+        await self._writer.record(notes.unknown(found), rule)
+        return done.messages
+
+    async def repairs(self) -> list[RecordedRepair]:
+        """What was wrong in this conversation, and was shown to a model otherwise, oldest first.
+
+        For instance a tool call that a crash cut off from its result. The messages themselves are
+        as they were stored.
+        """
+        notes = Notes()
+        async for entries in self._journal.pages():
+            for entry in entries:
+                notes.see(entry)
+        return notes.repairs
+
+    async def items(self, *, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
+        """The messages behind position *after*, oldest first, each with its position."""
+        return await self._said.items(after=after)
+
+    async def last(self) -> dict[str, Any] | None:
+        """The newest message, or None."""
+        found = await self._said.last(1)
+        return found[0][1] if found else None
+
+    async def length(self) -> int:
+        """How many messages there are. Reads all of them; `info().position` costs nothing."""
+        return len(await self._said.all())
+
+    async def window(
+        self,
+        *,
+        max_tokens: int | None = None,
+        max_messages: int | None = None,
+        keep_system: bool = True,
+        reserve: int = 0,
+        count: Count | str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        repair: Rule = "stub",
+        shape: Shape | None = None,
+        compact: Step | Sequence[Step] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What to send to the model: the newest messages that fit.
+
+        In front stay the system messages at the very beginning (unless *keep_system* is off), the
+        summary if there is one, and what is pinned. A tool call and all its results go together or
+        not at all. *count* is the model's name, or a function that says how many tokens a message
+        takes; without it they are estimated (see `limpet.llm.tokens`). *tools* count too, and
+        *reserve* tokens are left for the reply. `WindowTooSmall` if the newest message, with what
+        belongs to it, is over the budget by itself. An older one that takes over half of the budget
+        and does not fit is left out alone: words stand in its place, and older ones go on.
+
+        A call that has no result, or the reverse, is made such that a model takes it, by the rule
+        *repair*: ``"stub"`` answers it with words that say so, ``"drop"`` leaves it out,
+        ``"raise"`` raises `BrokenHistory`; `repairs` tells what was done. Calls at the very end
+        may still be waiting and stay as they are. *shape*: whose rules, where the messages do not
+        show it. *compact*: what to do, as for `compact`, before older messages are left out.
+
+        Reads from the end, and no further than it must.
+        """
+        check_terms(repair, shape)
+        steps = [] if compact is None else steps_of(compact)
+        if steps and max_tokens is None:
+            msg = "window(compact=…) needs max_tokens, to know when there is too much."
+            raise ValueError(msg)
+        budget = Budget(max_tokens, max_messages, count, reserve=reserve, tools=tools)
+        found = await self._compactor.window(
+            budget, steps, rule=repair, shape=shape, keep_system=keep_system
+        )
+        if found is None:
+            return []
+        view, notes = found
+        await self._writer.record(notes.unknown(view.repairs), repair)
+        return view.messages
+
+    async def compact(
+        self,
+        how: Step | Sequence[Step],
+        *,
+        keep_tokens: int = 4_000,
+        over: int | None = None,
+        count: Count | str | None = None,
+    ) -> Summary | None:
+        """Let a summary stand in windows for all but the newest *keep_tokens*; returns it.
+
+        *how* is a function that makes the text of a list of messages, of which the first is the
+        summary before, if there is one. Or ``"trim"``: leave them out without; ``"outputs"``: only
+        shorten what tools returned; or several in a list, one after the other. With *over*,
+        nothing is done while what was said since the last summary takes no more than that.
+
+        Nothing is deleted: `messages` still gives all of them. Of two who compact at the same time
+        one wins, and both get its summary.
+        """
+        return await self._compactor.run(steps_of(how), keep=keep_tokens, count=count, over=over)
+
+    async def summaries(self) -> list[Summary]:
+        """The summaries that stand, oldest first: each with how far it reaches."""
+        found: list[Summary] = []
+        position = Marks.of(await self._journal.head()).summary
+        while (summary := await find_summary(self._journal, position)) is not None:
+            found.append(summary)
+            position = summary.previous
+        return found[::-1]
+
+    async def fork(self, id: str, *, at: int | None = None) -> AsyncConversation:
+        """A new conversation *id* that begins with this one's messages up to position *at*.
+
+        The two are then independent. A fork cut short by a crash has no messages, and is finished
+        by the same call again. `Conflict` if there is another conversation with that id.
+        """
+        head = await self._journal.head()
+        if head is None:
+            raise self._not_found()
+        marks = Marks.of(head)
+        at = head.seq if at is None else min(at, head.seq)
+        found: list[Item] = []
+
+        def take(position: int, message: dict[str, Any]) -> bool:
+            found.append((position, message))
+            return True
+
+        # In a fork of a fork, what says that its copy is whole may lie behind *at*.
+        await self._said.newest_first(
+            take, PAGE, after=marks.start, upto=at, copied=not marks.forking
+        )
+        if not found:
+            msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
+            raise InvalidMessage(msg)
+        target = self._elsewhere(id)
+        ttl = _ttl(head) if self._writer.ttl is UNSET else self._writer.ttl
+        summary = await self._summary_at(at, marks)
+        entries, status = as_fork(found[::-1], {"from": self.id, "at": at}, summary, marks.pins)
+        try:
+            await copy(entries, target, status=status, labels=head.labels, ttl=ttl)
+        except Conflict as error:
+            msg = f"There is a conversation {id!r} already. Fork to another id, or delete it first."
+            raise Conflict(msg, error.expected, error.actual) from error
+        return AsyncConversation(target, self._elsewhere, ttl=ttl)
+
+    async def _summary_at(self, at: int, marks: Marks) -> Summary | None:
+        """The newest summary that was there at position *at*."""
+        summary = await find_summary(self._journal, marks.summary)
+        while summary is not None and summary.position > at:
+            summary = await find_summary(self._journal, summary.previous)
+        return summary
+
+    async def clear(self) -> None:
+        """Start afresh: the messages are removed, id, labels and positions go on."""
+        await self._writer.clear()
+
+    async def delete(self) -> bool:
+        """Remove the conversation. False if it was not there."""
+        return await self._journal.delete()
+
+    async def info(self) -> ConversationInfo:
+        """Labels, size, times and position."""
+        head = await self._journal.head()
+        if head is None:
+            raise self._not_found()
+        return ConversationInfo.of(head)
+
+    def _not_found(self) -> ConversationNotFound:
+        return ConversationNotFound(f"There is no conversation {self.id!r} (or it has expired).")
+
+
+class Conversation(Face[AsyncConversation]):
+    """A conversation with one user, session or agent.
+
+    Messages are dicts with a role, as the OpenAI SDK has them; any other keys are kept.
+
+    >>> import limpet
+    >>> with limpet.open("memory:") as store:
+    ...     chat = store.conversation("alice")
+    ...     chat.append({"role": "user", "content": "I prefer e-mail."})
+    ...     chat.messages()
+    1
+    [{'role': 'user', 'content': 'I prefer e-mail.'}]
+    """
+
+    @property
+    def id(self) -> str:
+        """What the conversation is known by."""
+        return self._core.id
+
+    append = blocking(AsyncConversation.append)
+    replace = blocking(AsyncConversation.replace)
+    pop = blocking(AsyncConversation.pop)
+    pin = blocking(AsyncConversation.pin)
+    unpin = blocking(AsyncConversation.unpin)
+    pinned = blocking(AsyncConversation.pinned)
+    repairs = blocking(AsyncConversation.repairs)
+    compact = blocking(AsyncConversation.compact)
+    summaries = blocking(AsyncConversation.summaries)
+    messages = blocking(AsyncConversation.messages)
+    items = blocking(AsyncConversation.items)
+    last = blocking(AsyncConversation.last)
+    length = blocking(AsyncConversation.length)
+    window = blocking(AsyncConversation.window)
+    clear = blocking(AsyncConversation.clear)
+    delete = blocking(AsyncConversation.delete)
+    info = blocking(AsyncConversation.info)
+    label = blocking(AsyncConversation.label)
+    expire = blocking(AsyncConversation.expire)
+    _fork = blocking(AsyncConversation.fork)
+
+    def fork(self, id: str, *, at: int | None = None) -> Conversation:
+        """A new conversation *id* that begins with this one's messages up to position *at*.
+
+        The two are then independent. A fork cut short by a crash has no messages, and is finished
+        by the same call again. `Conflict` if there is another conversation with that id.
+        """
+        return Conversation(self._fork(id, at=at))
+
+
+def _ttl(head: Head) -> float | None:
+    """How many seconds after its last append a conversation expires."""
+    return None if head.ttl is None else head.ttl / 1e6
+
+
+def _entries(messages: tuple[object, ...]) -> list[tuple[str, Any]]:
+    return [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
+
+
+def _checked(message: object, number: int) -> Message:
+    """*message* as a dict, if it is one or can become one."""
+    if message.__class__ is dict and isinstance(message.get("role"), str):
+        return message  # as nearly all are
+    found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
+    if isinstance(found, Mapping) and (
+        isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
+    ):
+        return found
+    if isinstance(message, (list, tuple)):
+        msg = f"Message {number} is a list. To append several messages: append(*messages)."
+        raise InvalidMessage(msg)
+    what = "a dict without a role" if isinstance(found, Mapping) else f"a {type(message).__name__}"
+    msg = (
+        f"Message {number} is {what}. A message is a dict with a role, for example "
+        "{'role': 'user', 'content': 'Hello'}."
+    )
+    raise InvalidMessage(msg)

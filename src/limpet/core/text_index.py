@@ -1,0 +1,362 @@
+"""A full-text index over journals: local, derived, and never the truth.
+
+What is in a journal decides; the index says how far it has read each one, and by when that journal
+began. Where it is missing, behind, damaged or of another version it is made anew. It lies in a
+cache directory (``$LIMPET_CACHE``, else that of the user) and may be deleted at any time; with
+``LIMPET_CACHE=none`` it is only in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+import apsw
+from msgspec import Struct
+
+from limpet.core.index_files import own_file
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from limpet.backends.contract import Backend, Head, Key
+
+__all__ = [
+    "Document",
+    "Hit",
+    "Known",
+    "TextIndex",
+    "index_of",
+    "opened",
+    "own_file",
+    "remove",
+    "spaced",
+]
+
+#: The path of what is in no file.
+MEMORY = ":memory:"
+#: The form of the file; one of another version is thrown away.
+VERSION = 2
+#: Milliseconds to wait for another process that writes.
+PATIENCE = 10_000
+#: Characters of an excerpt.
+EXCERPT = 160
+
+_SCHEMA = """
+CREATE TABLE source(
+    id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL,
+    updated INTEGER NOT NULL, UNIQUE(tenant, kind, name)
+) STRICT;
+CREATE TABLE document(
+    id INTEGER PRIMARY KEY, source INTEGER NOT NULL, position INTEGER NOT NULL,
+    at INTEGER NOT NULL, label TEXT NOT NULL, text TEXT NOT NULL, UNIQUE(source, position)
+) STRICT;
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content=document, content_rowid=id, tokenize="unicode61 remove_diacritics 2"
+);
+INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+"""
+
+_FIND = """
+SELECT source.name, document.position, document.at, document.label, document.text, -bm25(words)
+FROM words JOIN document ON document.id = words.rowid JOIN source ON source.id = document.source
+WHERE words MATCH ? AND source.tenant = ? AND source.kind = ?
+ORDER BY bm25(words), document.at DESC
+"""
+
+# Languages that put no space between words: each sign is a word.
+_SIGNS = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+_TERM = re.compile(r'"([^"]*)"|(\S+)')
+
+
+class Known(Struct, frozen=True):
+    """How far a journal has been read, and which journal of that name it was."""
+
+    created: int
+    floor: int
+    seen: int
+    updated: int
+
+    @classmethod
+    def of(cls, head: Head, seen: int | None = None) -> Known:
+        """What is known once all of *head* has been read, or what is up to *seen*."""
+        return cls(head.created, head.floor, head.seq if seen is None else seen, head.updated)
+
+    def has(self, at: int) -> bool:
+        """Whether what is where we stopped, and was written *at* that time, can be what we read.
+
+        It is not if the store went back to a backup, and then another way.
+        """
+        return at <= self.updated
+
+    def within(self, now: Known | None) -> bool:
+        """Whether what is known *now* is all of this, at least.
+
+        Of a journal that was compacted since, nobody can tell by a position.
+        """
+        if now is None or (now.created, now.floor) != (self.created, self.floor):
+            return False
+        return now.seen >= self.seen
+
+
+class Document(Struct, frozen=True):
+    """A text at one position of a journal; *label* is for the reader: a role, a tag."""
+
+    position: int
+    at: int
+    label: str
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Document({self.position}, {self.label!r})"
+
+
+class Hit(Struct, frozen=True):
+    """A text that was found; the better it fits, the higher its *score*."""
+
+    id: str
+    position: int
+    at: int
+    label: str
+    excerpt: str
+    score: float
+
+    def __repr__(self) -> str:
+        return f"Hit({self.id!r}, {self.position}, score={self.score:.2f})"
+
+
+class _Outdated(Exception):
+    """A file of another version."""
+
+
+class TextIndex:
+    """Texts of journals, and how far each journal has been read. For one thread at a time."""
+
+    def __init__(self, path: str = MEMORY) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._database = opened(path, VERSION, _SCHEMA)
+
+    def let_go(self) -> None:
+        """Close the file; what is in memory stays."""
+        if self._path != MEMORY:
+            self._database.close()
+
+    def known(self, tenant: str, kind: str) -> dict[str, Known]:
+        """How far each journal of a *tenant* and *kind* has been read."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT name, created, floor, seen, updated FROM source"
+                " WHERE tenant = ? AND kind = ?",
+                (tenant, kind),
+            )
+            return {name: Known(*row) for name, *row in rows}
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        # IMMEDIATE: a lock that is only asked for after reading can be refused.
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._database.in_transaction:  # of a full disk SQLite goes back by itself
+                    self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def forget(self, tenant: str, kind: str, names: Iterable[str]) -> None:
+        """Leave nothing of these journals: they are not there any more."""
+        with self._writing():
+            for name in names:
+                self._clear(tenant, kind, name)
+
+    def _clear(self, tenant: str, kind: str, name: str) -> None:
+        which = "SELECT id FROM source WHERE tenant = ? AND kind = ? AND name = ?"
+        for source in list(self._database.execute(which, (tenant, kind, name))):
+            documents = "SELECT id, text FROM document WHERE source = ?"
+            for id_, text in list(self._database.execute(documents, source)):
+                # Told what was there, it leaves no trace of it.
+                gone = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
+                self._database.execute(gone, (id_, spaced(text)))
+            self._database.execute("DELETE FROM document WHERE source = ?", source)
+            self._database.execute("DELETE FROM source WHERE id = ?", source)
+
+    def add(
+        self, key: Key, before: Known | None, now: Known, documents: Iterable[Document]
+    ) -> bool:
+        """Add *documents* to the journal that was known as *before*, which is *now* read so far.
+
+        With a *before* of None they are all that is in it. False if another process was here
+        meanwhile, and nothing was done.
+        """
+        with self._writing():
+            if before is not None and self._known(key) != before:
+                return False
+            if before is None:
+                self._clear(*key)
+            source = self._source(key, now)
+            for document in documents:
+                self._put(source, document)
+        return True
+
+    def _known(self, key: Key) -> Known | None:
+        rows = self._database.execute(
+            "SELECT created, floor, seen, updated FROM source"
+            " WHERE tenant = ? AND kind = ? AND name = ?",
+            tuple(key),
+        )
+        return next((Known(*row) for row in rows), None)
+
+    def _source(self, key: Key, now: Known) -> int:
+        rows = self._database.execute(
+            "INSERT INTO source(tenant, kind, name, created, floor, seen, updated)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created,"
+            " floor = excluded.floor, seen = excluded.seen, updated = excluded.updated"
+            " RETURNING id",
+            (*key, now.created, now.floor, now.seen, now.updated),
+        )
+        return int(next(rows)[0])
+
+    def _put(self, source: int, document: Document) -> None:
+        rows = self._database.execute(
+            "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
+            " RETURNING id",
+            (source, document.position, document.at, document.label, document.text),
+        )
+        put = "INSERT INTO words(rowid, text) VALUES(?, ?)"
+        self._database.execute(put, (*next(rows), spaced(document.text)))
+
+    def find(
+        self, query: str, tenant: str, kind: str, *, k: int, among: Collection[str] | None = None
+    ) -> list[Hit]:
+        """The *k* texts that fit *query* best: those with all of its words, then those with some.
+
+        *among*: only in journals of these names.
+        """
+        terms = list(_terms(query))
+        found: dict[tuple[str, int], Hit] = {}
+        with self._lock:
+            for joint in (" AND ", " OR ")[: len(terms)]:
+                rows = self._database.execute(_FIND, (joint.join(terms), tenant, kind))
+                for name, position, at, label, text, score in rows:
+                    if len(found) >= k:
+                        break
+                    if among is None or name in among:
+                        hit = Hit(name, position, at, label, excerpt(text, query), score)
+                        found.setdefault((name, position), hit)
+        return list(found.values())
+
+
+def opened(path: str, version: int, schema: str) -> apsw.Connection:
+    """The derived file at *path*, with the tables of *schema*; one that is no use is made anew."""
+    try:
+        return _opened(path, version, schema)
+    except (apsw.CorruptError, apsw.NotADBError, _Outdated):
+        remove(path)  # nothing is lost: it can be made again
+        return _opened(path, version, schema)
+
+
+def _opened(path: str, version: int, schema: str) -> apsw.Connection:
+    database = apsw.Connection(path)
+    try:
+        database.set_busy_timeout(PATIENCE)
+        _log_ahead(database)
+        database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
+        database.execute("PRAGMA secure_delete=ON")  # what is deleted is gone
+        _prepare(database, version, schema)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _log_ahead(database: apsw.Connection) -> None:
+    """Let readers and a writer not wait for each other.
+
+    SQLite refuses this at once, without its patience, while another connection does the same.
+    """
+    for _ in range(PATIENCE // 20):
+        with contextlib.suppress(apsw.BusyError):
+            database.execute("PRAGMA journal_mode=WAL")
+            return
+        time.sleep(0.02)
+    database.execute("PRAGMA journal_mode=WAL")
+
+
+def _prepare(database: apsw.Connection, version: int, schema: str) -> None:
+    """Make the tables, unless another process has; `_Outdated` if they are of another version."""
+    database.execute("BEGIN IMMEDIATE")
+    (found,) = next(database.execute("PRAGMA user_version"))
+    if found not in (0, version):
+        raise _Outdated
+    if found == 0:
+        database.execute(schema)
+        database.execute(f"PRAGMA user_version={version}")
+    database.execute("COMMIT")
+
+
+def spaced(text: str) -> str:
+    """*text* with a space round each sign that is a word by itself."""
+    found = text if text.isascii() else _SIGNS.sub(r" \1 ", text)
+    return found.replace("\0", " ")
+
+
+def _terms(query: str) -> Iterator[str]:
+    """The words of *query*, and what is between quotes, for FTS5; a last * is a word's beginning.
+
+    Everything is quoted, so that nothing in a query is an operator, or an error.
+    """
+    for found in _TERM.finditer(query):
+        text = found[1] if found[1] is not None else found[2]
+        beginning = "*" if found[1] is None and text.endswith("*") else ""
+        words = spaced(text.replace('"', " ")).strip()
+        if any(sign.isalnum() for sign in words):
+            yield f'"{words}"{beginning}'
+
+
+def excerpt(text: str, query: str, most: int = EXCERPT) -> str:
+    """The part of *text* around the first word of *query* that is in it, on one line."""
+    line = " ".join(text.split())
+    low = line.casefold()
+    words = [(found[1] or found[2] or "").strip('*"').casefold() for found in _TERM.finditer(query)]
+    at = min((place for word in words if word and (place := low.find(word)) >= 0), default=0)
+    start = max(0, min(at - most // 3, len(line) - most))
+    cut = line[start : start + most]
+    return ("…" if start else "") + cut + ("…" if start + most < len(line) else "")
+
+
+# -- where it lies ---------------------------------------------------------------------------------
+
+_IN_MEMORY: weakref.WeakKeyDictionary[Backend, TextIndex] = weakref.WeakKeyDictionary()
+_GUARD = threading.Lock()
+
+
+def index_of(backend: Backend, *, private: bool = False) -> TextIndex:
+    """The index over what *backend* holds; *private*: nothing of it may be written anywhere.
+
+    The caller lets it go when done.
+    """
+    path = None if private else own_file(backend, "search")
+    if path is not None:
+        # A directory that cannot be written: then without it.
+        with contextlib.suppress(apsw.Error, OSError):
+            return TextIndex(path)
+    with _GUARD:
+        return _IN_MEMORY.get(backend) or _IN_MEMORY.setdefault(backend, TextIndex())
+
+
+def remove(path: str) -> None:
+    """Leave nothing of an index."""
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path + suffix)

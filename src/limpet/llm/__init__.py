@@ -1,0 +1,1 @@
+"""What is known of language models: the shapes of messages, tokens, quoting."""

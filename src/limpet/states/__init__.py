@@ -1,0 +1,1 @@
+"""States: documents that are saved again and again, with history and migrations."""

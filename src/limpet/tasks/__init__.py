@@ -1,0 +1,1 @@
+"""Tasks: work that resumes at the step where it stopped."""

@@ -1,0 +1,377 @@
+"""The history of a task, for people: what happened, what changed, and what cannot be undone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from limpet.backends.contract import shown_size
+from limpet.tasks import checkpoint as kinds
+from limpet.tasks.checkpoint import item_name, numbered
+from limpet.tasks.state import Large, reasoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from limpet.core.journal import Entry
+    from limpet.tasks.checkpoint import Checkpoint
+
+__all__ = ["Version", "compare", "effects_after", "versions"]
+
+#: Characters of a reason or an error in a sentence, and of a value in a comparison.
+SENTENCE = 80
+VALUE = 200
+#: Lines of text that are compared line by line, and lines of a comparison of two texts.
+COMPARED = 400
+SHOWN = 20
+MOMENT, MINUTE = 0.1, 60
+
+
+class Version(Struct, frozen=True):
+    """A task as it was after entry *seq*: when that was, and what had happened, in a sentence."""
+
+    seq: int
+    at: datetime
+    what: str
+
+
+def versions(entries: Iterable[Entry]) -> list[Version]:
+    """One for each entry: its number, its time, and what it says, without what was stored."""
+    begun: dict[str, None] = {}  # steps that began and have not ended, in order
+    found = []
+    for entry in entries:
+        what = _sentence(entry)
+        if entry.type == kinds.RESUMED and begun:
+            what += f"; in doubt: {_steps(begun)}"
+        _follow(entry, begun)
+        found.append(Version(entry.seq, entry.at, what))
+    return found
+
+
+def effects_after(entries: Iterable[Entry], seq: int) -> list[str]:
+    """The steps with an effect that began or ended after entry *seq*: going back undoes none."""
+    effects: set[str] = set()
+    found: dict[str, None] = {}
+    for entry in entries:
+        name = _name(entry)
+        if name is None:
+            continue
+        if entry.type == kinds.BEGAN or (entry.type == kinds.STEP and _had_effect(entry.body)):
+            effects.add(name)
+        if entry.seq > seq and name in effects and _happened(entry):
+            found[name] = None
+    return list(found)
+
+
+def _had_effect(body: dict[str, Any]) -> bool:
+    return bool(body.get("effect") or body.get("transaction"))
+
+
+def _name(entry: Entry) -> str | None:
+    """The step that *entry* is about, if it is about one."""
+    name = entry.body.get("name") if isinstance(entry.body, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _happened(entry: Entry) -> bool:
+    """Whether *entry* says that its step began, or was done."""
+    if entry.type == kinds.RESOLVED:
+        return bool(entry.body.get("how") == "done")
+    return entry.type in (kinds.BEGAN, kinds.STEP)
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+_SETTLED = (kinds.STEP, kinds.RESOLVED, kinds.SKIPPED)
+
+
+def _follow(entry: Entry, begun: dict[str, None]) -> None:
+    """Note which step began, or is over."""
+    name = _name(entry)
+    if entry.type == kinds.BEGAN and name is not None:
+        begun[name] = None
+    elif entry.type in _SETTLED and name is not None:
+        begun.pop(name, None)
+    elif entry.type == kinds.REWOUND:
+        begun.clear()
+
+
+def _sentence(entry: Entry) -> str:
+    say = _SENTENCES.get(entry.type)
+    if say is None or not isinstance(entry.body, dict):
+        return _line(entry.type)
+    try:
+        return say(entry.body)
+    except (LookupError, TypeError, ValueError, AttributeError):  # our name, another's shape
+        return _line(entry.type)
+
+
+def _created(body: dict[str, Any]) -> str:
+    parts = [
+        f" by {_line(body['agent'])}" if body.get("agent") else "",
+        f", of kind {body['kind']!r}" if body.get("kind") else "",
+        f", as a part of {body['parent']!r}" if body.get("parent") else "",
+        _limit(body.get("deadline")),
+    ]
+    return "created" + "".join(parts)
+
+
+def _limit(deadline: float | str | None) -> str:
+    if deadline is None:
+        return ""
+    if isinstance(deadline, str):
+        return f", to be done by {_moment(deadline)}"
+    return f", to be done within {deadline:g} s"
+
+
+def _planned(body: dict[str, Any]) -> str:
+    return f"planned: {_many(len(body['steps']), 'step')}"
+
+
+def _replanned(body: dict[str, Any]) -> str:
+    return f"plan changed, now {_many(len(body['steps']), 'step')}" + _why(body, "because")
+
+
+def _began(body: dict[str, Any]) -> str:
+    attempt = body.get("attempt", 1)
+    again = f", attempt {attempt}" if attempt != 1 else ""
+    return f"step {body['name']!r} begins{again} (if in doubt: {_line(body['policy'])})"
+
+
+def _progress(body: dict[str, Any]) -> str:
+    fraction = body.get("fraction")
+    how_far = "goes on" if fraction is None else f"is at {fraction:.0%}"
+    return f"step {body['name']!r} {how_far}" + _why(body, "note")
+
+
+def _tried(body: dict[str, Any]) -> str:
+    failed = f"attempt {body['attempt']} at step {body['name']!r} failed" + _why(body, "error")
+    return failed + (f"; again in {_took(body['wait'])}" if body.get("wait") is not None else "")
+
+
+def _step(body: dict[str, Any]) -> str:
+    name = f"step {body['name']!r}"
+    if "signal" in body:
+        return f"{name} took the signal {body['signal']!r}"
+    if body.get("timed_out"):
+        return f"{name} waited in vain"
+    large = body.get("large")
+    apart = f" (its result of {shown_size(large['size'])} is kept apart)" if large else ""
+    if body.get("verified"):
+        return f"{name} found to be done{apart}"
+    return f"{name} done" + (f" in {_took(body['took'])}" if "took" in body else "") + apart
+
+
+def _resolved(body: dict[str, Any]) -> str:
+    by = f" by {_line(body['by'])}" if body.get("by") else ""
+    return f"step {body['name']!r} resolved{by}: {_line(body['how'])}"
+
+
+def _waiting(body: dict[str, Any]) -> str:
+    until = f" until {_moment(body['until'])}" if body.get("until") else ""
+    if body["kind"] == "sleep":
+        return f"sleeps{until}"
+    if body["kind"] == "ask":
+        return f"step {body['name']!r} in doubt: waits for a person to say what became of it"
+    return f"waits for {body['name']!r}{until}"
+
+
+def _rewound(body: dict[str, Any]) -> str:
+    forgot = len(body.get("forget", ()))
+    return f"went back to {body['to']}" + (f", {_many(forgot, 'step')} undone" if forgot else "")
+
+
+def _by(body: dict[str, Any]) -> str:
+    return f" by {_line(body['agent'])}" if body.get("agent") else ""
+
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    kinds.CREATED: _created,
+    kinds.RESUMED: lambda body: "resumed" + _by(body),
+    kinds.PLANNED: _planned,
+    kinds.REPLANNED: _replanned,
+    kinds.BEGAN: _began,
+    kinds.PROGRESS: _progress,
+    kinds.TRIED: _tried,
+    kinds.STEP: _step,
+    kinds.SKIPPED: lambda body: f"step {body['name']!r} skipped" + _why(body, "because"),
+    kinds.RESOLVED: _resolved,
+    kinds.WAITING: _waiting,
+    kinds.SIGNALLED: lambda body: f"signal {body['name']!r} came",
+    kinds.DECIDED: lambda body: "decided" + _why(body, "decision"),
+    kinds.DISCOVERED: lambda body: "discovered" + _why(body, "discovery"),
+    kinds.STOPPED: lambda body: "stopped" + _why(body, "error") + _where(body),
+    kinds.PAUSED: lambda body: "paused" + _why(body, "because"),
+    kinds.CANCELLED: lambda body: "cancelled" + _why(body, "because"),
+    kinds.FORKING: lambda body: f"becomes a fork of {body['from']!r} at {body['at']}",
+    kinds.FORKED: lambda body: f"forked from {body['from']!r} at {body['at']}",
+    kinds.REWOUND: _rewound,
+    kinds.FINISHED: lambda _body: "finished",
+    kinds.HANDED: lambda _body: "outcome handed on",
+    kinds.REMEMBERED: lambda body: f"remembered in {_line(body['namespace'])}",
+    kinds.FAILED: lambda body: "failed" + _why(body, "error") + _where(body),
+}
+
+
+def _why(body: dict[str, Any], key: str) -> str:
+    return f": {_line(body[key])}" if body.get(key) else ""
+
+
+def _where(body: dict[str, Any]) -> str:
+    """The file and line of the failure, without the way to the file."""
+    return f" ({_line(str(body['place']).rpartition('/')[2])})" if body.get("place") else ""
+
+
+def _line(text: object, most: int = SENTENCE) -> str:
+    """*text* on one line that is not long, with nothing in it that a terminal obeys."""
+    line = " ".join(str(text).split())
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: most + 1])
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def _many(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _steps(names: Iterable[str]) -> str:
+    return ", ".join(f"step {name!r}" for name in names)
+
+
+def _took(seconds: float) -> str:
+    if seconds < MOMENT:
+        return f"{seconds * 1000:.0f} ms" if seconds >= MOMENT / 100 else "under 1 ms"
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    return f"{seconds // MINUTE:.0f} min {seconds % MINUTE:.0f} s"
+
+
+def _moment(at: str | datetime) -> str:
+    found = at if isinstance(at, datetime) else datetime.fromisoformat(at)
+    return f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+#: What stands in a checkpoint for a result that is kept apart has these.
+_APART = Large(0, 0, "").shown().keys()
+
+
+def compare(a: Checkpoint, b: Checkpoint) -> str:
+    """What changed from *a* to *b*, section by section: lines with -, + and, for moves, ~."""
+    parts = {
+        "goal": _texts(a.goal, b.goal),
+        "agent": _texts(a.agent_id, b.agent_id),
+        "status": _texts(a.status, b.status),
+        "plan": _plans(a.plan, b.plan),
+        "steps": _results(a.results, b.results),
+        "decisions": _lists(list(map(reasoned, a.decisions)), list(map(reasoned, b.decisions))),
+        "discoveries": _lists(a.discoveries, b.discoveries),
+        "in doubt": _lists(a.in_doubt, b.in_doubt),
+        "waits for": _lists(a.waiting_for, b.waiting_for),
+        "error": _texts(a.error, b.error),
+        "outcome": _texts(a.outcome, b.outcome),
+    }
+    lines = [f"--- {_line(a.task_id)}, {_moment(a.updated_at)}"]
+    lines += [f"+++ {_line(b.task_id)}, {_moment(b.updated_at)}"]
+    for title, changes in parts.items():
+        found = list(changes)
+        lines += [title, *(f"  {line}" for line in found)] if found else []
+    return "\n".join(lines if len(lines) > 2 else [*lines, "Nothing differs."])  # noqa: PLR2004 - the heading
+
+
+def _texts(a: Any, b: Any, name: str = "") -> Iterator[str]:
+    """The change of one value; of texts of several lines, line by line."""
+    if a == b:
+        return
+    if isinstance(a, str) and isinstance(b, str) and "\n" in a + b:
+        lines = a.splitlines(), b.splitlines()
+        if max(map(len, lines)) <= COMPARED:
+            yield from [name.rstrip()] if name else []
+            yield from _line_by_line(*lines)
+            return
+    if a is not None or name:
+        yield f"- {name}{_value(a)}"
+    if b is not None or name:
+        yield f"+ {name}{_value(b)}"
+
+
+def _line_by_line(a: list[str], b: list[str]) -> Iterator[str]:
+    import difflib  # noqa: PLC0415 - slow to import, rarely needed
+
+    found = list(difflib.unified_diff(a, b, lineterm="", n=1))[2:]
+    for line in found[:SHOWN]:
+        marked = line.startswith("@@")
+        yield line if marked else f"{line[0]} {_line(line[1:], VALUE)}".rstrip()
+    if len(found) > SHOWN:
+        yield f"… and {_many(len(found) - SHOWN, 'more line')}"
+
+
+def _value(value: Any) -> str:
+    """*value* on one line, cut where it is long; it then says how long."""
+    if isinstance(value, dict) and value.keys() == _APART:
+        return f"{_line(value['preview'], VALUE)} ({shown_size(value['bytes'])}, kept apart)"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    shown = _line(text, VALUE)
+    return shown if len(text) <= VALUE else f"{shown} ({len(text):,} characters)"
+
+
+def _plans(a: Sequence[Any], b: Sequence[Any]) -> Iterator[str]:
+    """Steps that were dropped, added, changed, or have another place."""
+    old, new = _by_name(a), _by_name(b)
+    for name in old:
+        if name not in new:
+            yield f"- {_line(name)}"
+    places = {name: place for place, name in enumerate(new, 1)}
+    moved = _moved([name for name in old if name in new], places)
+    for name, item in new.items():
+        if name not in old:
+            yield f"+ {_line(name)} (at {places[name]})"
+        elif old[name] != item:
+            yield from _texts(old[name], item)
+        if name in moved:
+            yield f"~ {_line(name)} (now at {places[name]})"
+
+
+def _by_name(plan: Sequence[Any]) -> dict[str, Any]:
+    seen: dict[str, int] = {}
+    return {numbered(item_name(item), seen): item for item in plan}
+
+
+def _moved(names: list[str], places: dict[str, int]) -> set[str]:
+    """The fewest of *names* that must move for the others to be in their new order already."""
+    ends: list[int] = []  # the smallest place in which a run of each length can end
+    last: list[str] = []  # the name there
+    before: dict[str, str | None] = {}
+    for name in names:
+        at = bisect_left(ends, places[name])
+        ends[at : at + 1] = [places[name]]
+        last[at : at + 1] = [name]
+        before[name] = last[at - 1] if at else None
+    stay: set[str | None] = set()
+    name_ = last[-1] if last else None
+    while name_ is not None:
+        stay.add(name_)
+        name_ = before[name_]
+    return set(names) - stay
+
+
+def _results(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
+    """Steps that are no longer done, are done by now, or have another result."""
+    for name in a:
+        if name not in b:
+            yield f"- {_line(name)}"
+    for name, result in b.items():
+        if name not in a:
+            yield f"+ {_line(name)}: {_value(result)}"
+        else:
+            yield from _texts(a[name], result, f"{_line(name)}: ")
+
+
+def _lists(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
+    old, new = dict.fromkeys(a), dict.fromkeys(b)
+    yield from (f"- {_value(text)}" for text in old if text not in new)
+    yield from (f"+ {_value(text)}" for text in new if text not in old)

@@ -1,0 +1,1 @@
+"""Stores to other stores and files, and back."""

@@ -1,0 +1,498 @@
+"""Copies of whole stores: every journal with its numbers, times, ids, status, labels and expiry.
+
+    with limpet.open("agents.db", readonly=True) as old, limpet.open("postgresql://…") as new:
+        for journal in copying.copy(old.backend, new.backend):
+            print(journal.key, journal.outcome, journal.why)
+
+A copy that was cut short is taken up by the same call again, and one that is complete is left as it
+is. Records go over one by one, in order; status, labels and time to live come last, so that half a
+task is in nobody's list of open tasks, and does not expire half-way. Everything is read back and
+compared. What is already there is never overwritten and never merged: a journal that is not the
+source's, or has gone on by itself, is reported and left alone. Of one that cannot be read to its
+end nothing is left in the target. Leases are not copied.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import zip_longest
+from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+
+from limpet.backends.contract import Append, Backend, Head, Key, Origin, Record, for_people
+from limpet.core.codec import COMPRESS_OVER, COMPRESSED, FORMAT, Codec
+from limpet.errors import (
+    Conflict,
+    InvalidURL,
+    LimpetError,
+    StoreBusy,
+    StoreClosed,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator
+
+__all__ = ["Copied", "Survey", "copy", "survey"]
+
+# What became of a journal.
+NEW = "new"  # all of it was copied
+CONTINUED = "continued"  # what was new in it was added to an earlier copy
+SAME = "same"  # the copy was there, and complete
+GONE = "gone"  # deleted in the source, or expired, while it was copied: there is no copy
+DIFFERS = "differs"  # the target has something else under this name, which was left alone
+FAILED = "failed"  # it could not be read, or not be written
+
+#: Journals on their way at the same time; within one, records keep their order.
+THREADS = 8
+#: Records a call, and about how many bytes of them.
+PAGE = 500
+PAGE_BYTES = 8 * 1024 * 1024
+#: A journal that changes under our hands is looked at anew, so many times.
+ATTEMPTS = 3
+#: What a backend takes in one record, by the contract.
+MAX_BODY = 64 * 1024 * 1024
+
+_UNCOMPRESSED = bytes((FORMAT, 0))
+_COMPRESSED = bytes((FORMAT, COMPRESSED))
+
+# Errors that are about a store and not about one journal: they end the whole copy.
+_OF_THE_STORE = (StoreUnavailable, StoreFull, StoreBusy, StoreReadOnly, StoreClosed)
+
+
+class Survey(Struct):
+    """How much there is to copy."""
+
+    journals: int = 0
+    entries: int = 0
+    size: int = 0  # bytes
+
+
+class Copied(Struct, frozen=True, kw_only=True):
+    """What became of one journal; in a dry run, what would."""
+
+    key: Key
+    outcome: str
+    records: int = 0  # added to the target, like the next two
+    entries: int = 0
+    size: int = 0  # bytes
+    verified: int = 0  # entries that were read from both and are the same
+    moved: bool = False  # the source has gone on meanwhile: copy again to catch up
+    held_by: str | None = None  # who had the lease in the source
+    why: str = ""  # it differs, or failed
+
+    @property
+    def ok(self) -> bool:
+        """Whether the target has what the source has, as it was when it was looked at."""
+        return self.outcome not in (DIFFERS, FAILED)
+
+
+def survey(
+    source: Backend, *, tenants: Collection[str] = (), kinds: Collection[str] = ()
+) -> Survey:
+    """What `copy` with the same arguments will find."""
+    found = Survey()
+    for head in _heads(source, tenants, kinds):
+        found.journals += 1
+        found.entries += head.seq - head.floor
+        found.size += head.size
+    return found
+
+
+def copy(
+    source: Backend,
+    target: Backend | None,
+    *,
+    tenants: Collection[str] = (),
+    kinds: Collection[str] = (),
+    dry_run: bool = False,
+    progress: Callable[[float], object] | None = None,
+    threads: int = THREADS,
+) -> Generator[Copied, None, None]:
+    """Copy every journal from *source* to *target*, and say what became of each, in any order.
+
+    *tenants* and *kinds*: only these, if any are named. *dry_run*: write nothing; a *target* of
+    None is then one that is not there yet. *progress* is told of bytes that are done, from several
+    threads. An error of a store (it is away, it is full) ends the copy; run it again to go on.
+    """
+    if target is None and not dry_run:
+        raise ValueError("A copy needs a target; only a dry run can do without.")
+    if target is not None and _are_one(source, target):
+        raise InvalidURL(f"{source.url} and {target.url} are the same store.")
+    way = _Way(source, target, dry_run=dry_run, progress=progress)
+    pending: set[Future[Copied]] = set()
+    with ThreadPoolExecutor(threads, thread_name_prefix="limpet-copy") as pool:
+        try:
+            for head in _heads(source, tenants, kinds):
+                pending.add(pool.submit(_Journal(way, head).copy))
+                while len(pending) >= 2 * threads:
+                    yield from _done(pending)
+            while pending:
+                yield from _done(pending)
+        finally:
+            way.stopped.set()
+            for future in pending:
+                future.cancel()
+
+
+def _done(pending: set[Future[Copied]]) -> list[Copied]:
+    """What has come to its end; taken out of *pending*."""
+    ended = wait(pending, return_when=FIRST_COMPLETED).done
+    pending -= ended
+    return [future.result() for future in ended]
+
+
+def _wanted(kind: str, kinds: Collection[str]) -> bool:
+    """Whether *kind* is one of *kinds*, or a part of one: "task-result" is of "task"."""
+    return any(kind == one or kind.startswith(f"{one}-") for one in kinds)
+
+
+def _heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) -> Iterator[Head]:
+    for tenant, kind in source.kinds():
+        if (tenants and tenant not in tenants) or (kinds and not _wanted(kind, kinds)):
+            continue
+        yield from source.heads(tenant, kind)
+
+
+def _are_one(source: Backend, target: Backend) -> bool:
+    """Whether both are the same place, as far as their names tell."""
+    if source is target:
+        return True
+    paths = [getattr(backend, "path", None) for backend in (source, target)]
+    if all(isinstance(path, (str, os.PathLike)) and os.path.exists(path) for path in paths):
+        return os.path.samefile(*paths)  # type: ignore[arg-type]
+    return source.blocks and source.url == target.url  # each memory: is its own
+
+
+class _Way:
+    """From where to where, and how."""
+
+    def __init__(
+        self,
+        source: Backend,
+        target: Backend | None,
+        *,
+        dry_run: bool,
+        progress: Callable[[float], object] | None,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.dry_run = dry_run
+        self.progress = progress or (lambda _: None)
+        self.stopped = threading.Event()
+        # Where people read what is stored, nothing is compressed. What comes from there is, where
+        # nobody reads it.
+        self._readable = target is not None and target.readable
+        self._recodes = self._readable or source.readable
+        self._plain = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY, compress_over=None)
+        self._packed = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY)
+
+    def recoded(self, body: bytes) -> bytes:
+        """*body* as the target would have written it; or as it is, if only its writer can read it.
+
+        That it still means the same is seen when it is read back.
+        """
+        if not self._recodes:
+            return body
+        if self._readable:
+            made = self._meaning(body) if body[:2] == _COMPRESSED else None
+        elif body[:2] == _UNCOMPRESSED and len(body) > COMPRESS_OVER and self._meaning(body):
+            made = self._packed.encode(self._plain.decode(body))
+        else:
+            made = None
+        return body if made is None or len(made) > MAX_BODY else made
+
+    def same(self, one: bytes, other: bytes) -> bool:
+        """Whether two bodies are the same, or mean the same where they may be written otherwise."""
+        if one == other or not self._recodes:
+            return one == other
+        meaning = self._meaning(one)
+        return meaning is not None and meaning == self._meaning(other)
+
+    def _meaning(self, body: bytes) -> bytes | None:
+        """*body* in its plainest form; None for what cannot be read here (encrypted, not ours)."""
+        try:
+            return self._plain.encode(self._plain.decode(body))
+        except Exception:  # noqa: BLE001 - whatever it is, the bytes are copied as they are
+            return None
+
+
+class _Unlike(Exception):
+    """Source and target do not have the same journal here; the text says how they differ."""
+
+
+class _Missing(_Unlike):
+    """The source does not have all that it should."""
+
+
+class _Stopped(Exception):
+    """Nobody waits for the outcome any more."""
+
+
+class _Journal:
+    """One journal on its way."""
+
+    def __init__(self, way: _Way, head: Head) -> None:
+        self._way = way
+        self._source = way.source
+        self._head = head
+        self._began = 0  # the number up to which this copy is our own, if we began it
+        self._had: _Attributes | None = None  # what we took from a copy that was there
+        self._records = self._entries = self._size = self._verified = 0
+        self._told = 0.0
+
+    @property
+    def _target(self) -> Backend:
+        return cast("Backend", self._way.target)  # `copy` has seen to it
+
+    def copy(self) -> Copied:
+        """Copy it, or find out why not."""
+        try:
+            outcome, why = self._try()
+        except _OF_THE_STORE:
+            raise
+        except LimpetError as error:
+            outcome, why = FAILED, str(error)
+        if outcome in (DIFFERS, FAILED):
+            self._take_back()  # half of it would pass for all of it
+        self._tell(self._head.size - self._told)
+        lease = self._head.lease
+        return Copied(
+            key=self._head.key,
+            outcome=outcome,
+            records=self._records,
+            entries=self._entries,
+            size=self._size,
+            verified=self._verified,
+            moved=outcome in (NEW, CONTINUED, SAME) and self._has_moved(),
+            held_by=for_people(lease.holder) if lease else None,
+            why=why,
+        )
+
+    def _try(self) -> tuple[str, str]:
+        why, left = "", ATTEMPTS
+        while left:
+            left -= 1
+            try:
+                return self._once(), ""
+            except (Conflict, _Unlike) as error:
+                why = str(error)
+                if isinstance(error, Conflict) and error.actual > error.expected:
+                    left += 1  # another copy is at it; if it is something else, we shall see that
+                now = self._source.head(self._head.key)
+                changed = now is None or _place(now) != _place(self._head)
+                if isinstance(error, _Unlike) and not changed:
+                    return FAILED if isinstance(error, _Missing) else DIFFERS, why
+                if now is None or now.created != self._head.created or now.floor > self._began:
+                    self._take_back()
+                if now is None:
+                    return GONE, ""
+                self._head = now
+        return DIFFERS, why
+
+    def _take_back(self) -> None:
+        """Undo what we began and cannot finish, if nobody else has touched it.
+
+        A new copy goes; one that was there keeps what was added, with its attributes of before.
+        """
+        there = self._target.head(self._head.key) if self._began or self._had else None
+        if there and _attributes(there) == _BLANK and not there.lease:
+            if self._had:
+                self._set(self._had, there.seq)
+            elif there.seq == self._began:
+                self._target.delete(self._head.key)
+        if self._began:
+            self._records = self._entries = self._size = 0
+        self._had, self._began = None, 0
+
+    def _has_moved(self) -> bool:
+        now = self._source.head(self._head.key)
+        return now is None or _state(now) != _state(self._head)
+
+    def _once(self) -> str:
+        head, self._verified = self._head, 0
+        there = None if self._way.target is None else self._target.head(head.key)
+        if there is not None:
+            self._check(there)
+            self._compare(max(head.floor, there.floor), there.seq)
+            if _state(there) == _state(head):
+                return SAME
+            if there.lease:
+                raise _Unlike(f"{for_people(there.lease.holder)} is working on the copy.")
+        if self._way.dry_run:
+            self._entries = head.seq - (there.seq if there else head.floor)
+            self._size = 0 if there else head.size
+        else:
+            self._write(there)
+        return CONTINUED if there else NEW
+
+    def _check(self, there: Head) -> None:
+        """Raise if what is *there* cannot be an earlier copy of the same journal."""
+        head = self._head
+        if there.created != head.created:
+            raise _Unlike("There is another one of this name, which began at another time.")
+        if there.seq > head.seq:
+            at = f"it is at {there.seq}, and the source at {head.seq}"
+            raise _Unlike(f"The copy has gone on by itself: {at}.")
+        if there.floor > head.floor:
+            raise _Unlike(f"The copy was compacted by itself: up to {there.floor}.")
+        if there.seq < head.floor:
+            raise _Unlike(
+                f"Entries up to {head.floor} have been compacted away since the copy, which ends "
+                f"at {there.seq}. Delete the copy to have it made anew."
+            )
+        if there.seq == head.seq and _attributes(there) not in (_BLANK, _attributes(head)):
+            raise _Unlike(f"At the same position, {_difference(head, there)}.")
+
+    def _write(self, there: Head | None) -> None:
+        """Bring the copy from where it is, *there*, to where the source was."""
+        head = self._head
+        after = head.floor if there is None else there.seq
+        attributes = _BLANK if there is None else _attributes(there)
+        if attributes != _BLANK and after < head.seq:
+            self._set(_BLANK, after, labels=there.labels if there else {})
+            self._had, attributes = attributes, _BLANK
+        self._append(after, expect=0 if there is None else after)
+        self._compare(after, head.seq, again=True)
+        if head.seq == head.floor or (there and there.floor < head.floor):
+            self._target.compact(head.key, head.floor + 1)
+        if attributes != _attributes(head):
+            self._set(_attributes(head), head.seq)
+        now = self._target.head(head.key)
+        if now is None and head.expires is not None:
+            return  # it had little time left, or none but for a lease
+        if now is None or _state(now) != _state(head):
+            what = "it is not there any more" if now is None else _difference(head, now)
+            raise _Unlike(f"Right after it was copied, {what}.")
+
+    def _append(self, after: int, *, expect: int) -> None:
+        """Add the source's records behind *after*."""
+        head, last = self._head, after
+        for record in self._read(self._source, after, head.seq):
+            if record.seq - record.count != last:
+                break
+            self._add(record, self._way.recoded(record.body), expect)
+            expect = last = record.seq
+        if head.floor == head.seq and not expect:
+            # Nothing but its numbers is left. A record brings them over, and is compacted away: it
+            # is none of the source's, and does not count.
+            filler = Codec().encode([("compacted", None)])
+            self._send(Record(head.seq, 1, head.updated, filler), filler, 0, floor=head.seq - 1)
+        if last != head.seq:
+            raise _Missing(
+                f"Entries are missing in the source, behind {last}, and no store takes a journal "
+                "with a gap. `limpet export --messages` has what is left of a conversation."
+            )
+
+    def _add(self, record: Record, body: bytes, expect: int) -> None:
+        self._send(record, body, expect, floor=self._head.floor)
+        self._records += 1
+        self._entries += record.count
+        self._size += len(body)
+        self._tell(len(record.body) / 2)
+
+    def _send(self, record: Record, body: bytes, expect: int, *, floor: int) -> None:
+        head = self._head
+        done = self._target.append(
+            Append(
+                key=head.key,
+                body=body,
+                count=record.count,
+                id=record.id,
+                expect=expect,
+                origin=Origin(at=record.at, created=head.created, floor=floor),
+            )
+        )
+        if done.seq != record.seq:
+            raise _Unlike(f"The copy knows the id of record {record.seq} from record {done.seq}.")
+        if not expect or self._began:
+            self._began = record.seq
+
+    def _set(
+        self, attributes: _Attributes, expect: int, *, labels: dict[str, str] | None = None
+    ) -> None:
+        """Give the copy these *attributes*; *labels* are those that it has."""
+        status, wanted, ttl, expires = attributes
+        head = self._head
+        at = head.updated if ttl is None or expires is None else expires - ttl
+        self._target.append(
+            Append(
+                key=head.key,
+                expect=expect,
+                status=status,
+                labels={**dict.fromkeys(labels or ()), **wanted},
+                ttl=None if ttl is None else ttl / 1e6,
+                origin=Origin(at=at, created=head.created, floor=head.floor),
+            )
+        )
+
+    def _compare(self, after: int, upto: int, *, again: bool = False) -> None:
+        """Read both, behind *after* and up to *upto*; raise at the first difference."""
+        ours = self._read(self._source, after, upto)
+        theirs = self._read(self._target, after, upto)
+        for one, other in zip_longest(ours, theirs):
+            if one is None or other is None or not self._same(one, other):
+                found = one or other
+                first = 0 if found is None else found.seq - found.count + 1
+                raise _Unlike(f"The copy has something else at {first}.")
+            self._verified += one.count
+            self._tell(len(one.body) / (2 if again else 1))
+
+    def _same(self, one: Record, other: Record) -> bool:
+        facts = [(record.seq, record.count, record.at, record.id) for record in (one, other)]
+        return facts[0] == facts[1] and self._way.same(one.body, other.body)
+
+    def _read(self, backend: Backend, after: int, upto: int) -> Iterator[Record]:
+        """Records in pages that are small enough to be held by every thread."""
+        limit = PAGE if self._head.size <= PAGE_BYTES else 1
+        while after < upto:
+            page = backend.read(self._head.key, after=after, upto=upto, limit=limit)
+            if not page:
+                return
+            for record in page:
+                if self._way.stopped.is_set():
+                    raise _Stopped
+                yield record
+            after = page[-1].seq
+            size = sum(len(record.body) for record in page)
+            limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
+
+    def _tell(self, size: float) -> None:
+        self._told += size
+        self._way.progress(size)
+
+
+#: status, labels, ttl, expires
+_Attributes = tuple[str | None, dict[str, str], int | None, int | None]
+
+#: Those of a copy that is not all here.
+_BLANK: _Attributes = (None, {}, None, None)
+
+
+def _attributes(head: Head) -> _Attributes:
+    return head.status, head.labels, head.ttl, head.expires
+
+
+def _place(head: Head) -> tuple[int, int, int]:
+    return head.created, head.floor, head.seq
+
+
+def _state(head: Head) -> tuple[object, ...]:
+    """All that a copy has in common with its source, but for the records."""
+    return *_place(head), head.updated, *_attributes(head)
+
+
+def _difference(head: Head, other: Head) -> str:
+    """What differs, in words."""
+    names = ("created", "floor", "seq", "updated", "status", "labels", "ttl", "expires")
+    found = [
+        f"{name} is {getattr(head, name)!r} in the source and {getattr(other, name)!r} in the copy"
+        for name in names
+        if getattr(head, name) != getattr(other, name)
+    ]
+    return ", ".join(found)

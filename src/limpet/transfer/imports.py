@@ -1,0 +1,474 @@
+"""What people have in JSON files today, as conversations, tasks and states of a store.
+
+    document = importing.parse(Path("agent_memory.json").read_bytes())
+    with limpet.open("agents.db") as store:
+        for item in importing.understand(document, name="agent_memory"):
+            importing.put(store, item)
+
+An import may be cut short at any moment and is taken up by the same call again; what is all there
+is left as it is. It never adds to something else: a file that has changed since is refused. What a
+noun has no place for is not lost: the whole document is then kept as well, in a journal of kind
+"state", as one entry of type "imported".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
+
+from limpet.backends.contract import UNSET, Append, Origin, UnsetType
+from limpet.conversations import conversation
+from limpet.core.codec import MAX_BYTES, Codec
+from limpet.core.ids import make_key
+from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
+from limpet.tasks import checkpoint, task
+from limpet.transfer.foreign import (
+    agents,
+    is_autogen,
+    is_checkpoint,
+    is_messages,
+    messages_of,
+    task_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.backends.contract import Key
+    from limpet.store import Store
+
+__all__ = ["Item", "look", "parse", "put", "understand"]
+
+STATE = "state"
+IMPORTED = "imported"
+
+# What there is of an item in a store.
+NEW = "new"
+PART = "part"  # an import was cut short
+THERE = "there"
+OTHER = "other"  # something else has that id
+
+#: Files over this are not read: nobody has a conversation as long as that.
+MAX_FILE = 64 * MAX_BYTES
+
+#: Under these names a document in a list of them says what it is known by.
+_IDS = ("id", "conversation_id", "session_id", "thread_id")
+
+
+class Item(Struct, kw_only=True):
+    """One thing to import: what it will be, and its entries.
+
+    ``about`` says in words what is in it, ``notes`` what is odd about it.
+    """
+
+    kind: str
+    id: str
+    entries: list[tuple[str, Any]]
+    about: str
+    status: str | UnsetType | None = UNSET
+    labels: dict[str, str] = field(default_factory=dict)
+    created: int | None = None
+    updated: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def digest(self) -> str:
+        """The same for the same content."""
+        content = msgspec.json.encode([self.kind, self.entries])
+        return hashlib.sha256(content).hexdigest()[:24]
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def parse(data: bytes, *, lines: bool = False) -> Any:
+    """The document in a file of JSON, or the list of those in JSON Lines.
+
+    *lines*: it is JSON Lines for certain; otherwise that is found out. `NotImportable` says where
+    the trouble is, and whether the file was cut off.
+    """
+    if len(data) > MAX_FILE:
+        raise NotImportable(f"It has {len(data):,} bytes, and {MAX_FILE:,} is the most.")
+    try:
+        text = data.decode(json.detect_encoding(data))
+    except UnicodeDecodeError as error:
+        raise NotImportable(f"It is not text: {error}.") from error
+    if not text.strip():
+        raise NotImportable("It is empty.")
+    if lines:
+        return _lines(text)
+    try:
+        return _loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and "\n" in text[: error.pos]:
+            return _lines(text)
+        raise _trouble(error, text) from error
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise NotImportable("It is nested too deep to be read.") from error
+    except (json.JSONDecodeError, NotImportable):
+        raise
+    except ValueError as error:  # Python takes such a number for an attack
+        msg = "It has a number with thousands of digits. Make it text, or remove it."
+        raise NotImportable(msg) from error
+    except _NotJson as error:
+        outside = re.finditer(r'"(?:[^"\\]|\\.)*"|(NaN|-?Infinity)', text)
+        at = next((found.start() for found in outside if found[1]), 0)
+        raise json.JSONDecodeError(f"{error} is not JSON", text, at) from error
+
+
+class _NotJson(Exception):
+    """NaN or Infinity, which Python writes although JSON has no such thing."""
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotJson(name)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, if no key of it is there twice: all but the last would be lost without a word."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"The key {twice!r} is there twice in one object. Rename or remove one of the two."
+        raise NotImportable(msg)
+    return made
+
+
+def _lines(text: str) -> list[Any]:
+    found: list[Any] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_loads(line))
+        except json.JSONDecodeError as error:
+            raise _trouble(error, line, number) from error
+    return found
+
+
+def _trouble(error: json.JSONDecodeError, text: str, line: int = 0) -> NotImportable:
+    """*error* with its line and column, and whether the end of the *text* is missing."""
+    where = f"line {line or error.lineno}, column {error.colno}"
+    try:
+        msgspec.json.decode(text.encode(errors="replace"))
+    except msgspec.DecodeError as other:
+        if "truncated" in str(other):
+            return NotImportable(
+                f"It is cut off ({where}): whoever wrote it did not come to the end. Import an "
+                "older version, or repair the end by hand."
+            )
+    except RecursionError:
+        pass
+    return NotImportable(f"It is not JSON: {error.msg} ({where}).")
+
+
+# -- understanding ---------------------------------------------------------------------------------
+
+
+def understand(
+    document: Any,
+    *,
+    name: str,
+    id: str | None = None,
+    as_: str | None = None,
+    goal: str | None = None,
+    codec: Codec | None = None,
+) -> list[Item]:
+    """What is in *document*, by its shape.
+
+    *id*: what it shall be known by; otherwise by what it says itself, or by *name*. *as_*: only as
+    a conversation, a task or a state. *goal*: that of a checkpoint that has none. *codec*: that of
+    the store, if it has one of its own. `NotImportable` if it is nothing we know or may be several
+    things, `NotStorable` or `TooLarge` if no store can keep it.
+    """
+    asked = _Asked(name=name, id=id, as_=as_, goal=goal)
+    items = [_state(document, id or name)] if as_ == STATE else _read(document, asked)
+    seen: set[tuple[str, str]] = set()
+    for item in items:
+        _check(item, codec or Codec())
+        if (item.kind, item.id) in seen:
+            raise NotImportable(f"Two of them are known as {item.kind} {item.id!r}.")
+        seen.add((item.kind, item.id))
+    return items
+
+
+class _Asked(Struct, frozen=True):
+    """What the caller said about a document."""
+
+    name: str
+    id: str | None
+    as_: str | None
+    goal: str | None
+
+    @property
+    def known_by(self) -> str:
+        return self.id or self.name
+
+
+_WANTED = {
+    None: "a list of messages, a state of AutoGen, or a checkpoint of a task",
+    conversation.KIND: "a list of messages, or a state of AutoGen",
+    task.KIND: "a checkpoint of a task (with a goal, and a plan, completed steps or results)",
+}
+
+
+def _read(document: Any, asked: _Asked) -> list[Item]:
+    found = _readers(document, asked.as_)
+    if not found and _are_many(document, asked.as_):
+        found = [_from_many]
+    if not found:
+        raise NotImportable(
+            f"{_odd_one(document, asked.as_)} is not {_WANTED[asked.as_]}. What is not known can "
+            "be kept whole with --as state."
+        )
+    if len(found) > 1:
+        raise NotImportable(
+            "It has messages, and is the checkpoint of a task. Say which you mean: "
+            "--as conversation, --as task, or --as state for all of it."
+        )
+    items = [item for item in found[0](document, asked) if asked.as_ in (None, item.kind)]
+    if not items:
+        raise NotImportable("It has no messages. It can be kept whole with --as state.")
+    return items
+
+
+def _readers(document: Any, as_: str | None) -> list[Callable[[Any, _Asked], Iterator[Item]]]:
+    """How *document*, if it is one thing, can be read."""
+    found: list[Callable[[Any, _Asked], Iterator[Item]]] = []
+    if as_ != task.KIND and is_autogen(document):
+        return [_from_autogen]
+    if as_ != task.KIND and (is_messages(document) or _has_messages(document)):
+        found.append(_from_messages)
+    if as_ != conversation.KIND and is_checkpoint(document):
+        found.append(_from_checkpoint)
+    return found
+
+
+def _has_messages(document: Any) -> bool:
+    if not isinstance(document, dict):
+        return False
+    return is_messages(document.get("messages")) or is_messages([document])
+
+
+def _are_many(document: Any, as_: str | None) -> bool:
+    parts = document.values() if isinstance(document, dict) else document
+    return (
+        isinstance(document, (dict, list))
+        and bool(document)
+        and all(_readers(part, as_) for part in parts)
+    )
+
+
+def _odd_one(document: Any, as_: str | None) -> str:
+    """What cannot be read: all of *document*, or the first of many things of which others can."""
+    named = isinstance(document, dict)
+    many = isinstance(document, list) or named
+    parts = dict(document.items() if named else enumerate(document, 1)) if many else {}
+    odd = [key for key, part in parts.items() if not _readers(part, as_)]
+    if len(odd) == len(parts):
+        return _described(document)
+    where = f"under {odd[0]!r}" if named else f"in place {odd[0]}"
+    return f"{_described(parts[odd[0]])} {where}"
+
+
+def _from_messages(document: Any, asked: _Asked) -> Iterator[Item]:
+    found, more = document, False
+    if isinstance(document, dict) and is_messages(document.get("messages")):
+        known = {name for name in _IDS if document.get(name) == asked.known_by}
+        found, more = document["messages"], bool(document.keys() - known - {"messages"})
+    elif isinstance(document, dict):
+        found = [document]
+    messages = messages_of(found)
+    if messages:
+        yield _conversation(messages, asked.known_by)
+    if more or messages != found:
+        yield _state(document, asked.known_by)
+
+
+def _from_autogen(document: Any, asked: _Asked) -> Iterator[Item]:
+    for path, messages in agents(document):
+        yield _conversation(messages, asked.known_by + path)
+    yield _state(document, asked.known_by)
+
+
+def _from_checkpoint(document: Any, asked: _Asked) -> Iterator[Item]:
+    found = task_of(document, asked.goal)
+    known_by = asked.id or found.id or asked.name
+    yield Item(
+        kind=task.KIND,
+        id=known_by,
+        entries=found.entries,
+        about=found.about,
+        status=checkpoint.OPEN,
+        labels={"agent": found.agent} if found.agent else {},
+        created=found.created,
+        updated=found.updated,
+        notes=found.notes,
+    )
+    if not found.whole:
+        yield _state(document, known_by)
+
+
+def _from_many(document: Any, asked: _Asked) -> Iterator[Item]:
+    """Each by its key, by what it says itself, or by its number; under the id, if one is given."""
+    named = isinstance(document, dict)
+    for key, part in document.items() if named else enumerate(document, 1):
+        own = key if named else _own_id(part) or f"{asked.name}-{key}"
+        id_ = f"{asked.id}/{own}" if asked.id else own
+        yield from _read(part, msgspec.structs.replace(asked, id=id_))
+
+
+def _own_id(part: Any) -> str | None:
+    names = ("task_id", *_IDS) if isinstance(part, dict) else ()
+    return next((str(part[name]) for name in names if part.get(name)), None)
+
+
+def _conversation(messages: list[dict[str, Any]], id: str) -> Item:
+    return Item(
+        kind=conversation.KIND,
+        id=id,
+        entries=[(conversation.MESSAGE, message) for message in messages],
+        about="1 message" if len(messages) == 1 else f"{len(messages):,} messages",
+    )
+
+
+def _state(document: Any, id: str) -> Item:
+    return Item(kind=STATE, id=id, entries=[(IMPORTED, document)], about="the whole document")
+
+
+def _described(document: Any) -> str:
+    if isinstance(document, dict):
+        names = ", ".join(map(repr, list(document)[:8])) or "nothing"
+        return f"An object with {names}"
+    if isinstance(document, list):
+        return f"A list of {len(document)}" if document else "An empty list"
+    return f"The value {json.dumps(document):.40}"
+
+
+def _check(item: Item, codec: Codec) -> None:
+    """Raise if a store cannot keep it, and say where the trouble sits."""
+    make_key("any", item.kind, item.id)
+    for number, (kind, value) in enumerate(item.entries, 1):
+        try:
+            codec.encode([(kind, value)])
+        except (NotStorable, TooLarge) as error:
+            where = "the document" if item.kind == STATE else f"{kind} {number}"
+            raise error.under(kind, where) from error
+    if item.kind == task.KIND:
+        codec.encode(item.entries)  # which are one record
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def look(store: Store, item: Item) -> str:
+    """What there is of *item*: `NEW`, `PART`, `THERE`, or `OTHER` than that under its id."""
+    key = _key(store, item)
+    head = store.backend.head(key)
+    if head is None:
+        return NEW
+    first = store.backend.read(key, limit=1)
+    if not first or first[0].id != f"import-{item.digest()}-0":
+        return OTHER
+    return PART if head.status == conversation.FORKING else THERE
+
+
+def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: None) -> bool:
+    """Store *item*; False if it was there already. `Conflict` if something else has its id.
+
+    *progress* is told of entries that are there.
+    """
+    was = look(store, item)
+    if was == OTHER:
+        raise taken(item)
+    if was != THERE:
+        for request in requests(store, item):
+            try:
+                store.backend.append(request)
+            except Conflict as error:
+                raise taken(item) from error
+            progress(request.count)
+    return was != THERE
+
+
+def codec_of(store: Store) -> Codec:
+    """How *store* writes bodies: perhaps with a key that it alone has."""
+    codec: Codec = store._core._codec  # noqa: SLF001 - a store shows it to nobody else
+    return codec
+
+
+def requests(store: Store, item: Item) -> list[Append]:
+    """The appends that make *item*. None of them can fail for what is in it."""
+    codec = codec_of(store)
+    key, digest = _key(store, item), item.digest()
+    made: list[Append] = []
+    position = 0
+    for entries, status in _records(item):
+        made.append(
+            Append(
+                key=key,
+                body=_encoded(codec, entries, item),
+                count=len(entries),
+                id=f"import-{digest}-{position}",
+                expect=position,
+                status=status,
+                labels=item.labels or UNSET,
+                origin=_origin(item),
+            )
+        )
+        position += len(entries)
+    return made
+
+
+def _encoded(codec: Codec, entries: list[tuple[str, Any]], item: Item) -> bytes:
+    try:
+        return codec.encode(entries)
+    except (NotStorable, TooLarge):
+        _check(item, codec)  # which says where, if this store takes less than most
+        raise
+
+
+def taken(item: Item) -> Conflict:
+    """The error for an id that something else has."""
+    return Conflict(
+        f"There is a {item.kind} {item.id!r} already, and it is not what is in this file: the file "
+        "has changed since it was imported, or the id is somebody else's. It was left alone. "
+        "Import the file under another id (--id)."
+    )
+
+
+def _key(store: Store, item: Item) -> Key:
+    return make_key(store.tenant, item.kind, item.id)
+
+
+def _records(item: Item) -> Iterator[tuple[list[tuple[str, Any]], str | UnsetType | None]]:
+    """The entries of each append, and the status that goes with them.
+
+    A task or a state is one. A long conversation is many, as in a fork: so that reading its end is
+    not reading all of it, and its messages count once all of them are there.
+    """
+    chunks = list(conversation.chunks(item.entries))  # as a fork does
+    if item.kind != conversation.KIND or len(chunks) == 1:
+        yield item.entries, item.status
+        return
+    for chunk in chunks:
+        yield [(conversation.COPIED, message) for _, message in chunk], conversation.FORKING
+    yield [(conversation.FORKED, {"from": "an import", "at": len(item.entries)})], None
+
+
+def _origin(item: Item) -> Origin | None:
+    """The times that a checkpoint says."""
+    at = item.updated or item.created
+    if at is None:
+        return None
+    return Origin(at=at, created=min(item.created or at, at), floor=0)

@@ -1,0 +1,292 @@
+"""Which function runs which kind of task, and how a run ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from limpet.core.ids import MAX_LABEL_BYTES, check_id, check_seconds
+from limpet.core.runtime import drive
+from limpet.errors import (
+    DeadlinePassed,
+    Fenced,
+    StoreBusy,
+    StoreFull,
+    StoreUnavailable,
+    TaskCancelled,
+    TaskHalted,
+    TaskHeld,
+    TaskPaused,
+    TaskWaiting,
+    UnknownKind,
+)
+from limpet.store import other_face
+from limpet.tasks import checkpoint as kinds
+from limpet.tasks.core import single
+from limpet.tasks.task import TaskInfo
+from limpet.tasks.words import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.store import AsyncStore, Store
+    from limpet.tasks.task import AsyncTask
+
+__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "Ran", "Registry"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+# How a run can end besides the statuses of a task: it is another worker's.
+HELD = "held"  # and was when we came
+LOST = "lost"  # it took the task over while we ran it
+
+#: The store is not there for now, which is no fault of the task.
+AWAY = (StoreUnavailable, StoreBusy, StoreFull)
+
+#: Runs in a row that may come to nothing, for example because the task kills its process.
+GIVE_UP_AFTER = 5
+
+#: What is not recorded as a failure by us.
+_NOT_FAILED = (TaskHalted, DeadlinePassed, *AWAY)
+
+#: What ends a run and is no error of the function's.
+_ENDS: dict[type[Exception], str] = {
+    TaskWaiting: kinds.WAITING,
+    TaskPaused: kinds.PAUSED,
+    TaskCancelled: kinds.CANCELLED,
+    DeadlinePassed: kinds.FAILED,
+}
+
+
+class Kind(Struct, frozen=True):
+    """A kind of task: the function that runs it, how many at once, under which lease."""
+
+    name: str
+    function: Any
+    limit: int | None
+    lease: float
+    is_async: bool
+
+
+class Ran(Struct, frozen=True):
+    """How a run of a task ended.
+
+    ``status`` is that of the task: done, failed, waiting, paused, cancelled. Or it is "held":
+    another worker has the task; or "lost": another took it over meanwhile. ``raised`` is the class
+    of the error that the function ended with, and ``frames`` are the places that it came through:
+    neither says anything of what the task knows.
+    """
+
+    id: str
+    status: str
+    outcome: Any = None
+    error: str | None = None
+    waits_for: str | None = None
+    raised: str | None = None
+    frames: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, status={self.status!r})"
+
+
+class Registry:
+    """Functions by the kind of task that they run.
+
+    A function takes the open task. What it returns is the outcome, unless it calls ``finish``
+    itself; an error that leaves it fails the task. A plain function gets a `Task`, an async one an
+    `AsyncTask`, whichever store it is run from.
+
+    >>> import limpet
+    >>> registry = Registry()
+    >>> @registry.task("sum")
+    ... def add(task):
+    ...     return task.step("add", sum, task.input)
+    >>> with limpet.open("memory:") as store:
+    ...     _ = store.submit("sum", "sum-1", "Add up", input=[1, 2, 3])
+    ...     registry.run(store, "sum-1").outcome
+    6
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._kinds)})"
+
+    def __iter__(self) -> Iterator[Kind]:
+        """The kinds that there are."""
+        return iter(self._kinds.values())
+
+    def __getitem__(self, kind: str) -> Kind:
+        """One of them."""
+        return self._kinds[kind]
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._kinds
+
+    def task(self, kind: str, *, limit: int | None = None, lease: float = 60) -> Callable[[F], F]:
+        """Let the function below run the tasks of *kind*: those that were submitted as such.
+
+        *limit*: how many of them a worker runs at once. *lease*: after so many seconds the task of
+        a worker that died is another's.
+        """
+        check_id(kind, "kind of task", MAX_LABEL_BYTES)
+        check_seconds(lease, "lease")
+        if kind in self._kinds:
+            raise ValueError(f"There is a function for tasks of kind {kind!r} already.")
+        if limit is not None and limit < 1:
+            raise ValueError(f"A limit is at least 1, not {limit}.")
+
+        def add(function: F) -> F:
+            self._kinds[kind] = Kind(kind, function, limit, lease, _is_async(function))
+            return function
+
+        return add
+
+    def run(
+        self,
+        store: Store,
+        task_id: str,
+        *,
+        agent: str | None = None,
+        give_up_after: int = GIVE_UP_AFTER,
+        on_open: Callable[[], object] | None = None,
+    ) -> Ran:
+        """Open a submitted task, run its function, and finish or fail it; how that ended.
+
+        If *give_up_after* runs in a row came to nothing, the task is failed instead. *on_open* is
+        called when the task is ours. Raises only if there is no such task, if its kind is not
+        registered, and if the store is away. What ends the process passes, and the task stays open:
+        KeyboardInterrupt; and SystemExit in the main thread, where signal handlers raise it.
+        """
+        core = store._core  # noqa: SLF001 - its other half
+        kind, info = drive(self._look(core, task_id))
+        run = _Run(kind, info, agent, give_up_after, on_open)
+        if not kind.is_async:
+            return drive(run.on(core))
+        import asyncio  # noqa: PLC0415 - sync programs never pay for it
+
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
+            raise RuntimeError(f"{kind.name!r} is async: await registry.run_async(…) here.")
+        return asyncio.run(run.on(other_face(core)))
+
+    async def run_async(
+        self,
+        store: AsyncStore,
+        task_id: str,
+        *,
+        agent: str | None = None,
+        give_up_after: int = GIVE_UP_AFTER,
+        on_open: Callable[[], object] | None = None,
+    ) -> Ran:
+        """The same for async code. A plain function runs in a thread."""
+        kind, info = await self._look(store, task_id)
+        run = _Run(kind, info, agent, give_up_after, on_open)
+        if kind.is_async:
+            return await run.on(store)
+        import asyncio  # noqa: PLC0415 - as above
+
+        return await asyncio.to_thread(drive, run.on(other_face(store)))
+
+    async def _look(self, store: AsyncStore, task_id: str) -> tuple[Kind, TaskInfo]:
+        info = await store.task(task_id).info()
+        kind = self._kinds.get(info.kind or "")
+        if kind is None:
+            raise UnknownKind(self._unknown(info))
+        return kind, info
+
+    def _unknown(self, info: TaskInfo) -> str:
+        if info.kind is None:
+            return (
+                f"Task {info.id!r} was not submitted, so it has no kind and no function here. "
+                "Create tasks for workers with store.submit(kind, id, goal)."
+            )
+        there = ", ".join(map(repr, self._kinds)) or "none"
+        return (
+            f"Task {info.id!r} is of kind {info.kind!r}, and this registry has no function for it "
+            f"(it has: {there}). Register one with @registry.task({info.kind!r})."
+        )
+
+
+class _Run(Struct, frozen=True):
+    """One run of one task."""
+
+    kind: Kind
+    info: TaskInfo
+    agent: str | None
+    give_up_after: int
+    on_open: Any
+
+    async def on(self, store: AsyncStore) -> Ran:
+        """On the face of *store* that the function is made for."""
+        task = store.task(self.info.id, agent=self.agent, lease=self.kind.lease)
+        if self.info.status not in (kinds.OPEN, kinds.WAITING):  # opening it would resume it
+            await task.checkpoint()
+            return _as_it_is(task)
+        try:
+            return await self._open(store, task)
+        except TaskHeld:
+            return Ran(task.id, HELD)
+        except Fenced:
+            return Ran(task.id, LOST)
+        except (TaskHalted, DeadlinePassed) as end:
+            return _as_it_is(task, end)
+
+    async def _open(self, store: AsyncStore, task: AsyncTask) -> Ran:
+        async with task:
+            if self.on_open is not None:
+                self.on_open()
+            if task._state.fruitless > self.give_up_after:  # noqa: SLF001 - of interest only here
+                await task.fail(
+                    f"given up: {self.give_up_after} runs in a row ended, or killed their process, "
+                    "before anything was done"
+                )
+                return _as_it_is(task)
+            return _as_it_is(task, None if task.done else await self._call(store, task))
+
+    async def _call(self, store: AsyncStore, task: AsyncTask) -> BaseException | None:
+        """Call the function, and finish or fail the task; the error, if there was one."""
+        try:
+            shown = store._show(task)  # noqa: SLF001 - its own sort of task
+            outcome = await store._port.ask(self.kind.function, shown)  # noqa: SLF001
+            if task.status == kinds.OPEN:
+                await task.finish(outcome)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and _in_main_thread():
+                raise  # as a rule of a signal handler's: the process ends, which is no failure
+            # A TaskGroup wraps what its parts end with.
+            if all(isinstance(one, _NOT_FAILED) for one in single(error)):
+                raise single(error)[0] from None
+            if task.status == kinds.OPEN:  # or it is recorded already
+                await task._give_up(error)  # noqa: SLF001 - its own sort of task
+            return error
+        return None
+
+
+def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
+    status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
+    if isinstance(error, TaskHalted) and error.task_id != task.id:
+        status = kinds.WAITING  # for a child
+    failure = None if isinstance(error, TaskHalted) else error
+    return Ran(
+        task.id,
+        status,
+        task.outcome,
+        task.error,
+        waits_for=getattr(error, "waits_for", None),
+        raised=None if failure is None else type(failure).__name__,
+        frames=() if failure is None else frames(failure),
+    )
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    from inspect import iscoroutinefunction  # noqa: PLC0415 - slow to import
+
+    called = getattr(function, "__call__", None)  # noqa: B004 - it may be an object's own
+    return iscoroutinefunction(function) or iscoroutinefunction(called)

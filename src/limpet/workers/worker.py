@@ -1,0 +1,309 @@
+"""Workers: they find the tasks of a registry's kinds in a store, and run them.
+
+Which worker runs a task is decided by its lease, in the store; a worker only has to look. It finds
+tasks that are open and nobody's: new ones, those that a signal has woken, and those of a worker
+that died, as soon as its lease ends. And waiting ones whose time has come.
+
+The user's functions never run in the thread that looks: plain ones have a thread each, async ones
+share an event loop. So a function that blocks holds up no signal, and no other task's start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from limpet.core.ids import check_seconds
+from limpet.errors import NotFound, UnknownKind
+from limpet.store import other_face
+from limpet.tasks import checkpoint as kinds
+from limpet.tasks.words import frames
+from limpet.workers import registry as runs
+from limpet.workers.registry import AWAY, GIVE_UP_AFTER, Ran
+from limpet.workers.search import PATIENCE, Found, Room, Search
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Coroutine, Iterator
+
+    from limpet.store import Store
+    from limpet.workers.registry import Registry
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("limpet.workers.worker")
+
+#: Seconds. So long, at least, an event loop has to end what is left on it.
+GRACE = 1.0
+
+
+class Worker:
+    """Runs the tasks of a registry's kinds, *concurrency* at once, and of each up to its limit.
+
+    *kinds*: only these. *poll*: seconds between two looks while there is nothing to do. *drain*:
+    how many seconds running tasks get to end after `stop`. *agent*: a name to be known by.
+
+    >>> import limpet
+    >>> registry = limpet.Registry()
+    >>> @registry.task("greet")
+    ... def greet(task):
+    ...     print(f"Hello {task.input}!")
+    >>> with limpet.open("memory:") as store:
+    ...     _ = store.submit("greet", "greet-1", "Be polite", input="Ann")
+    ...     Worker(registry, store).run(until_idle=True)
+    Hello Ann!
+    []
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        *,
+        concurrency: int = 4,
+        kinds: Collection[str] | None = None,
+        agent: str | None = None,
+        poll: float = 1.0,
+        drain: float = 30.0,
+        give_up_after: int = GIVE_UP_AFTER,
+    ) -> None:
+        check_seconds(poll, "poll")
+        check_seconds(drain or 1, "drain")  # it may be none at all
+        if give_up_after < 1:
+            raise ValueError(f"A task is given up after at least 1 run, not {give_up_after}.")
+        self._registry = registry
+        self._store = store
+        self._options: dict[str, Any] = {"agent": agent, "give_up_after": give_up_after}
+        self._drain = drain
+        self._room = Room(_limits(registry, kinds, concurrency), concurrency)
+        self._search = Search(store, poll)
+        #: Runs that have ended, and when we were told to stop. Signal handlers may put into it.
+        self._events: SimpleQueue[_Run | float] = SimpleQueue()
+        self._loop = _Loop()
+        self._stop_by: float | None = None
+        #: Whether `run` has returned although something that async functions left behind, a thread
+        #: or a task of asyncio's, has not ended. It may hold up the interpreter's exit.
+        self.lingers = False
+
+    def stop(self) -> None:
+        """Take no more tasks, and end with those that run, or when *drain* seconds have passed.
+
+        May be called from any thread, and from a signal handler.
+        """
+        self._events.put(time.monotonic())
+
+    def run(self, *, until_idle: bool = False) -> list[str]:
+        """Work until `stop` is called, or with *until_idle* until there is nothing to do now.
+
+        Returns the tasks that did not end in time. They still run: end the process, and others take
+        them over.
+        """
+        self._heed_all()
+        while not self._is_over(until_idle=until_idle):
+            self._wait()
+        left = sorted(self._room.running)
+        if not left:
+            self._close()
+        return left
+
+    def _close(self) -> None:
+        """End the event loop; but nothing that functions have left there holds us up for ever."""
+        now = time.monotonic()
+        patience = self._drain if self._stop_by is None else self._stop_by - now
+        self.lingers = not self._loop.close(max(patience, GRACE))
+        self._loop = _Loop()
+        if self.lingers:
+            log.warning("async functions have left behind what does not end; it is cut off")
+
+    def _is_over(self, *, until_idle: bool) -> bool:
+        """Start what there is room for; whether nothing remains to be waited for."""
+        if self._stop_by is not None:
+            return not self._room.running or time.monotonic() >= self._stop_by
+        if self._room.kinds() and time.monotonic() >= self._search.again:
+            self._look()
+        return until_idle and not self._room.running and self._search.idle
+
+    def _look(self) -> None:
+        looked = self._search.look(self._room)
+        self._heed_all()  # a store that does not answer may have kept us for a while
+        if self._stop_by is None:
+            for found in looked:
+                if self._room.take(found):
+                    self._start(found)
+
+    def _wait(self) -> None:
+        """Until a run ends, we are to stop, or it is time to look again."""
+        now = time.monotonic()
+        until = self._search.again if self._room.kinds() else now + PATIENCE
+        until = until if self._stop_by is None else self._stop_by
+        with suppress(Empty):
+            self._heed(self._events.get(timeout=max(until - now, 0)))
+        self._heed_all()
+
+    def _heed_all(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._heed(self._events.get_nowait())
+
+    def _heed(self, event: _Run | float) -> None:
+        if isinstance(event, _Run):
+            self._ended(event)
+        elif self._stop_by is None:
+            self._stop_by = event + self._drain
+            running = len(self._room.running)
+            has = "1 has" if running == 1 else f"{running} have"
+            log.info("stopping; %s %g s to end", has, self._drain)
+
+    # -- running -------------------------------------------------------------------------------
+
+    def _start(self, found: Found) -> None:
+        run = _Run(found)
+        if self._registry[found.kind].is_async:
+            self._loop.start(self._run_async(run))
+        else:
+            # A daemon: what does not end in time is left to its lease, and holds up no exit.
+            name = f"limpet {found.id}"
+            threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+
+    def _run(self, run: _Run) -> None:
+        with run.ending(self._events):
+            run.how = self._registry.run(
+                self._store, run.found.id, on_open=run.opened, **self._options
+            )
+
+    async def _run_async(self, run: _Run) -> None:
+        with run.ending(self._events):
+            store = other_face(self._store._core)  # noqa: SLF001 - its other half
+            run.how = await self._registry.run_async(
+                store, run.found.id, on_open=run.opened, **self._options
+            )
+
+    def _ended(self, run: _Run) -> None:
+        self._room.give_back(run.found)
+        run.tell()
+        if isinstance(run.how, Ran):
+            again = run.how.status in (runs.HELD, runs.LOST, kinds.WAITING)
+            self._search.ended(run.found, pause=again)
+        else:
+            self._search.troubled(run.found, passing=isinstance(run.how, AWAY))
+
+
+def _limits(registry: Registry, names: Collection[str] | None, concurrency: int) -> dict[str, int]:
+    """How many of each kind may run at once."""
+    if concurrency < 1:
+        raise ValueError(f"A worker runs at least 1 task at once, not {concurrency}.")
+    found = [kind for kind in registry if names is None or kind.name in names]
+    there = ", ".join(repr(kind.name) for kind in registry) or "none"
+    for name in names or ():
+        if name not in registry:
+            raise UnknownKind(f"The registry has no function for kind {name!r}; it has: {there}.")
+    if not found:
+        raise ValueError("The registry is empty: give it functions with @registry.task(kind).")
+    return {kind.name: kind.limit or concurrency for kind in found}
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One run of a task: when it began, how it ended, and what is told of that."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.how: Ran | BaseException | None = None
+        self._began: float | None = None
+        self._took = 0.0
+
+    def opened(self) -> None:
+        """The task is ours, and its function is about to be called."""
+        self._began = time.monotonic()
+        what = "begins" if self.found.new else "goes on"
+        log.info("%s: %s (%s)", self.found.id, what, self.found.kind)
+
+    @contextmanager
+    def ending(self, events: SimpleQueue[_Run | float]) -> Iterator[None]:
+        """Tell the thread that looks, whatever happens."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - it is dealt with there
+            self.how = error
+        if self._began is not None:
+            self._took = time.monotonic() - self._began
+        events.put(self)
+
+    def tell(self) -> None:
+        """One line, with nothing that the task was given or has found; and where it failed."""
+        if not isinstance(self.how, Ran):
+            self._tell_of_error()
+        elif self._began is not None:
+            level, text = self._told(self.how)
+            log.log(level, "%s: %s", self.found.id, text)
+
+    def _told(self, ran: Ran) -> tuple[int, str]:
+        after = f"after {self._took:.1f} s"
+        if ran.status == kinds.WAITING:
+            return logging.INFO, f"waits ({ran.waits_for})"
+        if ran.status == runs.LOST:
+            return logging.WARNING, f"taken over by another worker {after}"
+        if ran.status == kinds.FAILED:
+            why = f" ({ran.raised})" if ran.raised else ""
+            return logging.ERROR, "\n  ".join([f"failed {after}{why}", *ran.frames])
+        return logging.INFO, f"{ran.status} {after}"
+
+    def _tell_of_error(self) -> None:
+        if isinstance(self.how, NotFound):
+            log.info("%s: no longer there", self.found.id)
+        elif isinstance(self.how, AWAY):
+            log.warning("%s: stopped, for the store is away; it is tried again", self.found.id)
+        else:
+            error = self.how
+            why = type(error).__name__
+            where = frames(error) if isinstance(error, BaseException) else ()
+            text = "\n  ".join([f"stopped ({why}); it is tried again", *where])
+            log.error("%s: %s", self.found.id, text)
+
+
+# -- async functions -------------------------------------------------------------------------------
+
+
+class _Loop:
+    """One event loop for all async functions, so that they can share their clients."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._ended = False
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* there."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="limpet-loop", daemon=True)
+            self._thread.start()
+        self._ready.wait()
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _serve(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._ready.set()
+            while not self._ended:
+                # What calls sys.exit in a task of asyncio's own ends the loop. Whoever awaits that
+                # task has the error too, and is told of; the others have nothing to do with it.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_forever()
+
+    def close(self, seconds: float) -> bool:
+        """End it, with what functions have left there; False if that does not end in time."""
+        if self._thread is None:
+            return True
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._loop.stop()

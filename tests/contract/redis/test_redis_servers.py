@@ -1,0 +1,562 @@
+"""Redis and Valkey servers of all sorts: how durable they are, who gets in, and where slots go."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+import limpet
+from limpet.backends.contract import Append, Key
+from limpet.backends.redis.backend import RedisBackend
+from limpet.backends.redis.durability import Barrier, Standing
+from limpet.backends.redis.errors import Unconfirmed
+from tests.support.processes import free_port, until
+from tests.support.servers import RedisCluster, RedisServer, ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from limpet.backends.contract import Appended, Backend, Fact
+
+pytestmark = pytest.mark.server
+
+KEY = Key("acme", "note", "one")
+
+
+@pytest.fixture(scope="module")
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis that nobody else uses."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_valkey() -> Iterator[ValkeyServer]:
+    """A Valkey that nobody else uses."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server whose settings a test may change; they are set back afterwards."""
+    own: RedisServer = request.getfixturevalue(f"own_{request.param}")
+    client = redis.Redis(port=own.port)
+    names = ["appendonly", "appendfsync", "no-appendfsync-on-rewrite"]
+    before: dict[Any, Any] = client.config_get(*names, "maxmemory", "maxmemory-policy")
+    yield own
+    for name, value in before.items():
+        client.config_set(name, value)
+
+
+def change(server: RedisServer, **settings: str) -> None:
+    """Change the settings of a running server."""
+    for name, value in settings.items():
+        server.ask("CONFIG", "SET", name.replace("_", "-"), value)
+
+
+def place(server: RedisServer, **parameters: str) -> str:
+    """An empty place, with these parameters only."""
+    prefix = server.place().partition("prefix=")[2].partition("&")[0]
+    more = "".join(f"&{name}={value}" for name, value in parameters.items())
+    return f"{server.url()}?prefix={prefix}{more}"
+
+
+def append(backend: Backend, body: bytes = b"x", **request: Any) -> Appended:
+    """One record of one entry."""
+    return backend.append(Append(**{"key": KEY, "body": body, "count": 1, **request}))
+
+
+def durability(backend: Backend) -> Fact:
+    """What the doctor says."""
+    (fact,) = [fact for fact in backend.facts() if fact.name == "durability"]
+    return fact
+
+
+# -- durability ----------------------------------------------------------------------------------
+
+LEVELS = {
+    "full": {"appendonly": "yes", "appendfsync": "always"},
+    "second": {"appendonly": "yes", "appendfsync": "everysec"},
+    "gaps": {"appendonly": "yes", "appendfsync": "always", "no_appendfsync_on_rewrite": "yes"},
+    "no": {"appendonly": "yes", "appendfsync": "no"},
+    "none": {"appendonly": "no"},
+}
+
+
+@pytest.mark.parametrize(
+    ("level", "loss"),
+    [
+        ("second", r"last second or two of writes \(appendfsync everysec\)"),
+        ("gaps", r"no-appendfsync-on-rewrite yes"),
+        ("no", r"half a minute .*appendfsync no"),
+        ("none", r"all writes since its last snapshot.*appendonly no"),
+    ],
+)
+def test_a_server_that_may_forget_is_used_as_it_is_with_a_warning(
+    server: RedisServer, level: str, loss: str
+) -> None:
+    """It says what can be lost and how to change that; the doctor says it again."""
+    change(server, **LEVELS[level])
+    with pytest.warns(limpet.DurabilityWarning, match=f"(?s){loss}.*Set append.*Or accept"):
+        backend = RedisBackend.from_url(place(server))
+    assert append(backend).seq == 1
+    fact = durability(backend)
+    assert fact.ok is False
+    assert "appendfsync always" in fact.advice
+    backend.close()
+
+
+def test_a_server_that_syncs_every_write_needs_no_warning(server: RedisServer) -> None:
+    """What was acknowledged is on its disk."""
+    change(server, **LEVELS["full"])
+    for parameters in ({}, {"durability": "full"}, {"durability": "second"}):
+        with closing(RedisBackend.from_url(place(server, **parameters))) as backend:
+            assert backend._calls.barrier is None
+            assert durability(backend).ok is True
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)  # which has WAITAOF
+def test_who_only_reads_is_told_what_writers_get_by_that_url(server: RedisServer) -> None:
+    """The doctor writes nothing, and must not say that what the URL asks for is missing."""
+    there = place(server)
+    RedisBackend.from_url(f"{there}&durability=none").close()
+    for level, wanted, ok, told in (
+        ("second", "full", True, "each waits for WAITAOF"),
+        ("second", "second", False, "appendfsync everysec"),
+        ("none", "full", False, "is not as durable as durability=full asks"),
+    ):
+        change(server, **LEVELS[level])
+        url = f"{there}&durability={wanted}"
+        with closing(RedisBackend.from_url(url, readonly=True, create=False)) as backend:
+            fact = durability(backend)
+        assert (fact.ok, told in fact.value) == (ok, True), fact
+
+
+@pytest.mark.parametrize(
+    ("wanted", "level", "enough"),
+    [
+        ("second", "second", True),
+        ("second", "gaps", True),
+        ("second", "no", False),
+        ("second", "none", False),
+        ("full", "none", False),
+        ("none", "none", True),
+        ("none", "no", True),
+    ],
+)
+def test_less_than_was_asked_for_is_refused(
+    server: RedisServer, wanted: str, level: str, *, enough: bool
+) -> None:
+    """And as much as was asked for is taken without a word."""
+    change(server, **LEVELS[level])
+    url = place(server, durability=wanted)
+    if enough:
+        RedisBackend.from_url(url).close()
+        return
+    with pytest.raises(limpet.StoreError, match=f"not as durable as durability={wanted} asks"):
+        RedisBackend.from_url(url)
+    assert server.ask("EXISTS", url.partition("prefix=")[2].partition("&")[0] + ":format") == "0"
+
+
+@pytest.mark.parametrize("level", ["second", "gaps"])
+def test_a_server_that_cannot_tell_when_it_has_synced_is_not_durable(
+    own_redis: RedisServer, level: str
+) -> None:
+    """WAITAOF came with Redis 7.2."""
+    if server_version(own_redis) >= (7, 2):
+        pytest.skip("this Redis can tell")
+    with RedisServer(**LEVELS[level]) as server, pytest.raises(limpet.StoreError, match="asks"):
+        RedisBackend.from_url(place(server, durability="full"))
+
+
+def server_version(server: RedisServer) -> tuple[int, ...]:
+    """What it is."""
+    info: dict[str, Any] = redis.Redis(port=server.port).info("server")
+    return tuple(int(part) for part in info["redis_version"].split("."))
+
+
+def test_a_write_waits_until_it_is_on_disk_where_that_was_asked_for(
+    own_valkey: ValkeyServer,
+) -> None:
+    """The server syncs once in a while, and every answer comes after that: also a repeated one."""
+    url = place(own_valkey, durability="full")
+    backend = RedisBackend.from_url(url)
+    fact = durability(backend)
+    assert (fact.ok, "WAITAOF" in fact.value) == (True, True)
+    client = redis.Redis(port=own_valkey.port)
+    client.config_resetstat()
+    lease = backend.acquire(KEY, "me", 60)
+    append(backend, epoch=lease.epoch, id="a")
+    append(backend, epoch=lease.epoch, id="a")
+    backend.release(KEY, lease)
+    calls: dict[str, Any] = client.info("commandstats")
+    assert calls["cmdstat_waitaof"]["calls"] >= 5  # an append had to be told to begin the journal
+    backend.close()
+
+
+def test_a_write_that_cannot_be_confirmed_is_not_acknowledged(own_valkey: ValkeyServer) -> None:
+    """Somebody has switched the log off meanwhile. The write is there, once, for all that."""
+    url = place(own_valkey, durability="full", timeout="0.3")
+    with closing(RedisBackend.from_url(url)) as backend:
+        append(backend)
+        change(own_valkey, appendonly="no")
+        with pytest.raises(limpet.StoreUnavailable, match="cannot be confirmed"):
+            append(backend, id="a")
+        change(own_valkey, appendonly="yes")
+        assert append(backend, id="a").seq == 2
+
+
+@pytest.mark.parametrize(
+    ("replies", "words"),
+    [([[0, 0], 1], "not synced"), ([[1, 0], 0], "0 of 1 replicas"), ([[1, 0], 1], None)],
+)
+def test_the_counts_that_come_back_are_looked_at(replies: list[Any], words: str | None) -> None:
+    """WAIT and WAITAOF answer at the end of their time, too."""
+    barrier = Barrier(disk=True, replicas=1, patience=1)
+    if words is None:
+        barrier.check(replies)
+        return
+    with pytest.raises(Unconfirmed, match=words):
+        barrier.check(replies)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_server_that_evicts_is_no_store(server: RedisServer, policy: str) -> None:
+    """It drops what it has acknowledged when memory is short."""
+    change(server, **LEVELS["full"], maxmemory="100mb", maxmemory_policy=policy)
+    with pytest.raises(limpet.StoreError, match="maxmemory-policy noeviction"):
+        RedisBackend.from_url(place(server, durability="full"))
+    with pytest.warns(limpet.DurabilityWarning, match="maxmemory-policy noeviction"):
+        backend = RedisBackend.from_url(place(server))
+    facts = {fact.name: fact for fact in backend.facts()}
+    assert (facts["eviction"].value, facts["eviction"].ok) == (policy, False)
+    backend.close()
+    change(server, maxmemory="0")
+    with closing(RedisBackend.from_url(place(server, durability="full"))) as backend:
+        facts = {fact.name: fact for fact in backend.facts()}
+        assert facts["eviction"].ok is True
+
+
+def test_a_full_server_says_so_and_can_be_emptied(server: RedisServer) -> None:
+    """What was there can be read, deleted and compacted; leases can be kept."""
+    with closing(RedisBackend.from_url(place(server, durability="none"))) as backend:
+        append(backend, b"one")
+        append(backend, b"two")
+        lease = backend.acquire(KEY, "me", 60)
+        change(server, maxmemory="1")
+        with pytest.raises(limpet.StoreFull, match="Raise maxmemory"):
+            append(backend)
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.seq == 2
+        assert [body for _, body in backend.bodies(KEY)] == [b"one", b"two"]
+        assert backend.renew(KEY, lease, 60).epoch == lease.epoch
+        backend.release(KEY, lease)
+        assert backend.compact(KEY, 2) == 1
+        assert backend.sweep() == 0
+        with closing(RedisBackend.from_url(place_again(backend, server))) as other:
+            assert other.delete(KEY) is True
+
+
+def place_again(backend: RedisBackend, server: RedisServer) -> str:
+    """The place that *backend* has open."""
+    return f"{server.url()}?prefix={backend._names.prefix}&durability=none"
+
+
+# -- replicas ------------------------------------------------------------------------------------
+
+
+def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
+    """It takes no writes, and who waits for it waits in vain when it is away."""
+    url = place(own_redis, replicas="1")
+    change(own_redis, repl_diskless_sync_delay="0")
+    with (
+        RedisServer(replicaof=f"127.0.0.1 {own_redis.port}") as replica,
+        closing(RedisBackend.from_url(url)) as backend,
+    ):
+        assert until(lambda: "state=online" in own_redis.ask("INFO", "replication"))
+        append(backend)
+        facts = {fact.name: fact.value for fact in backend.facts()}
+        assert facts["replicas"].startswith("1; each write waits for 1")
+        there = f"{replica.url()}?prefix={backend._names.prefix}"
+        with pytest.raises(limpet.StoreReadOnly, match="is a replica"):
+            RedisBackend.from_url(there)
+        with closing(RedisBackend.from_url(there, readonly=True)) as reader:
+            assert [body for _, body in reader.bodies(KEY)] == [b"x"]
+            assert len(reader.scan("acme", "note").heads) == 1
+        replica.kill()
+        with (
+            closing(RedisBackend.from_url(f"{url}&timeout=0.5")) as hasty,
+            pytest.raises(limpet.StoreUnavailable, match="0 of 1 replicas"),
+        ):
+            append(hasty, id="a")
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.seq == 2
+
+
+def test_a_master_that_became_a_replica_is_left_for_the_new_one(own_redis: RedisServer) -> None:
+    """Its name may stand for another server by then; here it becomes the master again."""
+    client = redis.Redis(port=own_redis.port)
+    with (
+        closing(RedisBackend.from_url(place(own_redis))) as backend,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        append(backend)
+        client.replicaof("127.0.0.1", free_port())
+        waiting = pool.submit(append, backend)
+        assert until(lambda: "READONLY" in refusals(client))
+        client.replicaof("NO", "ONE")
+        assert waiting.result().seq == 2
+
+
+def refusals(client: redis.Redis) -> set[str]:
+    """The errors that a server has given out, by their first words."""
+    errors: dict[str, Any] = client.info("errorstats")
+    return {name.removeprefix("errorstat_") for name in errors}
+
+
+# -- who gets in ---------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_refused_at_once() -> None:
+    """And not shown."""
+    with RedisServer(requirepass="s3cret") as server:
+        url = place(server)
+        with closing(RedisBackend.from_url(url)) as backend:
+            assert append(backend).seq == 1
+            assert "s3cret" not in backend.url
+        for wrong in (url.replace("s3cret", "gue55"), url.replace(":s3cret@", "")):
+            with pytest.raises(limpet.StoreError, match="does not let us in") as caught:
+                RedisBackend.from_url(wrong)
+            assert isinstance(caught.value.__cause__, redis.AuthenticationError)
+            assert "gue55" not in str(caught.value)
+
+
+def test_a_server_that_may_not_be_asked_is_unknown(server: RedisServer) -> None:
+    """As some that are rented; with WAITAOF one need not ask."""
+    change(server, **LEVELS["full"])
+    server.ask("ACL", "SETUSER", "app", "on", ">a/b@c", "~*", "+@all", "-@dangerous")
+    url = place(server).replace("://", "://app:a%2Fb%40c@")
+    with pytest.warns(limpet.DurabilityWarning, match="does not say what survives"):
+        backend = RedisBackend.from_url(url)
+    assert append(backend).seq == 1
+    facts = {fact.name: fact for fact in backend.facts(deep=True)}
+    assert facts["durability"].ok is False
+    assert facts["memory"].value.startswith("unknown")
+    backend.close()
+    with pytest.raises(limpet.StoreError, match="does not say"):
+        RedisBackend.from_url(url, durability="second")
+    if isinstance(server, ValkeyServer):
+        with closing(RedisBackend.from_url(url, durability="full")) as backend:
+            assert durability(backend).ok is True
+            append(backend)
+        change(server, appendonly="no")
+        with pytest.raises(limpet.StoreError, match="appendonly is disabled"):
+            RedisBackend.from_url(url, durability="full")
+
+
+def test_a_user_without_rights_is_told_which(server: RedisServer) -> None:
+    """The server's own words name the command or the key."""
+    server.ask("ACL", "SETUSER", "guest", "on", ">pw", "~other:*", "+@all")
+    url = place(server).replace("://", "://guest:pw@")
+    with pytest.raises(limpet.StoreError, match=r"this user may not.*ACL SETUSER"):
+        RedisBackend.from_url(url, durability="none")
+
+
+def test_a_socket_file_and_tls_lead_to_the_same_server(tmp_path: Path) -> None:
+    """Every way in."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with RedisServer(
+        tls_port=str(port),
+        tls_cert_file=str(certificate),
+        tls_key_file=str(key),
+        tls_ca_cert_file=str(certificate),
+        tls_auth_clients="no",
+        unixsocket=str(tmp_path / "redis.sock"),
+    ) as server:
+        urls = [
+            server.url(),
+            f"redis://{tmp_path}/redis.sock",
+            f"rediss://localhost:{port}?ssl_ca_certs={certificate}",
+            f"valkeys://127.0.0.1:{port}?ssl_ca_certs={certificate}&ssl_check_hostname=false",
+        ]
+        for number, url in enumerate(urls, 1):
+            with closing(RedisBackend.from_url(url)) as backend:
+                assert append(backend).seq == number
+        with pytest.raises(limpet.StoreUnavailable, match="certificate verify failed"):
+            RedisBackend.from_url(f"rediss://localhost:{port}", timeout=0.1)
+
+
+def test_a_server_that_is_too_old_is_named(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first one that will do."""
+    monkeypatch.setattr("limpet.backends.redis.calls.OLDEST", (99, 0))
+    with pytest.raises(limpet.StoreError, match=r"is Redis 7.*too old\. Redis 7\.0, or any"):
+        RedisBackend.from_url(place(own_redis))
+
+
+def test_a_restart_is_not_noticed() -> None:
+    """Connections are made anew, scripts are sent again, and everything is there."""
+    with RedisServer() as server, closing(RedisBackend.from_url(place(server))) as backend:
+        append(backend, b"before")
+        server.kill()
+        server.start()
+        append(backend, b"after")
+        assert [body for _, body in backend.bodies(KEY)] == [b"before", b"after"]
+
+
+def test_standings_of_versions_that_can_wait() -> None:
+    """By the version, since nobody says."""
+    standing = Standing("Redis", (7, 0, 15), True, "everysec", False, 0, 0, 0, "noeviction")  # noqa: FBT003
+    assert not standing.can_wait
+    assert Standing("Redis", (7, 2), *list(fields(standing))[2:]).can_wait
+    assert Standing("Valkey", (7, 2), *list(fields(standing))[2:]).can_wait
+
+
+def fields(standing: Standing) -> Iterator[Any]:
+    """The values of a standing."""
+    return (getattr(standing, name) for name in standing.__struct_fields__)
+
+
+# -- clusters ------------------------------------------------------------------------------------
+
+
+class ValkeyCluster(RedisCluster):
+    """The same of Valkey."""
+
+    name = "Valkey Cluster"
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings = [(node.port, node.settings["cluster_port"]) for node in self.nodes]
+        for index, (port, cluster_port) in enumerate(settings):
+            node = self.nodes[index] = ValkeyServer(
+                cluster_enabled="yes", cluster_port=cluster_port, cluster_node_timeout="2000"
+            )
+            node.port = port
+
+
+@pytest.fixture(scope="module", params=[RedisCluster, ValkeyCluster])
+def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    """One whose slots may be moved."""
+    with request.param() as servers:
+        yield servers
+
+
+def place_on(cluster: RedisCluster) -> str:
+    """An empty place, as durable as the server is."""
+    return f"{cluster.place()}&durability=second"
+
+
+def test_the_journals_of_a_cluster_lie_on_all_servers(cluster: RedisCluster) -> None:
+    """And any of them can be named."""
+    url = place_on(cluster)
+    with closing(RedisBackend.from_url(url)) as backend:
+        for number in range(60):
+            append(backend, key=KEY._replace(id=f"n{number:02}"))
+        prefix = backend._names.prefix
+    for node in cluster.nodes:
+        found = list(redis.Redis(port=node.port).scan_iter(f"{prefix}:*:journal:*"))
+        assert len(found) > 5
+        with closing(
+            RedisBackend.from_url(node.url(), prefix=prefix, durability="second")
+        ) as backend:
+            assert len(backend.scan("acme", "note").heads) == 60
+            engine = backend.facts()[0].value
+            assert "a cluster of 3" in engine
+
+
+def test_a_slot_moves_while_its_journals_are_written_to(cluster: RedisCluster) -> None:
+    """Calls go where the journal is. Only what begins or ends one waits: that needs the index."""
+    url = place_on(cluster)
+    with closing(RedisBackend.from_url(url)) as backend, ThreadPoolExecutor(1) as pool:
+        names = backend._names
+        others = (KEY._replace(id=str(number)) for number in range(10_000))
+        other = next(key for key in others if names.shard(key) == names.shard(KEY))
+        append(backend, id="a")
+        slot = names.slot(KEY)
+        source, target = ends(cluster, slot)
+        there, here = (ask(side, "CLUSTER MYID") for side in (target, source))
+        ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", here)
+        ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", there)
+        assert append(backend).seq == 2
+        assert backend.head(other) is None  # not here: we are sent to the other side
+
+        keys: list[bytes] = ask(source, "CLUSTER GETKEYSINSLOT", slot, 100)
+        migrate(source, target, [names.journal(KEY)])
+        assert append(backend).seq == 3
+        assert [head.seq for head in backend.scan("acme", "note").heads] == [3]
+        begun = pool.submit(append, backend, key=other)
+        assert until(lambda: "TRYAGAIN" in refusals(source))
+        migrate(source, target, [key for key in keys if key != names.journal(KEY)])
+        assert append(backend).seq == 4
+        assert not begun.done()
+        for side in (target, source):
+            ask(side, "CLUSTER SETSLOT", slot, "NODE", there)
+        assert begun.result().seq == 1
+        assert append(backend).seq == 5
+        assert [record.seq for record in backend.read(KEY)] == [1, 2, 3, 4, 5]
+        assert append(backend, id="a").repeated
+        assert {head.key for head in backend.scan("acme", "note").heads} == {KEY, other}
+
+
+def ends(cluster: RedisCluster, slot: int) -> tuple[redis.Redis, redis.Redis]:
+    """The server that has keys in *slot*, and another one."""
+    clients = [redis.Redis(port=node.port) for node in cluster.nodes]
+    clients.sort(key=lambda client: -ask(client, "CLUSTER COUNTKEYSINSLOT", slot))
+    return clients[0], clients[1]
+
+
+def ask(client: redis.Redis, *words: Any) -> Any:
+    """Any command."""
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def migrate(source: redis.Redis, target: redis.Redis, keys: list[bytes]) -> None:
+    """Move *keys* from one server to the other."""
+    port = target.connection_pool.connection_kwargs["port"]
+    ask(source, "MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys)
+
+
+def test_a_store_that_was_made_on_a_lone_server_works_on_a_cluster(cluster: RedisCluster) -> None:
+    """All in one slot then, as it was made: how many shards there are is kept with the store."""
+    url = place_on(cluster)
+    key = url.partition("prefix=")[2].partition("&")[0] + ":format"
+    redis.RedisCluster("127.0.0.1", cluster.port).set(key, "limpet 1 shards 1")
+    with closing(RedisBackend.from_url(url)) as backend:
+        for number in range(9):
+            append(backend, key=KEY._replace(id=str(number)))
+        assert len(backend.scan("acme", "note", limit=4).heads) == 4
+        assert len({backend._names.slot(KEY._replace(id=i)) for i in "0123"}) == 1
+
+
+def test_warnings_name_the_place(own_redis: RedisServer) -> None:
+    """Whoever has several stores must know which."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with RedisServer(appendonly="no") as server:
+            limpet.open(place(server)).close()
+    (warning,) = caught
+    assert str(warning.message).startswith(server.url())

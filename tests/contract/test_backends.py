@@ -1,0 +1,92 @@
+"""Every backend against the one contract."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from limpet.backends.memory import MemoryBackend
+from limpet.backends.sqlite.backend import SqliteBackend
+from limpet.testing.conformance import BackendContract
+from limpet.testing.machine import contract_machine
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from limpet.backends.contract import Backend
+
+
+class TestSqlite(BackendContract):
+    """SQLite, in a file."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Callable[[], Backend]:
+        """A file of its own for each test."""
+        return lambda: SqliteBackend(str(tmp_path / "agents.db"))
+
+
+class TestMemory(BackendContract):
+    """A dict, with one lock."""
+
+    @pytest.fixture
+    def opened(self) -> Callable[[], Backend]:
+        """One place in memory: a second connection is the same object, closed with the first."""
+        backend = MemoryBackend()
+
+        class Second(MemoryBackend):
+            def __init__(self) -> None:
+                self.__dict__.update(backend.__dict__)
+
+        first = iter([backend])
+        return lambda: next(first, None) or Second()
+
+
+@contextmanager
+def a_file() -> Iterator[Callable[[], Backend]]:
+    """A place for SQLite."""
+    with TemporaryDirectory() as directory:
+        yield lambda: SqliteBackend(f"{directory}/agents.db")
+
+
+@contextmanager
+def a_dict() -> Iterator[Callable[[], Backend]]:
+    """A place in memory."""
+    yield MemoryBackend
+
+
+TestSqliteMachine = contract_machine(a_file, examples=60)
+TestMemoryMachine = contract_machine(a_dict, reopen=False)
+
+
+def test_a_backend_of_ones_own_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    """The example package, installed as people would; then its scheme works in any program."""
+    example = ROOT / "examples" / "backend"
+    copied = shutil.copytree(example, tmp_path / "backend")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    where = tmp_path / "installed"
+    subprocess.run(
+        [*pip, "--no-deps", "--no-build-isolation", "--target", where, copied], check=True
+    )
+    program = (
+        "import limpet\n"
+        "with limpet.open('shared:demo') as store:\n"
+        "    store.conversation('alice').append({'role': 'user', 'content': 'Hello'})\n"
+        "with limpet.open('shared:demo') as store:\n"
+        "    print(store.backend.url, store.conversation('alice').messages())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(where)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "shared:demo [{'role': 'user', 'content': 'Hello'}]\n"
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(copied)]
+    subprocess.run(suite, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)

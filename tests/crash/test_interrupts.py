@@ -1,0 +1,301 @@
+"""Ctrl-C, wherever it strikes: nobody waits for ever, nothing is there twice, no lock is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, thread
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+import limpet
+from limpet.backends import group_commit as _group
+from limpet.backends.contract import Append, Key
+from limpet.backends.group_commit import GroupCommit, Ticket
+from limpet.backends.url import connect
+from limpet.testing.crash import soak
+from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
+from tests.support.processes import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from limpet.backends.contract import Backend
+
+KEY = Key("default", "note", "one")
+SOURCE = str(Path(limpet.__file__).parent)
+GROUP = (_group.__file__, thread.__file__)
+STORES = ["sqlite", "file"]
+
+
+class Strike:
+    """Ctrl-C at the *nth* place where Python looks for one, in the files *where*.
+
+    It does so where a function begins, and where one that is written in C has returned. *since*:
+    the function from whose beginning on they count. *before*: the one that ends the count.
+    """
+
+    def __init__(
+        self, nth: int, where: tuple[str, ...], since: str | None, before: str | None
+    ) -> None:
+        self.hit = False
+        self._left = nth
+        self._where = where
+        self._since = since
+        self._before = before
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.setprofile(None)
+        return kind is KeyboardInterrupt
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") or not code.co_filename.startswith(self._where):
+            return
+        if code.co_name == self._since:
+            self._since = None
+        if code.co_name == self._before:
+            sys.setprofile(None)
+        elif self._since is None:
+            self._left -= 1
+        if not self._left and not self.hit:
+            self.hit = True
+            raise KeyboardInterrupt
+
+
+def strikes(*where: str, since: str | None = None, before: str | None = None) -> Iterator[Strike]:
+    """One at every such place of what is done in a block of each; and one that finds none."""
+    for nth in count(1):
+        strike = Strike(nth, where, since, before)
+        yield strike
+        if not strike.hit:
+            assert nth > 5, "it should have struck"
+            return
+
+
+def struck(strike: Strike, group: GroupCommit) -> None:
+    """A caller who is."""
+    with strike:
+        group.run("struck")
+
+
+# -- group commit ----------------------------------------------------------------------------------
+
+
+class Disk:
+    """Commits when the gate is open, and says so at once."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.began = threading.Event()
+        self.done: Counter[Any] = Counter()
+
+    def commit(self, batch: list[Ticket]) -> None:
+        """Do what was asked."""
+        self.began.set()
+        assert self.gate.wait(60)
+        for ticket in batch:
+            self.done[ticket.work] += 1
+            ticket.result = ticket.work
+            ticket.settled = True
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for callers and helpers."""
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    runs = threading.Thread(target=loop.run_forever)
+    runs.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    runs.join()
+    loop.close()
+
+
+@contextmanager
+def led(
+    pool: ThreadPoolExecutor, strike: Strike
+) -> Iterator[tuple[GroupCommit, Disk, Future[Any]]]:
+    """A group that somebody leads until the block is left; in the queue, one to be struck."""
+    disk = Disk()
+    group = GroupCommit(disk.commit, pool.submit)
+    first = pool.submit(group.run, "first")
+    assert disk.began.wait(60)
+    second = pool.submit(struck, strike, group)
+    assert until(lambda: second.done() or len(group._queue) == 1)
+    try:
+        yield group, disk, second
+    finally:
+        disk.gate.set()
+    assert first.result(60) == "first"
+
+
+def check(group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor, *others: Any) -> None:
+    """All others were served, once, and the group goes on."""
+    assert pool.submit(group.run, "after").result(60) == "after"
+    assert until(lambda: group._leader is None)
+    assert (group._queue, group._batch) == ([], [])
+    assert disk.done.pop("struck", 1) == 1
+    assert disk.done == Counter(["first", "after", *others])
+
+
+def test_a_lone_leader_that_is_struck_leaves_the_way_free(pool: ThreadPoolExecutor) -> None:
+    """As in a notebook: the next cell writes."""
+    for strike in strikes(*GROUP):
+        disk = Disk()
+        disk.gate.set()
+        group = GroupCommit(disk.commit, pool.submit)
+        assert group.run("first") == "first"
+        struck(strike, group)
+        check(group, disk, pool)
+
+
+@pytest.mark.parametrize("company", ["threads", "tasks", "threads and tasks"])
+def test_a_leader_that_is_struck_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+    pool: ThreadPoolExecutor,
+    loop: asyncio.AbstractEventLoop,
+    company: str,
+) -> None:
+    """Be it before, amid or after the commit, or while it hands on the lead."""
+    monkeypatch.setattr(_group, "PATIENCE", 0.01)
+    for strike in strikes(*GROUP, since="_take"):
+        others: dict[str, Any] = {}
+        with led(pool, strike) as (group, disk, second):
+            if "threads" in company:
+                others["thread"] = pool.submit(group.run, "thread")
+            if "tasks" in company:
+                task = group.run_async("task")
+                others["task"] = asyncio.run_coroutine_threadsafe(task, loop)
+            assert until(lambda: len(group._queue) == 1 + len(others))  # noqa: B023 - now
+        second.result(60)
+        assert [other.result(60) for other in others.values()] == list(others)
+        check(group, disk, pool, *others)
+
+
+def test_a_follower_that_is_struck_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    """On its way into the queue, or out of it to lead; and leaves no ghost there."""
+    monkeypatch.setattr(_group, "PATIENCE", 60)
+    for strike in strikes(*GROUP, before="_take"):
+        with led(pool, strike) as (group, disk, second):
+            third = pool.submit(group.run, "third")
+            assert until(lambda: third.running() and bool(group._queue))  # noqa: B023 - now
+        second.result(60)
+        assert third.result(60) == "third"
+        assert disk.done["struck"] == (not strike.hit)
+        check(group, disk, pool, "third")
+
+
+def test_an_async_caller_struck_as_it_hires_a_helper_is_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    """The loop is over, and the helper perhaps never called: the next caller sees to it."""
+    monkeypatch.setattr(_group, "PATIENCE", 0.01)
+    for strike in strikes(*GROUP):
+        disk = Disk()
+        disk.gate.set()
+        group = GroupCommit(disk.commit, pool.submit)
+        with closing(asyncio.new_event_loop()) as loop, strike:
+            loop.run_until_complete(group.run_async("struck"))
+        assert asyncio.run(group.run_async("first")) == "first"
+        check(group, disk, pool)
+
+
+# -- stores ----------------------------------------------------------------------------------------
+
+# Python forgets an interrupt that comes as a generator is thrown away, but says so.
+forgotten = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def place(store: str, directory: Path) -> str:
+    """A new one, which need not outlast the machine."""
+    return f"{store}:{directory}/{store}?durability=normal"
+
+
+def add(backend: Backend, body: str) -> int:
+    """A record that says which it is."""
+    return backend.append(Append(key=KEY, body=body.encode(), count=1)).seq
+
+
+def said(backend: Backend) -> list[str]:
+    """What the records say."""
+    return [body.decode() for _, body in backend.bodies(KEY, limit=100_000)]
+
+
+@forgotten
+@pytest.mark.parametrize("store", STORES)
+def test_a_write_that_is_struck_is_there_once_or_never(
+    store: str, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """And threads of this process, and other processes, write on: no lock is kept."""
+    url = place(store, tmp_path)
+    with closing(connect(url)) as backend, closing(connect(url)) as other:
+        add(backend, "first")
+        told, expected = [], ["first"]
+        for number, strike in enumerate(strikes(SOURCE)):
+            with strike:
+                add(backend, f"struck {number}")
+                told.append(f"struck {number}")
+            pool.submit(add, backend, f"thread {number}").result(60)
+            add(other, f"process {number}")
+            expected += [f"thread {number}", f"process {number}"]
+        found = said(other)
+        assert len(set(found)) == len(found)
+        assert [body for body in found if not body.startswith("struck")] == expected
+        assert set(told) <= set(found)
+
+
+@forgotten
+@pytest.mark.parametrize("store", STORES)
+def test_a_read_that_is_struck_is_in_nobodys_way(
+    store: str, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Neither of readers and writers, nor of whoever closes the store."""
+    with closing(connect(place(store, tmp_path))) as backend:
+        add(backend, "first")
+        for strike in strikes(SOURCE):
+            with strike:
+                assert said(backend) == ["first"]
+            assert pool.submit(said, backend).result(60) == ["first"]
+            database = getattr(backend, "_database", None)
+            assert database is None or database._busy == 0
+
+
+def test_a_connection_opened_as_the_strike_came_is_known_again(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Not taken for a file that was put in the place of another."""
+    with closing(connect(place("sqlite", tmp_path))) as backend:
+        for number, strike in enumerate(strikes(SOURCE)):
+            backend._database._close_all(patience=0)  # type: ignore[attr-defined]
+            with strike:
+                add(backend, f"struck {number}")
+            assert pool.submit(add, backend, "after").result(60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store", STORES)
+def test_interrupts_leave_whole_entries_and_no_deadlock(store: str, tmp_path: Path) -> None:
+    """Ctrl-C a hundred times, in a program whose main thread and seven others all write."""
+    program = python(INTERRUPTED, place(store, tmp_path), str(100 * soak()))
+    assert finish(program) == "whole True\n"

@@ -1,0 +1,165 @@
+"""Tasks within tasks: a child's outcome is a step's result, and its news are its parent's."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
+from limpet.core.ids import make_key
+from limpet.tasks.core import Core
+from tests.support.dying import Calls, Killed, dying, killed
+
+GOAL = "Refund the customer"
+
+
+def job(function: Any) -> Registry:
+    """A registry in which *function* runs the one kind there is."""
+    registry = Registry()
+    registry.task("job")(function)
+    return registry
+
+
+def test_a_child_is_a_task_and_a_step(tmp_path: Path) -> None:
+    """Its outcome is the step's result, and what it has done it does not do again."""
+    count = Calls(3)
+
+    def work(child: limpet.Task, add: int) -> int:
+        return int(child.step("count", count)) + add
+
+    with limpet.open(tmp_path / "db") as store:
+        with killed(), store.task("t", GOAL) as task:
+            task.child("sub", dying(task, lambda child: work(child, 4)))
+        with store.task("t") as task:
+            assert task.child("sub", work, 4, goal="sub") == 7
+        assert store.task("t/sub").info().labels["parent"] == "t"
+        assert store.task("t/sub").outcome is None
+        assert store.task("t/sub").checkpoint().outcome == 7
+    assert len(count.calls) == 1
+
+
+def test_a_child_that_waits_lets_its_parent_wait(tmp_path: Path) -> None:
+    """And the signal wakes both."""
+    with limpet.open(tmp_path / "db") as store:
+
+        def run() -> Any:
+            with store.task("t", GOAL) as task:
+                return task.child("sub", lambda child: child.wait_for("approval"))
+
+        with pytest.raises(TaskWaiting):
+            run()
+        assert [(found.id, found.status) for found in store.tasks()] == [
+            ("t", "waiting"),
+            ("t/sub", "waiting"),
+        ]
+        store.signal("t/sub", "approval", "yes")
+        assert {found.status for found in store.tasks()} == {"open"}
+        assert run() == "yes"
+
+
+def test_a_signal_between_the_waits_of_child_and_parent_wakes_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever sent it did not find the parent waiting yet."""
+    registry = job(lambda task: task.child("sub", lambda child: child.wait_for("approval")))
+    wait_for_child = Core._wait_for_child
+
+    async def late(self: Core, halted: TaskHalted) -> None:
+        store.signal("t/sub", "approval", "yes")
+        await wait_for_child(self, halted)
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        with monkeypatch.context() as patch:
+            patch.setattr(Core, "_wait_for_child", late)
+            registry.run(store, "t")
+        assert store.task("t").info().status == "open"
+        assert registry.run(store, "t").outcome == "yes"
+
+
+def test_a_child_of_a_worker_that_died_is_waited_for() -> None:
+    """Its lease may end a little after its parent's."""
+    with limpet.open("memory:") as store:
+        with store.task("t/sub", "sub"):
+            pass
+        store.backend.acquire(make_key("default", "task", "t/sub"), "a worker far away", 0.2)
+        store.submit("job", "t", GOAL)
+        ran = job(lambda task: task.child("sub", Calls("done"))).run(store, "t")
+    assert (ran.status, ran.outcome) == ("done", "done")
+
+
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+def test_a_halted_child_lets_its_parent_wait(how: str) -> None:
+    """It is no error of the parent's; when the child is resumed, both go on."""
+    work = Calls(Killed(), "done")
+    registry = job(lambda task: task.child("sub", work))
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        with killed():
+            registry.run(store, "t")
+        getattr(store, how)("t/sub")
+        assert registry.run(store, "t").status == "waiting"
+        assert store.task("t").info().status == "waiting"
+        store.resume("t/sub")
+        assert store.task("t").info().status == "open"
+        assert registry.run(store, "t").outcome == "done"
+
+
+def test_children_that_wait_side_by_side_let_their_parent_wait() -> None:
+    """A TaskGroup wraps what they raise, and it is still no error."""
+
+    async def both(task: AsyncTask) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in ("a", "b"):
+                group.create_task(task.child(name, lambda child: child.wait_for("approval")))
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        ran = job(both).run(store, "t")
+        assert (ran.status, ran.error, ran.raised) == ("waiting", None, None)
+        assert store.task("t").info().status == "waiting"
+
+
+def test_a_child_that_has_slept_leaves_no_time_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its parent, which waits for something else by now, would be woken for ever."""
+
+    def nap(task: Task) -> None:
+        task.child("nap", lambda child: child.sleep(60, block=0))
+        task.wait_for("approval")
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        registry = job(nap)
+        registry.run(store, "t")
+        due = store.task("t").info().due
+        assert due is not None
+        monkeypatch.setattr(Core, "_now", lambda _: due)
+        assert registry.run(store, "t").waits_for == "approval"
+        assert store.task("t").info().due is None
+        assert store.task("t").checkpoint().waiting_for == ["approval"]
+
+
+def test_what_a_child_has_done_is_its_parents_progress() -> None:
+    """A parent whose child gets on a little in each run is not given up."""
+
+    def on(child: Task) -> None:
+        child.step(f"part {len(child.results)}", Calls())
+        raise Killed
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        registry = job(lambda task: task.child("sub", on))
+        for _ in range(8):
+            with killed():
+                registry.run(store, "t")
+        assert len(store.task("t/sub").checkpoint().completed) == 8
+
+
+def test_a_child_has_the_deadline_of_its_parent() -> None:
+    """It would go on working for nobody."""
+    with limpet.open("memory:") as store, store.task("t", GOAL, deadline=60) as task:
+        assert task.deadline is not None
+        found = task.child("sub", lambda child: child.deadline.isoformat())
+        assert found == task.deadline.isoformat()

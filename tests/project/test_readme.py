@@ -1,0 +1,85 @@
+"""The README, and the examples in docstrings, do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+
+
+def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
+    """The commands, run as they stand, print what stands below them."""
+    (tmp_path / "agent.py").write_text(PYTHON[0])
+    session = next(text for language, text in BLOCKS if language == "console")
+    shown = session.split("$ ")[1:]
+    assert len(shown) == 3
+    for step in shown:
+        command, _, output = step.partition("\n")
+        arguments = [sys.executable, *command.split()[1:]]
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout == output
+        assert (done.returncode == 0) == ("--crash" not in command)
+
+
+def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
+    """Import and copy, one after the other, with the files of the examples."""
+    for file in (ROOT / "examples").glob("*.json"):
+        shutil.copy(file, tmp_path)
+    sessions = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
+    steps = [step for session in sessions for step in session.split("$ ")[1:]]
+    assert len(steps) == 3
+    for step in steps:
+        command, _, output = step.partition("\n")
+        arguments = [sys.executable, "-m", "limpet.cli", *command.split()[1:]]
+        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (output, "")
+
+
+def test_the_other_examples_run(tmp_path: Path) -> None:
+    """All of them, in one program, as somebody would who types them in."""
+    (tmp_path / "all.py").write_text("\n".join(PYTHON[1:]))
+    command = [sys.executable, "-W", "error", "all.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sent")
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Those to files of this project."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+SOURCE = ROOT / "src"
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_do_as_shown(module: str) -> None:
+    """They are the first thing that an editor shows of a name."""
+    found = doctest.testmod(import_module(module))
+    assert found.attempted > 0
+    assert found.failed == 0

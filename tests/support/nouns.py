@@ -1,0 +1,212 @@
+"""Stores for the tests of nouns: a test is written once and runs over backends and both faces.
+
+The async face is the sync one but for ``await``, so a test in sync style can drive it too: `Driven`
+runs each coroutine to its end on a private event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import limpet
+from limpet import (
+    AsyncConversation,
+    AsyncJournal,
+    AsyncMemory,
+    AsyncState,
+    AsyncStep,
+    AsyncStore,
+    AsyncTask,
+    Store,
+)
+from limpet.backends.memory import MemoryBackend
+from limpet.core.runtime import HopPort, InlinePort
+from tests.support import places
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "Driven",
+    "Place",
+    "bot",
+    "cache",
+    "call",
+    "everywhere",
+    "place",
+    "result",
+    "store",
+    "system",
+    "user",
+]
+
+ASYNC_NOUNS = (
+    *(AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep),
+    *(AsyncState, AsyncMemory),
+)
+
+
+class Driven:
+    """An async noun with the manners of its sync twin."""
+
+    def __init__(self, core: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return self._shown(getattr(self._core, name))
+
+    def __enter__(self) -> Any:
+        return self._shown(self._core.__aenter__())
+
+    def __exit__(self, *raised: object) -> Any:
+        return self._shown(self._core.__aexit__(*raised))
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, Awaitable):
+            return self._shown(self._loop.run_until_complete(_result(value)))
+        if isinstance(value, AsyncIterator):
+            return self._each(value)
+        if isinstance(value, ASYNC_NOUNS):
+            return Driven(value, self._loop)
+        if isinstance(value, Iterator):
+            return map(self._shown, value)
+        if inspect.ismethod(value):
+            return lambda *args, **kwargs: self._shown(value(*args, **kwargs))
+        return value
+
+    def _each(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                yield self._shown(anext(items))
+            except StopAsyncIteration:
+                return
+
+
+async def _result(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+class Place:
+    """Where state lives in a test: `open` it as often as you like, each time through one face.
+
+    That is at *url*; without one, for SQLite, a file in *directory*.
+    """
+
+    def __init__(self, backend: str, face: str, directory: Path, url: str | None = None) -> None:
+        self.is_async = face == "async"
+        self.path = directory / "nouns.db"
+        self.url = f"sqlite:{self.path}" if url is None else url
+        self.memory = MemoryBackend() if backend == "memory" else None
+        self._loop = asyncio.new_event_loop()
+        self._opened: list[Store] = []
+        self._beside: list[Store] = []
+
+    def open(self, **options: Any) -> Store:
+        """Another store over the same state. The async one is driven, and looks like a `Store`."""
+        opened: Any
+        if self.memory is not None:
+            port = HopPort(self.memory) if self.is_async else InlinePort(self.memory)
+            opened = AsyncStore(self.memory, port, **options)
+            opened = opened if self.is_async else Store(opened)
+        else:
+            opened = (limpet.open_async if self.is_async else limpet.open)(self.url, **options)
+        if self.is_async:
+            opened = Driven(opened, self._loop)
+        self._opened.append(cast("Store", opened))
+        return self._opened[-1]
+
+    def beside(self) -> Store:
+        """A sync store over the same state: a driven loop cannot be entered twice."""
+        if self.memory is None:
+            opened = limpet.open(self.url)
+        else:
+            opened = Store(AsyncStore(self.memory, InlinePort(self.memory)))
+        self._beside.append(opened)
+        return opened
+
+    def close(self) -> None:
+        """Close all that was opened."""
+        for opened in [*self._opened, *self._beside]:
+            opened.close()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+@pytest.fixture(params=["memory-sync", "memory-async", "sqlite-sync", "sqlite-async"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each backend, through each face."""
+    backend, _, face = request.param.partition("-")
+    made = Place(backend, face, tmp_path)
+    yield made
+    made.close()
+
+
+def _through_both_faces() -> Iterator[Any]:
+    for face in ("sync", "async"):
+        yield f"memory-{face}"
+        for name in places.LOCAL:
+            yield f"{name}-{face}"
+        for name in places.SERVERS:
+            yield pytest.param(f"{name}-{face}", marks=pytest.mark.server)
+
+
+@pytest.fixture(params=_through_both_faces())
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend there is, through each face: for what is essential."""
+    backend, _, face = request.param.rpartition("-")
+    url = None if backend == "memory" else places.find(backend, request, hurried=True).url
+    made = Place(backend, face, tmp_path, url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    """A store over `place`."""
+    return place.open()
+
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def system(content: str) -> dict[str, Any]:
+    """What the developer says."""
+    return {"role": "system", "content": content}
+
+
+def user(content: str) -> dict[str, Any]:
+    """What the user says."""
+    return {"role": "user", "content": content}
+
+
+def bot(content: str) -> dict[str, Any]:
+    """What the model says."""
+    return {"role": "assistant", "content": content}
+
+
+def call(*ids: str) -> dict[str, Any]:
+    """The model calls tools."""
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+        for id_ in ids
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str, content: str = "found") -> dict[str, Any]:
+    """What the tool that was called as *id_* returned."""
+    return {"role": "tool", "tool_call_id": id_, "content": content}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The index lies where the test can see it, and nowhere else."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("LIMPET_CACHE", str(directory))
+    return directory

@@ -1,0 +1,161 @@
+"""Leases: each is renewed by itself, and stays with the process that took it."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import LeaseHeld, TaskHeld
+from limpet.backends.contract import Key, Lease
+from limpet.backends.memory import MemoryBackend
+from limpet.core import leases
+from limpet.core.leases import Held, Hold, Keeper, store_now
+from limpet.core.runtime import drive
+from tests.support.processes import in_a_process, until
+
+# The parent has a thread that renews: a fork of it is what these are about.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+GOAL = "Fetch them"
+
+
+@limpet.effect
+def pay() -> None:
+    """What must not happen in two processes."""
+    pytest.fail("it ran")
+
+
+def refused(error: type[LeaseHeld], *calls: Callable[[], Any]) -> int:
+    """How many of *calls* are refused, in the right words."""
+    for call in calls:
+        with pytest.raises(error, match=r"is open in process \d+, and this is a fork of that"):
+            call()
+    return len(calls)
+
+
+def test_a_fork_has_no_part_in_its_parents_task(tmp_path: Path) -> None:
+    """It can read what is done, and write nothing; when it leaves the block, the parent has it."""
+
+    def fork() -> Any:
+        calls: list[Callable[[], Any]] = [
+            lambda: task.step("b", pay),
+            lambda: task.decide("go on"),
+            lambda: task.finish("done"),
+            pay,
+        ]
+        count = refused(TaskHeld, *calls)
+        task.__exit__(SystemExit, SystemExit(0), None)
+        return [count, task.result("a"), task.checkpoint().completed]
+
+    with limpet.open(tmp_path / "db") as store, store.task("t", GOAL) as task:
+        task.step("a", lambda: 1)
+        assert in_a_process(fork) == (0, [4, 1, ["a"]])
+        with limpet.open(tmp_path / "db") as other, pytest.raises(TaskHeld):
+            other.task("t").__enter__()
+        assert task.step("b", lambda: 2) == 2
+        task.finish("done")
+        types = [entry.type for entry in store.journal("task", "t").read()]
+    assert types == ["created", "step", "step", "finished"]
+
+
+def test_a_fork_neither_writes_under_a_hold_of_its_parent_nor_ends_it(tmp_path: Path) -> None:
+    """Whatever it is that is held: a conversation, a run of agents, a team."""
+    with limpet.open(tmp_path / "db") as store:
+        journal = store.journal("chat", "c")
+        journal.append(("said", 1))
+        core = store._core
+        hold = Hold(core._port, core._keeper, journal._core.key, 60)
+        drive(hold.take(0))
+        held = hold.held
+        assert held is not None
+
+        def fork() -> int:
+            count = refused(LeaseHeld, lambda: journal.append(("said", 2), lease=held.lease))
+            hold.end()
+            return count
+
+        assert in_a_process(fork) == (0, 1)
+        assert journal.append(("said", 3), lease=held.lease) == 2
+        hold.end()
+
+
+# -- renewals ------------------------------------------------------------------------------------
+
+
+class Renewals(MemoryBackend):
+    """A place where the renewal of "stuck" does not come to an end before it is *freed*."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed = threading.Event()
+        self.begun = threading.Event()
+
+    def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
+        """`Backend.renew`, at some time."""
+        if key.id == "stuck":
+            self.begun.set()
+            assert self.freed.wait(60)
+        return super().renew(key, lease, ttl)
+
+
+def taken(backend: MemoryBackend, id_: str) -> tuple[Key, Lease]:
+    """A lease that is due to be renewed at once, and would last."""
+    key = Key("default", "task", id_)
+    return key, backend.acquire(key, "me", 0.01)
+
+
+def test_a_renewal_that_gets_no_answer_keeps_no_other_waiting() -> None:
+    """One file may be locked, one server of many away."""
+    backend = Renewals()
+    keeper = Keeper(backend)
+    keeper.keep(*taken(backend, "stuck"), 0.01)
+    assert backend.begun.wait(60)
+    well = [keeper.keep(*taken(backend, f"well {n}"), 0.01) for n in range(5)]
+    ends = [held.lease.until for held in well]
+    assert until(lambda: all(held.lease.until > end for held, end in zip(well, ends, strict=True)))
+    backend.freed.set()
+    keeper.stop()
+
+
+def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself() -> None:
+    """The garbage collector may end a stream there."""
+    backend = Renewals()
+    keeper = Keeper(backend)
+    given_up, kept = threading.Event(), list[Held]()
+
+    def beat() -> None:
+        if until(lambda: bool(kept)):
+            keeper.drop(kept[0])
+            given_up.set()
+
+    kept.append(keeper.keep(*taken(backend, "stream"), 0.01, beat, 0.01))
+    assert given_up.wait(60)
+    keeper.stop()
+
+
+# -- the time ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_machine_whose_clock_is_wrong_goes_by_the_stores(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker wakes what sleeps when it is due there, and a deadline is that of the store."""
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    with limpet.open("memory:") as store:
+        with store.task("t", GOAL, deadline=600) as task:
+            deadline = task.deadline
+        assert deadline is not None
+        before = datetime.now(UTC)
+        monkeypatch.setattr(leases, "datetime", Wrong)
+        assert before - timedelta(minutes=5) < store_now(store.backend, "acme") < deadline
+        assert list(store.backend.kinds()) == [("default", "task")]
