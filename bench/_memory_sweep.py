@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench._locomo import Sample
     from bench._recallers import Embedder
-    from limpet.memory import Hit
+    from limpet.memory import MemoryHit
 
 DEEP = 100
 #: The share of words; what is left is meaning's.
@@ -96,18 +96,18 @@ def measure(
     ]
 
 
-def _paraphrased(way: Ours, noise: Sample) -> list[tuple[set[str], list[Hit]]]:
+def _paraphrased(way: Ours, noise: Sample) -> list[tuple[set[str], list[MemoryHit]]]:
     """What is found of each paraphrase, among all of them and the turns of a conversation."""
     facts = [Turn(f"fact-{at}", fact, "") for at, (fact, _) in enumerate(PAIRS)]
     way.index([*noise.turns, *facts])
     return [({f"fact-{at}"}, way.hits(asked, DEEP)) for at, (_, asked) in enumerate(PAIRS)]
 
 
-def _share(wanted: Collection[str], hits: Sequence[Hit], words: float, depth: int) -> float:
-    def fit(hit: Hit) -> float:
+def _share(wanted: Collection[str], hits: Sequence[MemoryHit], words: float, depth: int) -> float:
+    def fit(hit: MemoryHit) -> float:
         return words * hit.why.words + (1 - words) * (hit.why.meaning or 0)
 
-    def total(hit: Hit) -> float:
+    def total(hit: MemoryHit) -> float:
         return (1 - ACTIVATION) * fit(hit) + ACTIVATION * hit.why.activation
 
     # What only the other part has found would not have been.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench._locomo import Turn
-    from limpet.memory import Hit, Memory
+    from limpet.memory import Memory, MemoryHit
 
 #: How far down each list rank fusion looks.
 DEPTH = 100
@@ -208,7 +208,7 @@ class Ours:
         self._memory.stats()
         self._memory.embed()
 
-    def hits(self, question: str, k: int) -> list[Hit]:
+    def hits(self, question: str, k: int) -> list[MemoryHit]:
         """What it recalls."""
         return [] if self._memory is None else self._memory.recall(question, k=k)
 

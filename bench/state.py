@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import limpet
 from bench._measure import Bench, Contest, Contestant, Row, milliseconds, settle, timed
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 from limpet.integrations import autogen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from limpet import Saved
+    from limpet import StateVersion
 
 LENGTHS = (10, 100, 1_000, 5_000)
 #: Saved one by one, to see what becomes of the disk.
@@ -85,7 +85,7 @@ def _rows(contest: Contest, length: int) -> Iterator[Row]:
 # -- the disk --------------------------------------------------------------------------------------
 
 
-def _saved(path: Path, turns: int) -> list[Saved]:
+def _saved(path: Path, turns: int) -> list[StateVersion]:
     """The history of an agent whose document was saved after each of so many turns."""
     agent = _Agent(0)
     with limpet.open(path, durability="normal") as store:
@@ -93,11 +93,11 @@ def _saved(path: Path, turns: int) -> list[Saved]:
         for _ in range(turns):
             agent.turn()
             state.save(agent.document())
-        found: list[Saved] = state.history()
+        found: list[StateVersion] = state.history()
     return found
 
 
-async def _kept(path: Path, turns: int) -> list[Saved]:
+async def _kept(path: Path, turns: int) -> list[StateVersion]:
     """The same for one that was kept, and asked so often: each question is saved, and each turn."""
     from autogen_agentchat.agents import AssistantAgent  # noqa: PLC0415 - slow to import
 
@@ -127,7 +127,7 @@ def _model() -> Any:
 class _Disk:
     """What was said in so many turns, and what they have left on the disk, after each of them."""
 
-    def __init__(self, history: list[Saved], turns: int) -> None:
+    def __init__(self, history: list[StateVersion], turns: int) -> None:
         self.each = each = len(history) // turns  # saves a turn
         self.text = [0]
         self.stored = [0]
@@ -151,7 +151,7 @@ class _Disk:
         return self.stored[turn] / (2 * self.copy[turn] + self.text[turn])
 
 
-def _growth(what: str, history: list[Saved], turns: int) -> list[Row]:
+def _growth(what: str, history: list[StateVersion], turns: int) -> list[Row]:
     """What became of the disk, at the end and on the way there."""
     disk = _Disk(history, turns)
     stored, half = disk.stored[-1], len(disk.patched) // 2
@@ -272,8 +272,8 @@ class _Agent:
             UserMessage(content=asked, source="user"),
             AssistantMessage(content=answered, source="support"),
         ):
-            drive(self._context.add_message(message))  # none of it waits for anything
+            run_to_end(self._context.add_message(message))  # none of it waits for anything
 
     def document(self) -> dict[str, Any]:
         """Its state, as AutoGen gives it."""
-        return dict(drive(self.agent.save_state()))
+        return dict(run_to_end(self.agent.save_state()))

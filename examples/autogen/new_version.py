@@ -18,7 +18,7 @@ from played import PlayedModel  # type: ignore[import-not-found] # it is beside 
 
 import limpet
 from limpet.integrations import autogen
-from limpet.states.state import Changed
+from limpet.states.state import FingerprintChange
 
 
 async def find_ticket(number: int) -> str:
@@ -50,7 +50,7 @@ def agent(version: int) -> AssistantAgent:
     return AssistantAgent("support", model, tools=[tool], system_message=prompt)
 
 
-def told(change: Changed, document: Any) -> Any:
+def told(change: FingerprintChange, document: Any) -> Any:
     """What is another now; the document may be changed here too."""
     print(f"changed: {change}", flush=True)
     return document

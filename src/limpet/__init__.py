@@ -19,7 +19,7 @@ from limpet.conversations.conversation import (
     RecordedRepair,
     Summary,
 )
-from limpet.conversations.found import Found
+from limpet.conversations.found import ConversationHit
 from limpet.core.codec import Codec
 from limpet.core.journal import AsyncJournal, Entry, Journal
 from limpet.errors import (
@@ -32,13 +32,13 @@ from limpet.errors import (
     EffectsWarning,
     EmbeddingFailed,
     EstimateWarning,
-    Fenced,
     GoalMismatch,
     IdReused,
     InvalidId,
     InvalidMessage,
     InvalidURL,
     LeaseHeld,
+    LeaseLost,
     LimpetError,
     MemoryNotFound,
     MigrationFailed,
@@ -96,26 +96,28 @@ from limpet.tasks.task import (
     StepContext,
     Task,
     TaskInfo,
-    Version,
+    TaskVersion,
     current_step,
     current_task,
     effect,
 )
 
 if TYPE_CHECKING:
-    from limpet.memory import AsyncMemory, Hit, Memory, Receipt, Remembered
+    from limpet.memory import AsyncMemory, Memory, MemoryHit, Receipt, Remembered
     from limpet.states.migrations import Migrations, migration
-    from limpet.states.state import AsyncState, Changed, Saved, State, StateInfo
-    from limpet.workers.registry import Ran, Registry
+    from limpet.states.state import AsyncState, FingerprintChange, State, StateInfo, StateVersion
+    from limpet.workers.registry import Registry, RunResult
 
 __version__ = "0.1.0"
 
 #: What many programs do without, by the module in which it is found when somebody asks for it.
 _LATE = {
-    **dict.fromkeys(("AsyncMemory", "Hit", "Memory", "Receipt", "Remembered"), "memory"),
+    **dict.fromkeys(("AsyncMemory", "MemoryHit", "Memory", "Receipt", "Remembered"), "memory"),
     **dict.fromkeys(("Migrations", "migration"), "states.migrations"),
-    **dict.fromkeys(("Ran", "Registry"), "workers.registry"),
-    **dict.fromkeys(("AsyncState", "Changed", "Saved", "State", "StateInfo"), "states.state"),
+    **dict.fromkeys(("RunResult", "Registry"), "workers.registry"),
+    **dict.fromkeys(
+        ("AsyncState", "FingerprintChange", "StateVersion", "State", "StateInfo"), "states.state"
+    ),
 }
 
 
@@ -140,7 +142,7 @@ __all__ = [
     "AsyncStore",
     "AsyncTask",
     "BrokenHistory",
-    "Changed",
+    "FingerprintChange",
     "ChangedWarning",
     "Checkpoint",
     "Codec",
@@ -155,10 +157,10 @@ __all__ = [
     "EmbeddingFailed",
     "Entry",
     "EstimateWarning",
-    "Fenced",
-    "Found",
+    "LeaseLost",
+    "ConversationHit",
     "GoalMismatch",
-    "Hit",
+    "MemoryHit",
     "IdReused",
     "InvalidId",
     "InvalidMessage",
@@ -181,14 +183,14 @@ __all__ = [
     "NotStorable",
     "NotTransactional",
     "Progress",
-    "Ran",
+    "RunResult",
     "Recalled",
     "Receipt",
     "RecordedRepair",
     "Registry",
     "Remembered",
     "Retry",
-    "Saved",
+    "StateVersion",
     "SchemaTooNew",
     "State",
     "StateChanged",
@@ -225,7 +227,7 @@ __all__ = [
     "TransactionUndone",
     "UnknownKind",
     "Unreadable",
-    "Version",
+    "TaskVersion",
     "WaitTimedOut",
     "WindowTooSmall",
     "WrongState",

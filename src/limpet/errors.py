@@ -19,7 +19,7 @@
     │   └── IdReused                the same append id, with other content
     ├── LeaseHeld                   somebody else may write now; says who, and until when
     │   └── TaskHeld
-    ├── Fenced                      our lease was taken over: this writer is the late one
+    ├── LeaseLost                      our lease was taken over: this writer is the late one
     ├── NotFound                    (LookupError)
     │   ├── ConversationNotFound
     │   ├── MemoryNotFound
@@ -88,7 +88,7 @@ __all__ = [
     "EffectsWarning",
     "EmbeddingFailed",
     "EstimateWarning",
-    "Fenced",
+    "LeaseLost",
     "GoalMismatch",
     "IdReused",
     "InvalidId",
@@ -254,7 +254,7 @@ class TaskHeld(LeaseHeld):
     """The task is being worked on by somebody else."""
 
 
-class Fenced(LimpetError):
+class LeaseLost(LimpetError):
     """The lease this write relied on is no longer the newest. Nothing was written."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,7 +12,6 @@ from limpet.backends.contract import UNSET, Backend, Head, UnsetType, from_micro
 from limpet.backends.url import DEFAULT_TENANT, connect
 from limpet.conversations import conversation
 from limpet.conversations.conversation import AsyncConversation, Conversation, ConversationInfo
-from limpet.core.codec import Codec
 from limpet.core.ids import (
     MAX_TENANT_BYTES,
     check_id,
@@ -22,20 +20,12 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.leases import Keeper, holder_name
-from limpet.core.runtime import (
-    Face,
-    HopPort,
-    InlinePort,
-    Port,
-    Pulled,
-    blocking,
-    blocking_iter,
-    faced,
-)
+from limpet.core.leases import LeaseLock
+from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter, wrapped
+from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld
 from limpet.tasks import control, task
-from limpet.tasks.core import RESULTS, Home, Terms
+from limpet.tasks.core import RESULTS, Terms
 from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -43,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from limpet.conversations.found import Found
+    from limpet.conversations.found import ConversationHit
+    from limpet.core.codec import Codec
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
@@ -57,66 +48,49 @@ T = TypeVar("T")
 
 
 def _late(name: str) -> Any:
-    """A noun that many programs do without, and need not import."""
+    """A model that many programs do without, and need not import."""
     return import_module(f"limpet.{name}")
 
 
-def _remembers(*args: Any, **kwargs: Any) -> AsyncMemory:
-    return _late("memory").AsyncMemory(*args, **kwargs)  # type: ignore[no-any-return]
+def _make_memory(scope: Scope, namespace: str, embed: Any) -> AsyncMemory:
+    return _late("memory").AsyncMemory(scope, namespace, embed=embed)  # type: ignore[no-any-return]
 
 
-def _memory_face(core: AsyncMemory) -> Memory:
+def _sync_memory(core: AsyncMemory) -> Memory:
     return _late("memory").Memory(core)  # type: ignore[no-any-return]
 
 
-def _state_face(core: AsyncState) -> State:
+def _sync_state(core: AsyncState) -> State:
     return _late("states.state").State(core)  # type: ignore[no-any-return]
 
 
 class AsyncStore:
     """The same as `Store`, awaited. Open it with `open_async`."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        port: Port,
-        *,
-        tenant: str = DEFAULT_TENANT,
-        ttl: float | None = None,
-        codec: Codec | None = None,
-    ) -> None:
-        self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
-        self.backend = backend
-        self._port = port
-        self._ttl = None if ttl is None else check_seconds(ttl, "ttl")
-        self._codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
-        self._keeper = Keeper(backend)
-        self._home = Home(self.tenant, port, self._codec, self._ttl, self._keeper, [], _remembers)
-        #: Makes a task show itself to the user's functions as the sync face has it.
-        self._show: Callable[[AsyncTask], object] = lambda opened: opened
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._runtime = scope.runtime
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend.url!r}, tenant={self.tenant!r})"
+
+    @property
+    def tenant(self) -> str:
+        """Whose state this is; other tenants' cannot be seen from here."""
+        return self._scope.tenant
+
+    @property
+    def backend(self) -> Backend:
+        """What keeps the journals."""
+        return self._scope.backend
 
     def as_tenant(self, tenant: str) -> AsyncStore:
         """The same store as another tenant sees it: for a server that has many.
 
         They share one connection; closing one closes all.
         """
-        twin = copy.copy(self)
-        twin._serve(tenant)  # noqa: SLF001 - its own twin
-        return twin
-
-    def _serve(self, tenant: str) -> None:
-        self.tenant = check_id(tenant, "tenant", MAX_TENANT_BYTES)
-        self._home = structs.replace(self._home, tenant=tenant)
-
-    def _turn(self) -> None:
-        """Be for blocking code what was for async code, or the reverse."""
-        blocks = isinstance(self._port, InlinePort)
-        self._port = HopPort(self.backend) if blocks else InlinePort(self.backend)
-        self._home = self._home.through(self._port)
-        self._show = (lambda opened: opened) if blocks else Task
+        check_id(tenant, "tenant", MAX_TENANT_BYTES)
+        return AsyncStore(structs.replace(self._scope, tenant=tenant))
 
     async def __aenter__(self) -> Self:
         """The store itself."""
@@ -133,22 +107,18 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Finish what is under way and let go of the backend. A second call does nothing."""
-        if self.backend.blocks and isinstance(self._port, HopPort):
+        if self.backend.blocks and not self._scope.is_sync:
             import asyncio  # noqa: PLC0415 - sync programs never pay for it
 
-            await asyncio.to_thread(self._close)
+            await asyncio.to_thread(self._scope.store.close)
         else:
-            self._close()
+            self._scope.store.close()
 
-    def _close(self) -> None:
-        self._keeper.stop()
-        self.backend.close()
-
-    # -- nouns -------------------------------------------------------------------------------
+    # -- models -----------------------------------------------------------------------------
 
     def journal(self, kind: str, id: str) -> AsyncJournal:
         """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
-        return self._home.journal(kind, id)
+        return self._scope.journal(kind, id)
 
     def conversation(
         self,
@@ -159,9 +129,9 @@ class AsyncStore:
     ) -> AsyncConversation:
         """The conversation *id*; it comes to be with its first message, with *labels* and *ttl*."""
         return AsyncConversation(
-            self.journal(conversation.KIND, id),
-            lambda other: self.journal(conversation.KIND, other),
-            labels=UNSET if labels is None else check_labels(labels),
+            self._scope,
+            id,
+            labels=UNSET if labels is None else labels,
             ttl=ttl,
         )
 
@@ -195,7 +165,7 @@ class AsyncStore:
         k: int = 10,
         prefix: str = "",
         labels: Mapping[str, str] | None = None,
-    ) -> list[Found]:
+    ) -> list[ConversationHit]:
         """The *k* messages that fit *query* best: those with all of its words, then with some.
 
         By a full-text index that is kept beside the store, on this machine, and is brought up to
@@ -203,7 +173,7 @@ class AsyncStore:
         """
         from limpet.conversations.search import search  # noqa: PLC0415 - most programs never search
 
-        place = (self._port, self.tenant, self.journal, self._codec)
+        place = (self._runtime, self.tenant, self.journal, self._scope.store.codec)
         return await search(*place, query, k=k, prefix=prefix, labels=labels)
 
     def task(
@@ -237,7 +207,7 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        return AsyncTask(self._home, id, terms)
+        return AsyncTask(self._scope, id, terms)
 
     def tasks(
         self,
@@ -271,13 +241,11 @@ class AsyncStore:
         """
         state = _late("states.state")
         made: AsyncState = state.AsyncState(
-            self.journal(state.KIND, id),
-            lambda other: self.state(
-                other, version=version, type=type, ttl=ttl, migrations=migrations
-            ),
+            self._scope,
+            id,
             version=version,
             type=type,
-            labels=UNSET if labels is None else check_labels(labels),
+            labels=UNSET if labels is None else labels,
             ttl=ttl,
             migrations=migrations,
         )
@@ -296,7 +264,7 @@ class AsyncStore:
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
         of ``limpet[embeddings]``; memories are then found by what they mean as well.
         """
-        found: AsyncMemory = self._home.memory(namespace, embed)
+        found: AsyncMemory = self._scope.memory(namespace, embed)
         return found
 
     async def submit(
@@ -319,7 +287,7 @@ class AsyncStore:
         terms = Terms(
             goal=goal, agent=agent, labels=check_labels(labels or {}), ttl=ttl, deadline=deadline
         )
-        return TaskInfo.of(await control.submit(self._home, kind, id, terms, input))
+        return TaskInfo.of(await control.submit(self._scope, kind, id, terms, input))
 
     async def signal(
         self, task: str, name: str, payload: Any = None, *, id: str | None = None
@@ -328,7 +296,7 @@ class AsyncStore:
 
         An *id* makes a repeated signal harmless.
         """
-        await control.signal(self._home, task, name, payload, id)
+        await control.signal(self._scope, task, name, payload, id)
 
     async def resolve(
         self, task: str, step: str, how: str, *, result: Any = None, by: str | None = None
@@ -337,27 +305,27 @@ class AsyncStore:
 
         *by* is recorded with it: who said so.
         """
-        await control.resolve(self._home, task, step, how, result=result, by=by)
+        await control.resolve(self._scope, task, step, how, result=result, by=by)
 
     async def pause(self, task: str, *, because: str | None = None) -> None:
         """Let nobody work on the task until `resume`. Who does now stops before its next step."""
-        await control.pause(self._home, task, because)
+        await control.pause(self._scope, task, because)
 
     async def cancel(self, task: str, *, because: str | None = None) -> None:
         """End the task without an outcome. Who works on it now stops before its next step."""
-        await control.cancel(self._home, task, because)
+        await control.cancel(self._scope, task, because)
 
     async def resume(self, task: str) -> None:
         """Let a task go on that was paused or cancelled, has failed, or waits: it looks again."""
-        await control.resume(self._home, task)
+        await control.resume(self._scope, task)
 
-    def on_finish(self, heir: H) -> H:
-        """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
+    def on_finish(self, function: H) -> H:
+        """Hand the checkpoint of every task that finishes here to *function*, before it may go.
 
         After a crash it may be handed on a second time, never not at all. Usable as a decorator.
         """
-        self._home.heirs.append(heir)
-        return heir
+        self._scope.store.on_finish.append(function)
+        return function
 
     async def run(
         self,
@@ -393,13 +361,14 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        self._show(opened)
+        if self._scope.is_sync:
+            Task(opened)  # so that the user's functions see the sync one
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
     async def sweep(self) -> int:
         """Free the room of everything that has expired; how many journals that were."""
         total = 0
-        while count := await self._port.call(self.backend.sweep):
+        while count := await self._runtime.call(self.backend.sweep):
             total += count
         # What tasks have kept apart does not expire by itself, or it might do so before its task.
         async for head in self._list(RESULTS, lambda head: head, {"prefix": "", "labels": None}):
@@ -410,14 +379,15 @@ class AsyncStore:
     async def _sweep_results(self, id: str) -> int:
         """Remove what a task has left that is gone; not while somebody begins another of its id."""
         old, results = self.journal(task.KIND, id), self.journal(RESULTS, id)
+        lock = LeaseLock(self._runtime, self._scope.store.leases, old.key, 30)
         try:
-            lease = await self._port.call(self.backend.acquire, old.key, holder_name(None), 30)
+            await lock.acquire(0)
         except LeaseHeld:
             return 0
         try:
             return await old.head() is None and await results.delete()
         finally:
-            await self._port.call(self.backend.release, old.key, lease)
+            await lock.release()
 
     def _list(
         self,
@@ -436,17 +406,17 @@ class AsyncStore:
         async def pull() -> T | None:
             nonlocal cursor, more
             while more and not heads:
-                page = await self._port.call(
+                page = await self._runtime.call(
                     self.backend.scan, self.tenant, kind, cursor=cursor, **filters
                 )
                 heads[:] = filter(fits, page.heads[::-1])
                 cursor, more = page.cursor, page.cursor is not None
             return show(heads.pop()) if heads else None
 
-        return Pulled(pull)
+        return Pages(pull)
 
 
-class Store(Face[AsyncStore]):
+class Store(SyncWrapper[AsyncStore]):
     """Where state lives. Open it with `limpet.open`; it may be used from any thread.
 
     >>> import limpet
@@ -455,10 +425,6 @@ class Store(Face[AsyncStore]):
     ...     [chat.id for chat in store.conversations()]
     ['alice']
     """
-
-    def __init__(self, core: AsyncStore) -> None:
-        super().__init__(core)
-        core._show = Task  # noqa: SLF001 - its own other half
 
     @property
     def tenant(self) -> str:
@@ -470,52 +436,42 @@ class Store(Face[AsyncStore]):
         """What keeps the journals."""
         return self._core.backend
 
-    def on_finish(self, heir: H) -> H:
-        """Hand the checkpoint of every task that finishes here to *heir*, before it may go.
+    def on_finish(self, function: H) -> H:
+        """Hand the checkpoint of every task that finishes here to *function*, before it may go.
 
         After a crash it may be handed on a second time, never not at all. Usable as a decorator.
         """
-        return self._core.on_finish(heir)
+        return self._core.on_finish(function)
 
     def __enter__(self) -> Self:
         """The store itself."""
         return self
 
-    __exit__ = blocking(AsyncStore.__aexit__)
-    close = blocking(AsyncStore.close)
-    sweep = blocking(AsyncStore.sweep)
-    conversations = blocking_iter(AsyncStore.conversations)
-    search_conversations = blocking(AsyncStore.search_conversations)
-    tasks = blocking_iter(AsyncStore.tasks)
-    states = blocking_iter(AsyncStore.states)
+    __exit__ = sync(AsyncStore.__aexit__)
+    close = sync(AsyncStore.close)
+    sweep = sync(AsyncStore.sweep)
+    conversations = sync_iter(AsyncStore.conversations)
+    search_conversations = sync(AsyncStore.search_conversations)
+    tasks = sync_iter(AsyncStore.tasks)
+    states = sync_iter(AsyncStore.states)
 
-    run = blocking(AsyncStore.run)
-    submit = blocking(AsyncStore.submit)
-    signal = blocking(AsyncStore.signal)
-    resolve = blocking(AsyncStore.resolve)
-    pause = blocking(AsyncStore.pause)
-    cancel = blocking(AsyncStore.cancel)
-    resume = blocking(AsyncStore.resume)
-    as_tenant = faced(AsyncStore.as_tenant, lambda core: Store(core))  # noqa: PLW0108 - not made yet
-    journal = faced(AsyncStore.journal, Journal)
-    conversation = faced(AsyncStore.conversation, Conversation)
-    task = faced(AsyncStore.task, Task)
-    state = faced(AsyncStore.state, _state_face)
-    memory = faced(AsyncStore.memory, _memory_face)
-
-
-def other_face(store: AsyncStore) -> AsyncStore:
-    """The same store, with the same leases, for blocking code if *store* is for async code.
-
-    And the reverse. It is closed with *store*.
-    """
-    twin = copy.copy(store)
-    twin._turn()  # noqa: SLF001 - its own twin
-    return twin
+    run = sync(AsyncStore.run)
+    submit = sync(AsyncStore.submit)
+    signal = sync(AsyncStore.signal)
+    resolve = sync(AsyncStore.resolve)
+    pause = sync(AsyncStore.pause)
+    cancel = sync(AsyncStore.cancel)
+    resume = sync(AsyncStore.resume)
+    as_tenant = wrapped(AsyncStore.as_tenant, lambda core: Store(core))  # noqa: PLW0108 - not made yet
+    journal = wrapped(AsyncStore.journal, Journal)
+    conversation = wrapped(AsyncStore.conversation, Conversation)
+    task = wrapped(AsyncStore.task, Task)
+    state = wrapped(AsyncStore.state, _sync_state)
+    memory = wrapped(AsyncStore.memory, _sync_memory)
 
 
-def awaited(store: object) -> AsyncStore:
-    """The async face of *store*: itself, or the twin of a sync one over the same backend."""
+def as_async(store: object) -> AsyncStore:
+    """*store* for code that awaits: itself, or the same one if it was opened for blocking code."""
     if isinstance(store, AsyncStore):
         return store
     if not isinstance(store, Store):
@@ -524,7 +480,7 @@ def awaited(store: object) -> AsyncStore:
             " or limpet.open()."
         )
         raise TypeError(msg)
-    return other_face(store._core)  # noqa: SLF001 - its own other half
+    return AsyncStore(store._core._scope.as_async())  # noqa: SLF001 - its own parts
 
 
 def open(
@@ -547,9 +503,8 @@ def open(
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
-    check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    backend = connect(url, **options)
-    return Store(AsyncStore(backend, InlinePort(backend), tenant=tenant, ttl=ttl, codec=codec))
+    opened = _open(url, tenant, ttl, codec, options)
+    return Store(AsyncStore(Scope(opened, tenant, opened.sync_runtime)))
 
 
 def open_async(
@@ -564,6 +519,18 @@ def open_async(
 
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
+    opened = _open(url, tenant, ttl, codec, options)
+    return AsyncStore(Scope(opened, tenant, opened.async_runtime))
+
+
+def _open(
+    url: str | os.PathLike[str] | None,
+    tenant: str,
+    ttl: float | None,
+    codec: Codec | None,
+    options: dict[str, Any],
+) -> OpenStore:
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    backend = connect(url, **options)
-    return AsyncStore(backend, HopPort(backend), tenant=tenant, ttl=ttl, codec=codec)
+    if ttl is not None:
+        check_seconds(ttl, "ttl")
+    return OpenStore(connect(url, **options), codec=codec, ttl=ttl, make_memory=_make_memory)

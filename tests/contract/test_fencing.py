@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from limpet import Fenced, LeaseHeld, TaskHeld
+from limpet import LeaseHeld, LeaseLost, TaskHeld
 from limpet.testing.crash import seeded, soak
 from limpet.testing.rivals import Worker
 from tests.support import places
@@ -102,9 +102,9 @@ def test_a_writer_that_slept_through_its_lease_is_refused(
 
     late.tell("append", "late")
     late.go_on()
-    with pytest.raises(Fenced, match=r"taken over, and nothing was written\. .*stop this one"):
+    with pytest.raises(LeaseLost, match=r"taken over, and nothing was written\. .*stop this one"):
         late.hear()
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.do("renew", 60)
     late.do("release")
     assert rival.do("holder") == f"process {rival.pid}"
@@ -148,9 +148,9 @@ def test_a_writer_whose_journal_was_deleted_meanwhile_is_refused(
 
     late.tell("append", "late")
     late.go_on()
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.hear()
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.do("renew", 60)
     late.do("release")
     assert late.do("bodies") == ([] if anew == "nothing" else ["new"])
@@ -178,7 +178,7 @@ def test_of_many_rivals_one_takes_over(where: Where, crew: Crew) -> None:
     assert len(won) == 1
     assert all(f"held by process {won[0].pid} " in words for words in refused)
     late.go_on()
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.do("append", "late")
     assert won[0].do("append", "goes on") == 2
 
@@ -229,16 +229,16 @@ def test_a_task_whose_worker_sleeps_goes_on_elsewhere(
 
     if notices:
         late.go_on()
-        assert late.do("notice") == "Fenced"
+        assert late.do("notice") == "LeaseLost"
         late.tell("step", "late")
     else:
         late.tell("step", "late")
         late.go_on()
-    with pytest.raises(Fenced, match=r"taken over, and nothing was written\. .*stop this one"):
+    with pytest.raises(LeaseLost, match=r"taken over, and nothing was written\. .*stop this one"):
         late.hear()
     if notices:
         assert late.do("ran") == ["fetch"]
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.do("finish", "late")
     late.do("leave")
 
@@ -278,7 +278,7 @@ def test_a_worker_whose_task_was_deleted_meanwhile_is_refused(
 
     late.tell("step", "late")
     late.go_on()
-    with pytest.raises(Fenced):
+    with pytest.raises(LeaseLost):
         late.hear()
     late.do("leave")
     assert late.do("entries") == (["created", "step"] if anew else [])

@@ -29,7 +29,7 @@ from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
 from limpet.errors import (
     Conflict,
-    Fenced,
+    LeaseLost,
     NotTransactional,
     StoreBusy,
     StoreClosed,
@@ -239,7 +239,7 @@ def test_a_late_worker_is_fenced_off_with_its_rows(place: Place, backend: Backen
     """What a worker does after its task was taken over never happened."""
     late = backend.acquire(KEY, "late", 60)
     new = backend.acquire(KEY, "new", 60, over=late.epoch)
-    with pytest.raises(Fenced, match="taken over"):
+    with pytest.raises(LeaseLost, match="taken over"):
         transact(backend, 1, epoch=late.epoch)
     assert (place.rows(), records(backend)) == ([], [])
     transact(backend, 2, epoch=new.epoch)

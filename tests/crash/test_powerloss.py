@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet.backends.contract import Fact
+from limpet.backends.facts import Fact
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.testing.crash import PLAN, TALK, result_of, seeded, soak, steps_of, turn, turns_of
 from limpet.testing.powerloss import Ack, CrashState, Event, Recorder, Sync, Write, crash_states

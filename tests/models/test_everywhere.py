@@ -17,10 +17,10 @@ from limpet import (
     Conflict,
     ConversationNotFound,
     Decision,
-    Fenced,
     GoalMismatch,
     IdReused,
     LeaseHeld,
+    LeaseLost,
     Store,
     Task,
     TaskFinished,
@@ -378,7 +378,7 @@ def test_a_task_of_another_machine_is_taken_over_when_its_lease_ends(
     store.backend.renew(KEY, lease, 0.3)
     with place.open().task(TASK, GOAL, wait=30) as task:
         task.step("fetch", lambda: 1)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             store.backend.renew(KEY, lease, 60)
         assert task.step("send", lambda: 2) == 2
 
@@ -390,7 +390,7 @@ def epoch_of(task: Any) -> int:
 
 def test_a_worker_that_was_succeeded_or_deleted_is_fenced_off(place: Place, store: Store) -> None:
     """What it says then is not there."""
-    with cut_short(store, by=Fenced) as late:
+    with cut_short(store, by=LeaseLost) as late:
         late.step("fetch", lambda: 1)
         epoch = epoch_of(late)
         rival = place.open().backend.acquire(KEY, "rival", 60, over=epoch)
@@ -398,7 +398,7 @@ def test_a_worker_that_was_succeeded_or_deleted_is_fenced_off(place: Place, stor
     assert store.task(TASK).checkpoint().results == {"fetch": 1}
     assert store.task(TASK).info().held_by == "rival"
     store.backend.release(KEY, rival)
-    with cut_short(store, by=Fenced) as late:
+    with cut_short(store, by=LeaseLost) as late:
         assert place.open().task(TASK).delete() is True
         late.step("late", lambda: 2)
     assert list(store.tasks()) == []

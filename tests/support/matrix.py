@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import limpet
 from limpet import Retry, TaskWaiting, current_step
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 from limpet.testing.boundaries import Boundaries
 from tests.support.processes import in_a_process
 
@@ -139,7 +139,7 @@ def _sync(url: str, world: World, kill_at: int | None) -> tuple[str, list[str]]:
         try:
             with store.task("t") as task:
                 if not task.done:
-                    task.finish(drive(job.run(task, call)))
+                    task.finish(run_to_end(job.run(task, call)))
                 return json.dumps(task.outcome, sort_keys=True), boundaries.passed
         except TaskWaiting as waiting:
             return f"waits for {waiting.waits_for}", boundaries.passed

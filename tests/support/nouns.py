@@ -25,7 +25,7 @@ from limpet import (
     Store,
 )
 from limpet.backends.memory import MemoryBackend
-from limpet.core.runtime import HopPort, InlinePort
+from limpet.core.runtime import AsyncRuntime, SyncRuntime
 from tests.support import places
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Place:
         """Another store over the same state. The async one is driven, and looks like a `Store`."""
         opened: Any
         if self.memory is not None:
-            port = HopPort(self.memory) if self.is_async else InlinePort(self.memory)
+            port = AsyncRuntime(self.memory) if self.is_async else SyncRuntime(self.memory)
             opened = AsyncStore(self.memory, port, **options)
             opened = opened if self.is_async else Store(opened)
         else:
@@ -126,7 +126,7 @@ class Place:
         if self.memory is None:
             opened = limpet.open(self.url)
         else:
-            opened = Store(AsyncStore(self.memory, InlinePort(self.memory)))
+            opened = Store(AsyncStore(self.memory, SyncRuntime(self.memory)))
         self._beside.append(opened)
         return opened
 

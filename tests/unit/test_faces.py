@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 
 PAIRS = [
     (limpet.AsyncStore, limpet.Store),
@@ -124,4 +124,4 @@ def test_an_async_store_may_be_opened_before_there_is_a_loop(tmp_path: Path) -> 
 def test_code_that_waits_for_a_loop_is_named() -> None:
     """It cannot run here, and says where it could."""
     with pytest.raises(RuntimeError, match=r"awaits an event loop; open the store with open_async"):
-        drive(asyncio.sleep(0))
+        run_to_end(asyncio.sleep(0))

@@ -13,8 +13,8 @@ from limpet import LeaseHeld, TaskHeld
 from limpet.backends.contract import Key, Lease
 from limpet.backends.memory import MemoryBackend
 from limpet.core import leases
-from limpet.core.leases import Held, Hold, Keeper, store_now
-from limpet.core.runtime import drive
+from limpet.core.leases import HeldLease, LeaseKeeper, LeaseLock, store_now
+from limpet.core.runtime import run_to_end
 from tests.support.processes import in_a_process, until
 
 # The parent has a thread that renews: a fork of it is what these are about.
@@ -68,8 +68,8 @@ def test_a_fork_neither_writes_under_a_hold_of_its_parent_nor_ends_it(tmp_path: 
         journal = store.journal("chat", "c")
         journal.append(("said", 1))
         core = store._core
-        hold = Hold(core._port, core._keeper, journal._core.key, 60)
-        drive(hold.take(0))
+        hold = LeaseLock(core._port, core._keeper, journal._core.key, 60)
+        run_to_end(hold.take(0))
         held = hold.held
         assert held is not None
 
@@ -111,7 +111,7 @@ def taken(backend: MemoryBackend, id_: str) -> tuple[Key, Lease]:
 def test_a_renewal_that_gets_no_answer_keeps_no_other_waiting() -> None:
     """One file may be locked, one server of many away."""
     backend = Renewals()
-    keeper = Keeper(backend)
+    keeper = LeaseKeeper(backend)
     keeper.keep(*taken(backend, "stuck"), 0.01)
     assert backend.begun.wait(60)
     well = [keeper.keep(*taken(backend, f"well {n}"), 0.01) for n in range(5)]
@@ -124,8 +124,8 @@ def test_a_renewal_that_gets_no_answer_keeps_no_other_waiting() -> None:
 def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself() -> None:
     """The garbage collector may end a stream there."""
     backend = Renewals()
-    keeper = Keeper(backend)
-    given_up, kept = threading.Event(), list[Held]()
+    keeper = LeaseKeeper(backend)
+    given_up, kept = threading.Event(), list[HeldLease]()
 
     def beat() -> None:
         if until(lambda: bool(kept)):

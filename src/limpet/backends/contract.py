@@ -1,83 +1,79 @@
-"""The contract of a backend: all that a store asks of the place where it keeps its journals.
+"""The contract of a backend: everything a store asks of the place where it keeps its journals.
 
 A backend stores **records** in **journals** and knows nothing of what they mean.
 
 *Journal.* An append-only run of entries under a `Key`. Entries are numbered 1, 2, 3 …; one call of
 `append` adds one record of one or more entries, all or none. Bodies are opaque bytes. A journal
-is there from its first record until it is deleted or expires.
+exists from its first record until it is deleted or expires.
+
+*Incarnation.* A journal that begins, also one that begins again under the key of a deleted or
+expired one, gets a new incarnation: a text that is never used twice. Numbers begin again at 1, so
+a compare-and-set names both (`Expect`), and anything derived from a journal remembers both.
 
 *Durable.* When `append` returns, the record survives power loss, as far as the place allows; a
-backend that can promise less says so in `facts`.
+backend that promises less says so in `facts`.
 
 *Order.* All appends to one journal have one order, the same for every reader. Whoever has been
 told of an append sees it in every later read, from any process.
 
 *Time* is the backend's own clock: the server's where there is one. Two clients' clocks are never
-compared. Times are whole microseconds since 1970 (UTC).
+compared. Times are whole microseconds since 1970 (UTC). A journal's times never go back.
 
-*Expiry.* A journal with a ``ttl`` expires that many seconds after its last append, but not while a
-lease on it is valid. From that moment it is not there: reads are empty, an append starts a new
-journal at 1. `sweep` frees the room.
+*Attributes.* Status, labels, meta and ttl change with an append, in the same act. ``status`` and
+``labels`` are what people list by. ``meta`` is the model's own: what it wants to know of a journal
+without reading it. It is small, it is JSON, and the backend returns it as it was given.
+
+*Expiry.* A journal with a ``ttl`` expires that many seconds after its last append (or after the ttl
+was set, if that is later), but not while a lease on it is valid. From that moment it does not
+exist: reads are empty, an append begins a new journal at 1. `sweep` frees the room.
 
 *Leases.* At most one lease per journal is valid. Its epoch is a number that only grows, even over
 `delete` and re-creation, so a late holder can never pass for a new one. Writes that name an epoch
-are refused with `Fenced` unless it is the newest; writes that name none are not bound by leases.
+are refused with `LeaseLost` unless it is the newest; writes that name none are not bound by leases.
 
-*Copies.* An append with an `Origin` is a copy of what another store has. Its record keeps the time
-``origin.at`` (or that of the record before it, if that is later), expiry counts from that time, and
-a journal that it begins takes over ``created`` and ``floor``: its first number is ``floor`` + 1.
+*Copies.* An append with an `Origin` is a copy of a record in another store. The record keeps the
+time ``origin.at`` (or that of the record before it, if that is later), expiry counts from that
+time, and a journal that it begins takes over ``created``, ``first`` and ``incarnation``.
 
 *Transactions.* Some places commit more than one journal at once, and may also hold tables of the
 callers' own. Where that is so (``transactional``), `append_all` commits several appends together,
-and `transaction` one append and rows of theirs.
+and `transaction` commits one append with the caller's rows.
 
 *Errors* are those of `limpet.errors`, with the driver's error as cause. A call that raises has
 changed nothing, except for `StoreUnavailable`, after which an append may or may not be there:
 repeat it with the same id, and it is there once. A backend over a network does that by itself, for
-as long as its ``timeout``; it gives every append without an id one of its own (`own_id`).
+as long as its ``timeout``; it gives every append without an id one of its own (`generated_id`).
 
-A backend is written blocking and must be safe to call from many threads. Async callers reach it
-through one thread hop a call (`hop`); a backend that can do better for appends overrides
-`append_async`. The suite in `limpet.testing` holds every backend to this page.
+A backend is written blocking and must be safe to call from many threads; async callers reach it
+through threads of theirs. The rules of an append are written once, in `limpet.backends.decide`.
+The suite in `limpet.testing` holds every backend to this page.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-import weakref
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from msgspec import UNSET, Struct, UnsetType
 
-from limpet.backends.url import safe_url
-from limpet.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed, StoreError
+from limpet.errors import NotTransactional, StoreClosed, StoreError, StoreReadOnly
 
 if TYPE_CHECKING:
-    from asyncio import Future
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import ThreadPoolExecutor
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from limpet.backends.facts import Fact
 
 __all__ = [
     "UNSET",
     "Append",
     "Appended",
     "Backend",
-    "Fact",
+    "Expect",
     "Head",
     "Key",
     "Lease",
@@ -86,36 +82,13 @@ __all__ = [
     "Record",
     "Transaction",
     "UnsetType",
-    "conflict",
-    "fenced",
-    "for_people",
     "from_micros",
+    "generated_id",
     "given_id",
-    "held",
     "micros",
-    "next_epoch",
-    "own_id",
-    "settle",
-    "shown_size",
+    "new_incarnation",
     "to_micros",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def from_micros(at: int) -> datetime:
-    """*at* as an aware datetime, exactly (a float would round)."""
-    seconds, rest = divmod(at, 1_000_000)  # by parts: a timedelta is slow with large numbers
-    return _EPOCH + timedelta(0, seconds, rest)
-
-
-def to_micros(at: datetime) -> int:
-    """*at* as whole microseconds since 1970, as exactly."""
-    return (at - _EPOCH) // _MICROSECOND
 
 
 class Key(NamedTuple):
@@ -124,6 +97,16 @@ class Key(NamedTuple):
     tenant: str
     kind: str
     id: str
+
+
+class Expect(NamedTuple):
+    """Where an append expects the journal to be: this incarnation of it, at this number.
+
+    Number 0 expects no journal. Without an incarnation, any will do.
+    """
+
+    incarnation: str | None
+    seq: int
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -148,50 +131,59 @@ class Head(Struct, frozen=True):
     """A journal's present, without its records."""
 
     key: Key
+    incarnation: str
     seq: int  # number of the newest entry
-    floor: int  # entries up to this number were compacted away
+    first: int  # number of the oldest entry that was not compacted away
     size: int  # stored bytes of the records that are there
     created: int
     updated: int
-    ttl: int | None  # microseconds after the last append
-    expires: int | None
-    status: str | None
-    labels: dict[str, str]
-    lease: Lease | None  # the newest one while it is valid
+    ttl: int | None = None  # microseconds after the last append
+    expires: int | None = None
+    status: str | None = None
+    labels: dict[str, str] = {}
+    meta: bytes | None = None
+    lease: Lease | None = None  # the newest one while it is valid
+
+    @property
+    def expect(self) -> Expect:
+        """What an append expects that is to come right behind this head."""
+        return Expect(self.incarnation, self.seq)
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it expires, as people have it."""
+        """When it expires, as a datetime."""
         return None if self.expires is None else from_micros(self.expires)
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """What another store gave to a record that is copied from it, and to that record's journal."""
+    """What a copied record, and its journal, were given in the store that they come from."""
 
     at: int
     created: int
-    floor: int
+    first: int
+    incarnation: str
 
 
 class Append(Struct, frozen=True, kw_only=True):
     """One write: a record to add, conditions, and what else changes with it.
 
-    With ``count=0`` and no body it adds no record and only changes status, labels and ttl. Where
-    there is neither a journal nor a lease it then does nothing; where there is only a lease, the
-    journal has that status and those labels when it begins. Either way it reports number 0.
+    With ``count=0`` and no body it adds no record and only changes attributes. Where there is
+    neither a journal nor a lease it then does nothing; where there is only a lease, the journal
+    has those attributes when it begins. Either way it reports number 0.
     """
 
     key: Key
     body: bytes = b""
     count: int = 0
     id: str | None = None  # unique in the journal; a second append under it adds nothing
-    expect: int | None = None  # the head's number, or Conflict
-    epoch: int | None = None  # the newest lease's epoch, or Fenced
+    expect: Expect | None = None  # where the journal is, or Conflict
+    epoch: int | None = None  # the newest lease's epoch, or LeaseLost
     status: str | UnsetType | None = UNSET
     labels: Mapping[str, str | None] | UnsetType = UNSET  # merged; None removes
+    meta: bytes | UnsetType | None = UNSET
     ttl: float | UnsetType | None = UNSET  # None: never expires
     default_ttl: float | None = None  # of a journal that this append begins, if it sets no ttl
-    origin: Origin | None = None  # for a copy: its times are kept, not the clock's (see `Backend`)
+    origin: Origin | None = None  # for a copy: its times are kept, not the clock's
 
 
 class Appended(Struct, frozen=True, gc=False):
@@ -199,7 +191,13 @@ class Appended(Struct, frozen=True, gc=False):
 
     seq: int
     at: int
+    incarnation: str  # of the journal; "" where there is none
     repeated: bool = False
+
+    @property
+    def expect(self) -> Expect:
+        """What an append expects that is to come right behind this one."""
+        return Expect(self.incarnation, self.seq)
 
 
 class Page(Struct, frozen=True):
@@ -209,26 +207,8 @@ class Page(Struct, frozen=True):
     cursor: str | None
 
 
-class Fact(Struct, frozen=True):
-    """One line of `limpet doctor`: what is so, whether that is well, and if not, what to do."""
-
-    name: str
-    value: str
-    ok: bool = True
-    advice: str = ""
-
-    @classmethod
-    def of_kind(cls, kind: str, journals: int, entries: int | None = None, size: int = 0) -> Fact:
-        """How much there is of one *kind* of journal."""
-        name = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
-        if entries is None:
-            return cls(name, f"{journals:,}")
-        word = "entry" if entries == 1 else "entries"
-        return cls(name, f"{journals:,} with {entries:,} {word}, {shown_size(size)}")
-
-
 class Transaction(Protocol):
-    """A transaction that is open, for statements of the caller's own and one append."""
+    """An open transaction, for the caller's own statements and one append."""
 
     @property
     def connection(self) -> Any:
@@ -238,23 +218,14 @@ class Transaction(Protocol):
         """`Backend.append` as a part of it: once, and with a record."""
 
 
-class _Living(ABCMeta):
-    """Knows the backends that there are, once they are made: one that could not be is none."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = super().__call__(*args, **kwargs)
-        _live.add(made)
-        return made
-
-
-class Backend(ABC, metaclass=_Living):
-    """One place where journals live."""
+class Backend(ABC):
+    """One place where journals live. *url* is as it may be shown: without a password."""
 
     #: False where calls return at once (memory): async callers then need no thread.
     blocks: ClassVar[bool] = True
 
-    #: How many async calls may be waiting on this backend at the same time.
-    hops: int = 8
+    #: How many calls of async callers may be under way at the same time.
+    concurrency: int = 8
 
     #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False
@@ -265,18 +236,24 @@ class Backend(ABC, metaclass=_Living):
     #: True where callers may have tables of their own, and `transaction` and `append_all` work.
     transactional: ClassVar[bool] = False
 
-    def __init__(self, url: str) -> None:
-        self.url = safe_url(url)
-        self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_lock = threading.Lock()
+    #: How many transactions of async callers may be under way at the same time.
+    transactions: int = 1
+
+    #: `append` for async callers, where a backend can wait for it without a thread of theirs. If
+    #: the caller is cancelled, it returns only when the append has ended, or never will begin.
+    append_async: Callable[[Append], Awaitable[Appended]] | None = None
+
+    def __init__(self, url: str, *, readonly: bool = False) -> None:
+        self.url = url
+        self.readonly = readonly
+        self.closed = False
 
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """Open what *url* names; *options* go before its parameters (see `backends.options`).
+        """Open what *url* names; *options* go before its parameters (see `backends.url`).
 
-        Two options are the same everywhere: with ``create=False`` nothing comes to be by opening
+        Two options are the same everywhere: with ``create=False`` opening creates nothing
         (`StoreNotFound` if there is no store), with ``readonly=True`` nothing is written.
         """
 
@@ -286,8 +263,8 @@ class Backend(ABC, metaclass=_Living):
     def append(self, request: Append) -> Appended:
         """Add one record, all of it or nothing; durable on return.
 
-        In this order: a known id → the first outcome, ``repeated``; a stale epoch → `Fenced`;
-        a head other than ``expect`` → `Conflict`. A journal that is not there has head 0.
+        In this order: a known id → the first outcome, ``repeated``; a stale epoch → `LeaseLost`;
+        a head other than ``expect`` → `Conflict`. A journal that does not exist has number 0.
         """
 
     @abstractmethod
@@ -344,7 +321,7 @@ class Backend(ABC, metaclass=_Living):
     ) -> Page:
         """Journals of one tenant and kind, ordered by id as UTF-8 bytes order it.
 
-        All filters must hold. A journal that is there all through a run of pages appears in it
+        All filters must hold. A journal that exists all through a run of pages appears in it
         exactly once; one that comes or goes meanwhile, at most once.
         """
 
@@ -364,7 +341,7 @@ class Backend(ABC, metaclass=_Living):
 
     @abstractmethod
     def delete(self, key: Key) -> bool:
-        """Remove the journal, its records, labels and lease. False if it was not there."""
+        """Remove the journal, its records, labels and lease. False if it did not exist."""
 
     @abstractmethod
     def compact(self, key: Key, before: int) -> int:
@@ -396,13 +373,13 @@ class Backend(ABC, metaclass=_Living):
 
     @abstractmethod
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        """The same lease, valid for *ttl* seconds from now; `Fenced` if it is not the newest."""
+        """The same lease, valid for *ttl* seconds from now; `LeaseLost` if it is not the newest."""
 
     @abstractmethod
     def release(self, key: Key, lease: Lease) -> None:
         """End the lease now. Does nothing if it is not the newest."""
 
-    # -- together --------------------------------------------------------------------------
+    # -- several journals, and the caller's own rows -----------------------------------------
 
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:  # noqa: ARG002 - for those that can
         """`append` each of *requests*, to one journal or several: all of them or none.
@@ -437,27 +414,6 @@ class Backend(ABC, metaclass=_Living):
         )
         raise NotTransactional(msg)
 
-    def transact(
-        self, work: Callable[[Any], R], request: Callable[[R], Append]
-    ) -> tuple[R, Appended]:
-        """`transaction` in one call: what *work* made with the connection, and what its append did.
-
-        *work* gets the connection; *request* makes an append of what it returned.
-        """
-        with self.transaction() as opened:
-            made = work(opened.connection)
-            done = opened.append(request(made))
-        return made, done
-
-    async def transact_async(
-        self, work: Callable[[Any], R], request: Callable[[R], Append]
-    ) -> tuple[R, Appended]:
-        """`transact` for async callers, on one thread from its beginning to its end.
-
-        If the caller is cancelled, it is settled first.
-        """
-        return await self.hop(self.transact, work, request)
-
     # -- the place itself ------------------------------------------------------------------
 
     @abstractmethod
@@ -479,112 +435,45 @@ class Backend(ABC, metaclass=_Living):
         """The entries that repairs have taken out: the first and last of each run."""
         return []
 
+    def close(self) -> None:
+        """Finish what is under way and let go of everything. A second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            self._close()
+
     @abstractmethod
     def _close(self) -> None:
         """Let go of connections and files. Called once."""
 
-    def close(self) -> None:
-        """Finish what is under way and let go of everything. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._close()
-
-    def _check_open(self) -> None:
-        if self._closed:
+    def check_open(self) -> None:
+        """`StoreClosed`, if it is."""
+        if self.closed:
             msg = f"The store {self.url} is closed. Open it again, or close it later."
             raise StoreClosed(msg)
 
-    # -- async callers ---------------------------------------------------------------------
-
-    async def append_async(self, request: Append) -> Appended:
-        """`append` for async callers. If the caller is cancelled, the write is settled first."""
-        if not self.blocks:
-            return self.append(request)
-        return await settle(self._start(self.append, request))
-
-    async def hop(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run *call* on a thread of this backend, and settle it even if the caller is cancelled."""
-        if not self.blocks:
-            return call(*args, **kwargs)
-        return await settle(self._start(lambda: call(*args, **kwargs)))
-
-    def _start(self, call: Callable[..., R], *args: object) -> Future[R]:
-        import asyncio  # noqa: PLC0415 - sync programs never pay for it
-
-        return asyncio.get_running_loop().run_in_executor(self._threads(), call, *args)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        self._check_open()
-        with self._pool_lock:
-            if self._pool is None:
-                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
-
-                self._pool = ThreadPoolExecutor(self.hops, thread_name_prefix="limpet")
-            return self._pool
-
-    # -- fork ------------------------------------------------------------------------------
-
-    def _before_fork(self) -> None:
-        """Come to rest: hold what must not be forked in the middle of something."""
-
-    def _after_fork_in_parent(self) -> None:
-        """Go on."""
-
-    def _after_fork_in_child(self) -> None:
-        """The parent's threads are not there, and its connections are the parent's: start anew."""
-        self._pool = None
-        self._pool_lock = threading.Lock()
+    def check_writable(self) -> None:
+        """`StoreClosed` or `StoreReadOnly`, if a write cannot be."""
+        self.check_open()
+        if self.readonly:
+            msg = f"The store {self.url} was opened with readonly=True. Open it without to write."
+            raise StoreReadOnly(msg)
 
 
-_live: weakref.WeakSet[Backend] = weakref.WeakSet()
-_forking: list[Backend] = []
+# -- times and ids -----------------------------------------------------------------------------
 
-#: Held for the length of a fork: another thread's would undo what this one has prepared.
-_fork = threading.Lock()
-
-
-def _before_fork() -> None:
-    _fork.acquire()
-    _forking[:] = [backend for backend in _live if not backend._closed]  # noqa: SLF001 - its own
-    for backend in _forking:
-        backend._before_fork()  # noqa: SLF001
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
-def _after_fork_in_parent() -> None:
-    try:
-        while _forking:
-            _forking.pop()._after_fork_in_parent()  # noqa: SLF001
-    finally:
-        _fork.release()
+def from_micros(at: int) -> datetime:
+    """*at* as an aware datetime, exactly (a float would round)."""
+    seconds, rest = divmod(at, 1_000_000)  # by parts: a timedelta is slow with large numbers
+    return _EPOCH + timedelta(0, seconds, rest)
 
 
-def _after_fork_in_child() -> None:
-    try:
-        while _forking:
-            _forking.pop()._after_fork_in_child()  # noqa: SLF001
-    finally:
-        _fork.release()  # it was this very thread that took it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
-
-
-def own_id() -> str:
-    """An id for an append whose caller gave none, which no caller's can be. See `given_id`."""
-    return "\x1f" + os.urandom(12).hex()
-
-
-def given_id(id_: str | None) -> str | None:
-    """*id_* if a caller gave it, None if it is an `own_id`."""
-    return None if id_ is None or id_[0] == "\x1f" else id_
+def to_micros(at: datetime) -> int:
+    """*at* as whole microseconds since 1970, as exactly."""
+    return (at - _EPOCH) // _MICROSECOND
 
 
 def micros(seconds: float) -> int:
@@ -592,76 +481,16 @@ def micros(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def conflict(request: Append, actual: int) -> Conflict:
-    """The error for a head that is not where the writer expected it."""
-    expected = request.expect or 0
-    return Conflict(
-        f"{request.key.kind} {request.key.id!r} is at {actual}, not at {expected}: another writer "
-        "got there first. Read what is new, decide again, and retry with the new position.",
-        expected,
-        actual,
-    )
+def new_incarnation() -> str:
+    """What tells a journal that begins now from all others under its key."""
+    return os.urandom(8).hex()
 
 
-def fenced(key: Key) -> Fenced:
-    """The error for a write under a lease that is not the newest."""
-    return Fenced(
-        f"The lease on {key.kind} {key.id!r} has been taken over, and nothing was written. "
-        "Another worker goes on with it; stop this one."
-    )
+def generated_id() -> str:
+    """An id for an append whose caller gave none, which no caller's can be. See `given_id`."""
+    return "\x1f" + os.urandom(12).hex()
 
 
-def held(key: Key, lease: Lease) -> LeaseHeld:
-    """The error for a lease that somebody else has."""
-    until = from_micros(lease.until)
-    return LeaseHeld(
-        f"{key.kind} {key.id!r} is held by {for_people(lease.holder)} until "
-        f"{until:%Y-%m-%d %H:%M:%S} UTC. It can be taken over when that lease ends.",
-        lease.holder,
-        until,
-        lease.epoch,
-    )
-
-
-def for_people(holder: str) -> str:
-    """A holder's name without the mark in brackets that only programs can read."""
-    return holder.partition(" [")[0]
-
-
-def shown_size(count: int) -> str:
-    """*count* bytes, as people say it.
-
-    >>> shown_size(999), shown_size(49_152)
-    ('999 B', '49.2 KB')
-    """
-    amount = float(count)
-    for unit in ("B", "KB", "MB"):
-        if amount < 1000:  # noqa: PLR2004 - as the SI has it
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
-
-
-def next_epoch(last: int, now: int) -> int:
-    """A number over *last*, and over all given out before a deletion: time does not go back."""
-    return max(last + 1, now)
-
-
-async def settle(future: Future[R]) -> R:
-    """Await *future*; if cancelled meanwhile, wait for its end, then let the cancellation go on.
-
-    So a cancelled write never lands after its caller was told that it is over.
-    """
-    import asyncio  # noqa: PLC0415 - sync programs never pay for it
-
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            try:
-                await asyncio.wait({future})
-            except asyncio.CancelledError:
-                continue
-        if not future.cancelled():
-            future.exception()  # seen, so that the loop does not report it as lost
-        raise
+def given_id(id_: str | None) -> str | None:
+    """*id_* if a caller gave it, None if it is a `generated_id`."""
+    return None if id_ is None or id_[0] == "\x1f" else id_

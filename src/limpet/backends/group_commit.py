@@ -1,68 +1,68 @@
 """Group commit: many callers, one transaction, one sync to disk.
 
-The first caller to find nobody leading becomes the leader and commits its own work in place, with
-no thread hop. Those who come meanwhile queue up. When the leader is done it hands the lead to the
-first thread in the queue, which commits for all that have gathered; if only async callers wait, a
-helper thread leads. Each waits for its own outcome, never for a lock, and is served in turn.
+A lone caller commits in its own thread, under the lock, with no hop to another one. Where several
+come at once, and for async callers, one writer thread commits all that have gathered. No signal
+strikes that thread: whatever it begins with, it ends, and everybody is told. A caller may also
+have the lock to itself for a while, for a transaction of its own; the two take turns.
 
-Threads are told of their outcomes in a chain: the leader wakes the first, who wakes the next. Were
-all woken at once, they would queue for Python's global lock, in front of the leader, who then could
-not begin the next commit.
-
-An interrupt (Ctrl-C) may strike the leader between any two steps, also amid those that would hand
-the lead on. So nobody relies on its last words: whoever waits looks now and then whether the leader
-is still there, and otherwise sees to it that another goes on. Being there means holding a lock in a
-``with`` statement, which Python lets go whatever strikes; a method of ours it might never begin.
-What the leader had begun with is then either committed and told, or done by the next one.
+Threads are told in a chain: the writer wakes the first, which wakes the next. Were all woken at
+once, they would stand between the writer and Python's global lock, and keep it from the next batch.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
-from functools import partial
-from itertools import pairwise
+import time
+import weakref
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from limpet.errors import StoreBusy, StoreClosed
+
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, TimerHandle
-    from collections.abc import Callable
+    from asyncio import AbstractEventLoop, Future
+    from collections.abc import Callable, Iterator
 
 __all__ = ["GroupCommit", "Ticket"]
 
-#: Seconds after which one who waits looks whether the leader is still there.
-PATIENCE = 0.5
-
 #: A batch this large is committed although more are waiting, so that nobody waits for long.
 MOST = 512
+
+#: Seconds for which the writer stays awake when it has nothing to do: who just came comes again.
+LINGER = 0.002
+
+#: Seconds after which a thread that waits looks by itself: an interrupt may have cut the chain.
+LOOK_AGAIN = 0.5
+
+#: Seconds between two looks of one who lets another go first.
+YIELD = 0.0002
 
 
 class Ticket:
     """One caller's work and its outcome."""
 
     __slots__ = (
-        *("error", "future", "hired", "inside", "loop", "next", "result", "settled", "told"),
-        *("waiting", "watch", "work"),
+        *("_claim", "done", "error", "future", "loop", "next", "result", "since"),
+        *("waiting", "work"),
     )
 
     def __init__(self, work: Any) -> None:
         self.work = work
         self.result: Any = None
         self.error: BaseException | None = None
-        self.settled = False  # has an outcome
-        self.told = False  # an async caller's future has been given it
-        self.inside = threading.Lock()  # held until its caller has left
-        self.hired = False  # a helper's, which is sure to come
-        self.waiting: threading.Lock | None = None  # of a thread; held until there is news
+        self.done = False  # the outcome is known
+        self.since = 0.0  # when it was submitted
+        self.waiting: threading.Lock | None = None  # of a thread; held until it is to look
         self.next: Ticket | None = None  # the thread to be woken after this one
         self.loop: AbstractEventLoop | None = None  # of an async caller, with its future
         self.future: Future[Any] | None = None
-        self.watch: TimerHandle | None = None  # of an async caller that looks after a leader
+        self._claim = threading.Lock()
 
-    @property
-    def gone(self) -> bool:
-        """Whether its caller has left, perhaps without a word."""
-        return not (self.inside.locked() or self.hired)
+    def claim(self) -> bool:
+        """True for the first who asks: the writer, to do it, or its caller, to withdraw it."""
+        return self._claim.acquire(blocking=False)
 
     def outcome(self) -> Any:
         """The work's value, or its error raised."""
@@ -72,50 +72,56 @@ class Ticket:
 
 
 class GroupCommit:
-    """Has callers' work done in shared transactions.
+    """Has callers' work done in shared transactions, under *lock*.
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, it has kept nothing but the tickets on which it has set ``settled``. Where it would do
-    harm to do them twice, it sets that as soon as they are durable: an interrupt may come next.
-    *hire* runs a function on another thread.
+    raises, none of the tickets without an outcome was done. *what* is what errors call the place.
     """
 
     def __init__(
         self,
         commit: Callable[[list[Ticket]], None],
-        hire: Callable[[Callable[[], None]], object],
+        lock: threading.RLock,
+        *,
+        timeout: float,
+        what: str,
     ) -> None:
         self._commit = commit
-        self._hire = hire
+        self._lock: Any = lock
+        self._timeout = timeout
+        self._what = what
         self._mutex = threading.Lock()
-        self._queue: list[Ticket] = []
-        self._batch: list[Ticket] = []  # taken out of the queue, and not all told yet
-        self._leader: Ticket | None = None  # never None while somebody is in either
-
-    @property
-    def busy(self) -> bool:
-        """Whether somebody leads at this moment; only a hint, for it may be over at once."""
-        return self._leader is not None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._shared = _Shared()
 
     def run(self, work: Any) -> Any:
-        """Have *work* committed and return its value: as the leader, or as one of the led."""
-        ticket = Ticket(work)
-        with ticket.inside:
-            try:
-                if self._join(ticket):
-                    self._lead([ticket])
-                else:
-                    self._follow(ticket)
-            except BaseException:  # an interrupt: settle what is under way, then let it go on
-                self._settle(ticket)
-                raise
-            finally:
-                # Always so after leading; after an interrupt it may be so at any point.
-                if self._leader is ticket:
-                    self._pass_on(ticket)
-                if ticket.next is not None:
-                    _wake(ticket.next)
+        """Have *work* committed and return its value."""
+        ticket, shared = Ticket(work), self._shared
+        if not shared.busy:
+            # Of two who come to this at once the second waits for the first, and is alone then.
+            with self._lock:
+                shared.busy = True
+                _perform(self._commit, [ticket])
+                shared.busy = False
+            return ticket.outcome()
+        ticket.waiting = threading.Lock()
+        ticket.waiting.acquire()
+        self._submit(ticket)
+        try:
+            while not ticket.done:
+                ticket.waiting.acquire(timeout=LOOK_AGAIN)
+        except BaseException:  # an interrupt: withdraw it, or wait for its end, then let it go on
+            while not (ticket.done or ticket.claim()):
+                try:
+                    ticket.waiting.acquire(timeout=LOOK_AGAIN)
+                except KeyboardInterrupt:
+                    continue
+            raise
+        finally:
+            if ticket.next is not None:
+                _wake(ticket.next)
         return ticket.outcome()
 
     async def run_async(self, work: Any) -> Any:
@@ -125,220 +131,187 @@ class GroupCommit:
         ticket = Ticket(work)
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
-        with ticket.inside:
-            self._join_async(ticket)
-            try:
-                return await ticket.future
-            except asyncio.CancelledError:
-                # Not by `settle`: shielding every future would cost as much as all else here.
-                await self._settle_async(ticket)
-                raise
-            finally:
-                if ticket.watch is not None:
-                    ticket.watch.cancel()
-
-    async def _settle_async(self, ticket: Ticket) -> None:
-        """Withdraw *ticket*, or wait for its end, through any number of cancellations."""
-        import asyncio  # noqa: PLC0415 - as above
-
-        while not (ticket.told or self._withdraw(ticket)):
-            # The old future is cancelled; `_resolve`, which runs on this loop, finds the new one.
-            ticket.future = asyncio.get_running_loop().create_future()
-            try:
-                await ticket.future
-            except asyncio.CancelledError:
-                continue
-            except Exception:  # noqa: BLE001 - the write failed, and the cancellation goes on
-                return
-
-    # -- leading and following ---------------------------------------------------------------
-
-    def _join(self, ticket: Ticket) -> bool:
-        """True if *ticket* leads; otherwise it is in the queue."""
-        with self._mutex:
-            if self._leader is None:
-                self._leader = ticket
-                return True
-            ticket.waiting = threading.Lock()
-            ticket.waiting.acquire()
-            self._queue.append(ticket)
-            return False
-
-    def _join_async(self, ticket: Ticket) -> None:
-        """Queue up, and see to it that somebody leads."""
-        with self._mutex:
-            self._queue.append(ticket)
-            leader = self._leader
-            alone = leader is None
-            if leader is None:
-                leader = self._leader = Ticket(None)
-        if alone:
-            self._call(leader)
-        elif not leader.hired:  # a helper leads until nobody waits, and no interrupt strikes it
-            self._watch(ticket)
-
-    def _watch(self, ticket: Ticket) -> None:
-        """Look after the leader until *ticket* is told, as threads do."""
-        self._mend()
-        if ticket.loop is not None:
-            ticket.watch = ticket.loop.call_later(PATIENCE, self._watch, ticket)
-
-    def _follow(self, ticket: Ticket) -> None:
-        """Wait for the outcome, or for the lead."""
-        self._mend()
-        while ticket.waiting is not None:
-            ticket.waiting.acquire(timeout=PATIENCE)
-            if ticket.settled:
-                return
-            if self._leader is ticket:
-                self._lead(self._take(ticket))
-                return
-            self._mend()
-
-    def _take(self, leader: Ticket) -> list[Ticket]:
-        """The next batch; none if *leader* came too late, and another leads in its place."""
-        with self._mutex:
-            if self._leader is not leader:
-                return []
-            batch = [ticket for ticket in self._queue[:MOST] if ticket.inside.locked()]
-            self._batch, self._queue = batch, self._queue[MOST:]  # no interrupt comes between
-            return batch
-
-    def _pass_on(self, leader: Ticket) -> None:
-        """Hand on the lead of *leader*, who is done, or struck."""
-        with self._mutex:
-            if self._leader is not leader:
-                return
-            if not (self._queue or self._batch):  # as it mostly is
-                self._leader = None
-                return
-            helper = self._elect()
-        if helper is not None:
-            self._call(helper)
-
-    def _mend(self) -> None:
-        """Go on for a leader that was struck and has left without a word."""
-        leader = self._leader
-        if leader is None or not leader.gone:
-            return
-        with self._mutex:
-            # Asked again: a helper may have come meanwhile.
-            helper = self._elect() if self._leader is leader and leader.gone else None
-        if helper is not None:
-            self._call(helper)
-
-    def _elect(self) -> Ticket | None:
-        """Let the first thread that waits lead. If only async callers do, a helper: to be called.
-
-        Under the mutex. An interrupt finds each change made or not made, and nothing lost.
-        """
-        if self._batch:  # the leader was struck amid it
-            self._recover(self._batch)
-        if not self._queue:
-            self._leader = None
-            return None
-        heir = next((one for one in self._queue if one.waiting is not None and not one.gone), None)
-        if heir is None:
-            self._leader = helper = Ticket(None)
-            return helper
-        # First in the batch that it will lead.
-        queue = [heir, *(ticket for ticket in self._queue if ticket is not heir)]
-        self._queue, self._leader = queue, heir
-        _wake(heir)
-        return None
-
-    def _recover(self, batch: list[Ticket]) -> None:
-        """Tell those of *batch* that are settled, and put the others back in front of the queue."""
-        left = [ticket for ticket in batch if ticket is not self._leader and not ticket.gone]
-        _tell([ticket for ticket in left if ticket.settled])
-        queue = [*(ticket for ticket in left if not ticket.settled), *self._queue]
-        self._batch, self._queue = [], queue
-
-    def _call(self, helper: Ticket) -> None:
+        self._submit(ticket)
         try:
-            self._hire(partial(self._help, helper))
-            helper.hired = True
-        except Exception as error:  # noqa: BLE001 - the store is closing: say so to all who wait
-            if batch := self._take(helper):
-                _fail(batch, error)
-                _tell(batch)
-                self._batch = []
-            self._pass_on(helper)
+            return await ticket.future
+        except asyncio.CancelledError:
+            # Withdraw it, or wait for its end through any number of cancellations. The old future
+            # is cancelled; `_resolve`, which runs on this loop, finds the new one.
+            while not (ticket.done or ticket.claim()):
+                ticket.future = ticket.loop.create_future()
+                try:
+                    await ticket.future
+                except asyncio.CancelledError:
+                    continue
+                except Exception:  # noqa: BLE001 - the write failed, and the cancellation goes on
+                    break
+            raise
 
-    def _help(self, helper: Ticket) -> None:
-        """Lead on a helper thread for as long as anybody waits."""
-        with helper.inside:
-            try:
-                while batch := self._take(helper):
-                    self._lead(batch)
-            finally:
-                self._pass_on(helper)
-
-    def _withdraw(self, ticket: Ticket) -> bool:
-        """Take *ticket* out of the queue. False if it is under way; True: it does not happen."""
-        with self._mutex:
-            if ticket in self._queue:
-                self._queue.remove(ticket)
-            return ticket not in self._batch
-
-    def _settle(self, ticket: Ticket) -> None:
-        """Withdraw *ticket*, or wait for its end, through any interrupt: at most one commit.
-
-        A leader that was struck has nobody to wait for: it hands on what it has begun with.
-        """
-        while not ticket.settled:
-            try:
-                if self._withdraw(ticket) or self._leader is ticket or ticket.waiting is None:
-                    return
-                ticket.waiting.acquire(timeout=0.1)
-                self._mend()
-            except KeyboardInterrupt:
-                continue
-
-    # -- the work itself -----------------------------------------------------------------------
-
-    def _lead(self, batch: list[Ticket]) -> None:
-        """Commit *batch* and tell everybody in it. A thread's own ticket is the first."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep everybody else from committing, until the end of the block."""
+        shared, deadline = self._shared, time.monotonic() + self._timeout
+        while shared.batch_waits and time.monotonic() < deadline:
+            time.sleep(YIELD)  # it has waited for the last transaction already
+        shared.transactions += 1
         try:
-            self._commit(batch)
-        except Exception as error:  # noqa: BLE001 - handed to every caller
-            _fail(batch, error)
+            # Within the `try`: an RLock can be released by its holder only, so that it does no harm
+            # where an interrupt came before it was taken.
+            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise _busy(self._what)
+            shared.transactions -= 1
+            shared.busy = True
+            yield
+        finally:
+            shared.busy = False
+            try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+                self._lock.release()
+            except RuntimeError:
+                pass
+
+    def _submit(self, ticket: Ticket) -> None:
+        ticket.since = time.monotonic()
+        with self._mutex:
+            if self._closed:
+                msg = f"The store {self._what} was closed before this was written. Nothing was."
+                raise StoreClosed(msg)
+            if self._thread is None:
+                # It knows the queue and what to call, and not us: a store that is dropped can go.
+                commit = weakref.WeakMethod(self._commit)
+                writer = _Writer(self._shared, commit, self._lock, self._timeout, self._what)
+                self._thread = threading.Thread(
+                    target=writer.run, name="limpet-writer", daemon=True
+                )
+                self._thread.start()
+                weakref.finalize(self, self._shared.queue.put, None)
+            self._shared.busy = True
+            self._shared.queue.put(ticket)
+
+    def close(self) -> None:
+        """Finish what has come, and take no more. On return nothing is under way."""
+        with self._mutex:
+            self._closed = True
+            if self._thread is not None:
+                self._shared.queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+
+class _Shared:
+    """What callers and the writer thread tell each other."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Ticket | None] = SimpleQueue()
+        self.busy = False  # somebody commits, or will in a moment: go to the queue
+        self.transactions = 0  # how many callers wait to have the lock to themselves
+        self.batch_waits = False  # the writer waits for the lock
+
+
+class _Writer:
+    """The thread that commits what gathers, until a None comes."""
+
+    def __init__(
+        self,
+        shared: _Shared,
+        commit: weakref.WeakMethod[Callable[[list[Ticket]], None]],
+        lock: Any,
+        timeout: float,
+        what: str,
+    ) -> None:
+        self._shared = shared
+        self._commit = commit
+        self._lock = lock
+        self._timeout = timeout
+        self._what = what
+
+    def run(self) -> None:
+        shared, queue = self._shared, self._shared.queue
+        while True:
+            try:
+                one = queue.get(timeout=LINGER)
+            except Empty:
+                shared.busy = False
+                one = queue.get()
+                shared.busy = True
+            batch: list[Ticket] = []
+            while one is not None:
+                if one.claim():
+                    batch.append(one)
+                if len(batch) == MOST:
+                    break
+                try:
+                    one = queue.get_nowait()
+                except Empty:
+                    break
+            if batch:
+                self._write(batch)
+            if one is None:
+                return
+            del batch, one  # nothing of a caller's is kept while there is nothing to do
+
+    def _write(self, batch: list[Ticket]) -> None:
+        commit = self._commit()
+        assert commit is not None  # noqa: S101 - whoever waits holds it
+        for _ in range(50):  # a transaction goes first: it has waited for the last batch already
+            if not self._shared.transactions:
+                break
+            time.sleep(YIELD)
+        while not self._lock.acquire(blocking=False):
+            self._shared.batch_waits = True
+            left = min(ticket.since for ticket in batch) + self._timeout - time.monotonic()
+            if self._lock.acquire(timeout=max(0.0, left)):
+                break
+            late = [one for one in batch if one.since + self._timeout <= time.monotonic()]
+            for ticket in late:
+                ticket.error = _busy(self._what)
+            _tell(late)
+            batch = [ticket for ticket in batch if ticket not in late]
+            if not batch:
+                return
+        try:
+            self._shared.batch_waits = False
+            _perform(commit, batch)
+        finally:
+            self._lock.release()
         _tell(batch)
-        self._batch = []
 
 
-def _fail(batch: list[Ticket], error: Exception) -> None:
-    for ticket in batch:
-        if not ticket.settled:
-            ticket.error = copy.copy(error)  # one each: a raised error collects its own traceback
-            ticket.error.__cause__ = error.__cause__
+def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> None:
+    """Commit *batch*; an error that concerns all of it goes to each who has no outcome."""
+    try:
+        commit(batch)
+    except Exception as error:  # noqa: BLE001 - handed to every caller
+        for ticket in batch:
+            if ticket.error is None and ticket.result is None:
+                ticket.error = copy.copy(error)  # one each: a raised error has its own traceback
+                ticket.error.__cause__ = error.__cause__
 
 
 def _tell(batch: list[Ticket]) -> None:
     """Let every caller know of its outcome: a chain of threads, one callback an event loop."""
-    if len(batch) == 1 and batch[0].waiting is None and batch[0].loop is None:
-        batch[0].settled = True  # a lone leader, who knows
-        return
     loops: dict[AbstractEventLoop, list[Ticket]] = {}
-    threads = [ticket for ticket in batch if ticket.waiting is not None]
-    for ticket, following in pairwise(threads):
-        ticket.next = following
+    first = last = None
     for ticket in batch:
-        ticket.settled = True
         if ticket.loop is not None:
             loops.setdefault(ticket.loop, []).append(ticket)
-    if threads:
-        _wake(threads[0])
+        elif last is None:
+            first = last = ticket
+        else:
+            last.next = ticket
+            last = ticket
+    for ticket in batch:
+        ticket.done = True
+    if first is not None:
+        _wake(first)
     for loop, tickets in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve, tickets)
-        except RuntimeError:
+        except RuntimeError:  # it is closed, and nobody waits there any more
             continue
 
 
 def _resolve(tickets: list[Ticket]) -> None:
     for ticket in tickets:
-        ticket.told = True
         future = ticket.future
         if future is None or future.done():
             continue
@@ -349,11 +322,16 @@ def _resolve(tickets: list[Ticket]) -> None:
 
 
 def _wake(ticket: Ticket) -> None:
-    """Wake its thread; if that has left already, the one after it."""
-    while ticket.next is not None and not ticket.inside.locked():
-        ticket = ticket.next
+    """Let a thread look at its ticket."""
     try:
         if ticket.waiting is not None:
             ticket.waiting.release()
-    except RuntimeError:  # somebody else was quicker
+    except RuntimeError:  # it has looked by itself meanwhile
         return
+
+
+def _busy(what: str) -> StoreBusy:
+    return StoreBusy(
+        f"A transaction of this process kept {what} for longer than the timeout. Keep its block "
+        "short, or open the store with a larger timeout=."
+    )

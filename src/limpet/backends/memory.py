@@ -6,24 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from limpet.backends.contract import (
-    UNSET,
-    Append,
-    Appended,
-    Backend,
-    Fact,
-    Head,
-    Key,
-    Lease,
-    Origin,
-    Page,
-    Record,
-    conflict,
-    fenced,
-    held,
-    micros,
-    next_epoch,
-)
+from msgspec import structs
+
+from limpet.backends import decide
+from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.facts import Fact
 from limpet.errors import InvalidURL
 
 if TYPE_CHECKING:
@@ -33,52 +20,12 @@ __all__ = ["MemoryBackend"]
 
 
 class _Journal:
-    """One journal's state."""
+    """One journal: its head as it is stored, and its records, also by id."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, head: Head) -> None:
+        self.head = head
         self.records: list[Record] = []
-        self.ids: dict[str, Record] = {}
-        self.seq = 0
-        self.floor = 0
-        self.created = now
-        self.updated = now
-        self.ttl: int | None = None
-        self.expires: int | None = None
-        self.status: str | None = None
-        self.labels: dict[str, str] = {}
-        self.lease: Lease | None = None
-
-    def begin(self, origin: Origin) -> None:
-        self.created = self.updated = origin.created
-        self.seq = self.floor = origin.floor
-
-    def change(self, request: Append, now: int) -> None:
-        if request.status is not UNSET:
-            self.status = request.status
-        if request.labels is not UNSET:
-            merged = {**self.labels, **request.labels}
-            self.labels = {name: value for name, value in merged.items() if value is not None}
-        if request.ttl is not UNSET:
-            self.ttl = None if request.ttl is None else micros(request.ttl)
-        elif not self.seq:
-            self.ttl = None if request.default_ttl is None else micros(request.default_ttl)
-        if request.count or request.ttl is not UNSET:
-            self.expires = None if self.ttl is None else now + self.ttl
-
-    def head(self, key: Key, now: int) -> Head:
-        return Head(
-            key=key,
-            seq=self.seq,
-            floor=self.floor,
-            size=sum(len(record.body) for record in self.records),
-            created=self.created,
-            updated=self.updated,
-            ttl=self.ttl,
-            expires=self.expires,
-            status=self.status,
-            labels=dict(self.labels),
-            lease=self.lease if _leased(self, now) else None,
-        )
+        self.by_id: dict[str, Record] = {}
 
 
 class MemoryBackend(Backend):
@@ -99,35 +46,23 @@ class MemoryBackend(Backend):
         return cls()
 
     def append(self, request: Append) -> Appended:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
             journal = self._live(request.key, now)
-            if journal and request.id is not None and request.id in journal.ids:
-                first = journal.ids[request.id]
-                return Appended(first.seq, first.at, repeated=True)
-            self._check(request, journal)
-            if journal is None:
-                if not request.count:
-                    return Appended(0, now)
-                journal = self._journals[request.key] = _Journal(now)
-            at = now if request.origin is None else request.origin.at
-            journal.change(request, at)
-            if request.origin and request.count and not journal.seq:
-                journal.begin(request.origin)
-            if request.count:
-                _add(journal, request, max(at, journal.updated))
-            return Appended(journal.seq, journal.updated)
-
-    @staticmethod
-    def _check(request: Append, journal: _Journal | None) -> None:
-        if request.epoch is not None:
-            lease = journal.lease if journal else None
-            if lease is None or lease.epoch != request.epoch:
-                raise fenced(request.key)
-        seq = journal.seq if journal else 0
-        if request.expect is not None and request.expect != seq:
-            raise conflict(request, seq)
+            head = known = None
+            if journal is not None:
+                head = journal.head
+                if request.id is not None and (first := journal.by_id.get(request.id)) is not None:
+                    known = Appended(first.seq, first.at, head.incarnation)
+            decision = decide.decide(head, request, now, known)
+            if decision.head is not None:
+                journal = self._set(decision.head)
+                if decision.record is not None:
+                    journal.records.append(decision.record)
+                    if request.id is not None:
+                        journal.by_id[request.id] = decision.record
+            return decision.answer
 
     def read(
         self,
@@ -138,7 +73,7 @@ class MemoryBackend(Backend):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        self._check_open()
+        self.check_open()
         with self._lock:
             journal = self._live(key, _now())
             records = journal.records if journal else []
@@ -150,11 +85,9 @@ class MemoryBackend(Backend):
         return (found[::-1] if reverse else found)[:limit]
 
     def head(self, key: Key) -> Head | None:
-        self._check_open()
+        self.check_open()
         with self._lock:
-            now = _now()
-            journal = self._live(key, now)
-            return journal.head(key, now) if journal and journal.seq else None
+            return self._visible(key, _now())
 
     def scan(
         self,
@@ -167,44 +100,38 @@ class MemoryBackend(Backend):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
-        self._check_open()
+        self.check_open()
         wanted = dict(labels or {}).items()
         with self._lock:
             now = _now()
             heads = [
-                journal.head(key, now)
+                head
                 for key in sorted(self._journals, key=lambda key: key.id.encode())
                 if key[:2] == (tenant, kind)
                 and key.id.startswith(prefix)
                 and (cursor is None or key.id.encode() > cursor.encode())
-                and (journal := self._live(key, now)) is not None
-                and journal.seq
-                and (status is None or journal.status == status)
-                and wanted <= journal.labels.items()
+                and (head := self._visible(key, now)) is not None
+                and (status is None or head.status == status)
+                and wanted <= head.labels.items()
             ]
         more = len(heads) > limit
         return Page(heads[:limit], heads[limit - 1].key.id if more else None)
 
     def kinds(self) -> list[tuple[str, str]]:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
-            found = {
-                (key.tenant, key.kind)
-                for key in list(self._journals)
-                if (journal := self._live(key, now)) is not None and journal.seq
-            }
-        return sorted(found)
+            return sorted({key[:2] for key in list(self._journals) if self._visible(key, now)})
 
     def delete(self, key: Key) -> bool:
-        self._check_open()
+        self.check_open()
         with self._lock:
-            was_there = self._live(key, _now())
+            existed = self._visible(key, _now()) is not None
             self._journals.pop(key, None)
-            return was_there is not None and was_there.seq > 0
+            return existed
 
     def compact(self, key: Key, before: int) -> int:
-        self._check_open()
+        self.check_open()
         with self._lock:
             journal = self._live(key, _now())
             if journal is None:
@@ -212,57 +139,51 @@ class MemoryBackend(Backend):
             gone = [record for record in journal.records if record.seq < before]
             if gone:
                 journal.records = journal.records[len(gone) :]
-                journal.floor = gone[-1].seq
-                journal.ids = {k: r for k, r in journal.ids.items() if r.seq >= before}
+                journal.by_id = {id_: r for id_, r in journal.by_id.items() if r.seq >= before}
+                journal.head = structs.replace(
+                    journal.head,
+                    first=gone[-1].seq + 1,
+                    size=sum(len(record.body) for record in journal.records),
+                )
             return sum(record.count for record in gone)
 
     def scrub(self) -> bool:
         return True  # what is deleted or compacted is nowhere any more
 
     def sweep(self, limit: int = 1000) -> int:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
             gone = [
                 key
                 for key, journal in self._journals.items()
-                if _expired(journal, now) or not (journal.seq or _leased(journal, now))
+                if decide.live(journal.head, now) is None
+                or not (journal.head.seq or decide.is_leased(journal.head, now))
             ]
             for key in gone[:limit]:
                 del self._journals[key]
             return len(gone[:limit])
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
-            journal = self._live(key, now)
-            if journal is None:
-                journal = self._journals[key] = _Journal(now)
-            last = journal.lease
-            if last and last.until > now and last.epoch != over:
-                raise held(key, last)
-            epoch = next_epoch(last.epoch if last else 0, now)
-            journal.lease = Lease(holder, epoch, now + micros(ttl))
-            return journal.lease
+            head = decide.acquire(self._stored(key, now), key, holder, ttl, over, now)
+            return self._leased(head)
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
-            journal = self._live(key, now)
-            if journal is None or journal.lease is None or journal.lease.epoch != lease.epoch:
-                raise fenced(key)
-            journal.lease = Lease(lease.holder, lease.epoch, now + micros(ttl))
-            return journal.lease
+            return self._leased(decide.renew(self._stored(key, now), key, lease, ttl, now))
 
     def release(self, key: Key, lease: Lease) -> None:
-        self._check_open()
+        self.check_open()
         with self._lock:
             now = _now()
-            journal = self._live(key, now)
-            if journal and journal.lease and journal.lease.epoch == lease.epoch:
-                journal.lease = Lease(lease.holder, lease.epoch, now)
+            head = decide.release(self._stored(key, now), lease, now)
+            if head is not None:
+                self._set(head)
 
     def facts(self, *, deep: bool = False) -> list[Fact]:  # noqa: ARG002 - nothing deeper to check
         return [
@@ -274,30 +195,33 @@ class MemoryBackend(Backend):
     def _close(self) -> None:
         self._journals.clear()
 
+    # -- under the lock ------------------------------------------------------------------------
+
     def _live(self, key: Key, now: int) -> _Journal | None:
         journal = self._journals.get(key)
-        if journal is not None and _expired(journal, now):
+        if journal is not None and decide.live(journal.head, now) is None:
             del self._journals[key]
             return None
         return journal
 
+    def _stored(self, key: Key, now: int) -> Head | None:
+        journal = self._live(key, now)
+        return None if journal is None else journal.head
 
-def _add(journal: _Journal, request: Append, now: int) -> None:
-    seq = journal.seq + request.count
-    record = Record(seq, request.count, now, request.body, request.id)
-    journal.records.append(record)
-    journal.seq = record.seq
-    journal.updated = now
-    if request.id is not None:
-        journal.ids[request.id] = record
+    def _visible(self, key: Key, now: int) -> Head | None:
+        return decide.visible(self._stored(key, now), now)
 
+    def _set(self, head: Head) -> _Journal:
+        journal = self._journals.get(head.key)
+        if journal is None:
+            journal = self._journals[head.key] = _Journal(head)
+        journal.head = head
+        return journal
 
-def _expired(journal: _Journal, now: int) -> bool:
-    return journal.expires is not None and journal.expires <= now and not _leased(journal, now)
-
-
-def _leased(journal: _Journal, now: int) -> bool:
-    return journal.lease is not None and journal.lease.until > now
+    def _leased(self, head: Head) -> Lease:
+        self._set(head)
+        assert head.lease is not None  # noqa: S101 - it has just been taken
+        return head.lease
 
 
 def _now() -> int:

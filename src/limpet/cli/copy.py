@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.backends.contract import shown_size
+from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT, connect
 from limpet.cli.errors import FAILED, Failure, Missing
 from limpet.cli.screen import Screen
@@ -244,7 +244,7 @@ class Report:
         if self.dry_run:
             yield f"That is {entries}. Nothing was written."
         else:
-            yield f"{entries} ({shown_size(self.size)}) copied, "
+            yield f"{entries} ({human_size(self.size)}) copied, "
             yield f"{self.verified:,} verified."
 
     @staticmethod

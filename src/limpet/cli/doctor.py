@@ -9,7 +9,8 @@ from msgspec import Struct, field, structs
 from rich.text import Text
 
 from limpet import Codec, LimpetError, StoreError
-from limpet.backends.contract import Fact, from_micros, shown_size
+from limpet.backends.contract import from_micros
+from limpet.backends.facts import Fact, human_size
 from limpet.cli.errors import FAILED, said
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
@@ -149,7 +150,7 @@ def _cache() -> Iterator[Fact]:
     if found is not None:
         indexes = "1 index" if found.indexes == 1 else f"{found.indexes:,} indexes"
         stores = "1 store" if found.stores == 1 else f"{found.stores:,} stores"
-        told = f"{found.directory}: {indexes} of {stores}, {shown_size(found.size)}"
+        told = f"{found.directory}: {indexes} of {stores}, {human_size(found.size)}"
         gone = f"; {found.gone:,} of them gone, which the next new index removes"
         yield Fact("search cache", told + (gone if found.gone else ""))
 
@@ -176,7 +177,7 @@ def _check(backend: Backend, head: Head, report: Report) -> list[Problem]:
     if not found:
         return []
     now = backend.head(head.key)
-    if now is None or (now.created, now.floor) != (head.created, head.floor):
+    if now is None or (now.created, (now.first - 1)) != (head.created, (head.first - 1)):
         return [] if now is None else list(_problems(backend, now, report))
     return found
 
@@ -186,7 +187,7 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
     codec, saves = Codec(), Prover()
-    last = head.floor
+    last = head.first - 1
 
     def missing(upto: int, what: str) -> Iterator[Problem]:
         known = (last + 1, upto) in gone  # a repair took them out, and said so
@@ -218,7 +219,7 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
 
 
 def _records(backend: Backend, head: Head) -> Iterator[Record]:
-    after = head.floor
+    after = head.first - 1
     while page := backend.read(head.key, after=after, upto=head.seq, limit=PAGE):
         yield from page
         after = page[-1].seq
@@ -277,7 +278,7 @@ def _records_facts(report: Report) -> Iterator[Fact]:
 def _notes(report: Report) -> Iterator[Fact]:
     """What is no fault, and worth knowing."""
     if report.large:
-        names = ", ".join(f"{one.journal} ({shown_size(one.size)})" for one in report.largest)
+        names = ", ".join(f"{one.journal} ({human_size(one.size)})" for one in report.largest)
         more = ", …" if report.large > len(report.largest) else ""
-        value = f"{report.large:,} over {shown_size(LARGE)}: {names}{more}"
+        value = f"{report.large:,} over {human_size(LARGE)}: {names}{more}"
         yield Fact("large tasks", value, advice=SLIM)

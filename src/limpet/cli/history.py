@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from limpet.backends.contract import shown_size
+from limpet.backends.facts import human_size
 from limpet.cli.errors import Missing
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
@@ -16,9 +16,9 @@ from limpet.states import state
 from limpet.tasks import task
 
 if TYPE_CHECKING:
-    from limpet import Saved, Store
+    from limpet import StateVersion, Store
     from limpet.backends.contract import Head
-    from limpet.tasks.task import Version
+    from limpet.tasks.task import TaskVersion
 
 __all__ = ["diff", "history"]
 
@@ -42,11 +42,11 @@ def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None
     with where.open() as store:
         head = _past(store, id_)
         if head.key.kind == state.KIND:
-            saves: list[Saved] = store.state(head.key.id).history()
+            saves: list[StateVersion] = store.state(head.key.id).history()
             lines = [(one.position, one.at, _save(one)) for one in saves]
-            found: list[Saved] | list[Version] = saves
+            found: list[StateVersion] | list[TaskVersion] = saves
         else:
-            versions: list[Version] = store.task(head.key.id).history()
+            versions: list[TaskVersion] = store.task(head.key.id).history()
             lines = [(version.seq, version.at, version.what) for version in versions]
             found = versions
     if as_json:
@@ -58,11 +58,11 @@ def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None
         screen.line(*told, cut=True)
 
 
-def _save(one: Saved) -> str:
+def _save(one: StateVersion) -> str:
     """What was saved, in a sentence."""
     if one.damaged:
         return "cannot be read"
-    what = f"{'all of it' if one.full else 'changes'}, {shown_size(one.bytes)}"
+    what = f"{'all of it' if one.full else 'changes'}, {human_size(one.bytes)}"
     return f"version {one.version}, {what}" + (f": {one.note}" if one.note else "")
 
 
@@ -82,8 +82,8 @@ def diff(where: Where, *, id_: str, a: int, b: int | None) -> None:
         head = _past(store, id_)
         b = head.seq if b is None else b
         for number in (a, b):
-            if not head.floor < number <= head.seq:
-                there = f"{head.floor + 1:,} to {head.seq:,}"
+            if not (head.first - 1) < number <= head.seq:
+                there = f"{head.first:,} to {head.seq:,}"
                 raise click.UsageError(f"There is no entry {number:,}: {id_!r} has {there}.")
         is_state = head.key.kind == state.KIND
         compare = store.state(head.key.id).diff if is_state else store.task(head.key.id).compare

@@ -10,7 +10,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from limpet.backends.contract import for_people, from_micros, shown_size
+from limpet.backends.contract import from_micros
+from limpet.backends.decide import holder_for_people
+from limpet.backends.facts import human_size
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import KINDS, Where, heads, pass_where, store_options
@@ -46,7 +48,7 @@ def status_style(status: str | None) -> str:
 
 def holder(head: Head) -> str:
     """Who works on it, for people: without the mark in brackets that is for the machine."""
-    return safe(for_people(head.lease.holder)) if head.lease else ""
+    return safe(holder_for_people(head.lease.holder)) if head.lease else ""
 
 
 def labels_of(head: Head) -> str:
@@ -56,7 +58,7 @@ def labels_of(head: Head) -> str:
 
 def entries(head: Head) -> str:
     """How many entries there are."""
-    count = head.seq - head.floor
+    count = head.seq - (head.first - 1)
     return "1 entry" if count == 1 else f"{count:,} entries"
 
 
@@ -67,7 +69,7 @@ def facts_of(head: Head) -> dict[str, Any]:
         "id": head.key.id,
         "status": head.status,
         "labels": head.labels,
-        "entries": head.seq - head.floor,
+        "entries": head.seq - (head.first - 1),
         "position": head.seq,
         "size": head.size,
         "created_at": from_micros(head.created),
@@ -258,7 +260,7 @@ def _table(found: list[Head], screen: Screen) -> Table:
     if held:
         table.add_column("held by", overflow="fold")
     for head in found:
-        cells = [f"{head.seq - head.floor:,}", shown_size(head.size), _updated(head, screen)]
+        cells = [f"{head.seq - (head.first - 1):,}", human_size(head.size), _updated(head, screen)]
         table.add_row(_name(head), _state(head), *cells, *([holder(head)] if held else []))
     return table
 
@@ -269,7 +271,7 @@ def _lines(head: Head, screen: Screen) -> None:
     state = _state(head)
     if state:
         screen.line("  ", state)
-    screen.block(f"{entries(head)} · {shown_size(head.size)} · {_updated(head, screen)}")
+    screen.block(f"{entries(head)} · {human_size(head.size)} · {_updated(head, screen)}")
     if head.lease:
         screen.block(f"held by {holder(head)}")
 

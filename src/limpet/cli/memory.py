@@ -10,7 +10,8 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from limpet.backends.contract import from_micros, shown_size
+from limpet.backends.contract import from_micros
+from limpet.backends.facts import human_size
 from limpet.cli.errors import Missing
 from limpet.cli.listing import AGE, best_option
 from limpet.cli.screen import Screen
@@ -347,7 +348,7 @@ def _list(where: Where, store: Store, *, as_json: bool) -> None:
     else:
         screen = Screen()
         for one in found:
-            facts = f"  {shown_size(one['size'])} · {screen.since(one['updated_at'])}"
+            facts = f"  {human_size(one['size'])} · {screen.since(one['updated_at'])}"
             screen.line((safe(one["namespace"]), "bold"), (facts, "dim"))
 
 
@@ -374,8 +375,8 @@ def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
     if found.unembedded:
         failed = f": {found.embedding_failed}, when last tried" if found.embedding_failed else ""
         yield "to embed", f"{found.unembedded:,}{failed}"
-    yield "journal", f"{shown_size(found.size)}, at entry {found.position:,}"
-    yield "index", shown_size(found.index_size)
+    yield "journal", f"{human_size(found.size)}, at entry {found.position:,}"
+    yield "index", human_size(found.index_size)
     if found.newest is not None:
         yield "newest", screen.since(found.newest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.backends.contract import shown_size
+from limpet.backends.facts import human_size
 from limpet.cli.text import json_line, one_line, shorten
 from limpet.conversations import conversation
 from limpet.llm.messages.neutral import of_data_url
@@ -105,7 +105,7 @@ def _described(piece: Piece) -> str:
 
 
 def _size(data: str) -> str:
-    return shown_size(len(data) * 3 // 4)
+    return human_size(len(data) * 3 // 4)
 
 
 def _trimmed(value: Any) -> str:
@@ -191,7 +191,7 @@ def _step(body: dict[str, Any]) -> str:
     result = shorten(one_line(large["preview"] if large else body["result"]), SHORT)
     notes = [
         f"{body['took']:.2f} s" if "took" in body else "",
-        f"{shown_size(large['size'])}, kept apart" if large else "",
+        f"{human_size(large['size'])}, kept apart" if large else "",
         "found to be done" if "verified" in body else "",
     ]
     known = "; ".join(note for note in notes if note)

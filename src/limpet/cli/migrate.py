@@ -21,7 +21,7 @@ from limpet.states.migrations import Migrations, migrations
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet import Saved, State, Store
+    from limpet import State, StateVersion, Store
 
 __all__ = ["migrate"]
 
@@ -131,7 +131,7 @@ def _one(
     id_: str,
     known: Migrations,
     types: tuple[str, ...],
-    act: Callable[[Store, Saved, State], Outcome],
+    act: Callable[[Store, StateVersion, State], Outcome],
 ) -> Outcome:
     """What becomes of the state *id_*; whatever is wrong with it, the others go on."""
     since: int | None = None
@@ -147,9 +147,9 @@ def _one(
         return Outcome(id_, FAILED_TO, since, why=f"{type(error).__name__}: {error}")
 
 
-def _newest(saved: State) -> Saved:
+def _newest(saved: State) -> StateVersion:
     """The newest save; an error that says what is wrong with it if it cannot be had."""
-    found: list[Saved] = saved.history(last=1)
+    found: list[StateVersion] = saved.history(last=1)
     if not found:
         msg = "There is no save in it that this release knows. If a newer one wrote it, upgrade."
         raise Unreadable(msg)
@@ -158,7 +158,7 @@ def _newest(saved: State) -> Saved:
     return found[-1]
 
 
-def _migrate(_store: Store, newest: Saved, opened: State, *, dry_run: bool) -> Outcome:
+def _migrate(_store: Store, newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
     if newest.version == opened.version:
         return Outcome(opened.id, CURRENT, newest.version, newest.version)
     made = opened.load()
@@ -173,13 +173,13 @@ def _migrate(_store: Store, newest: Saved, opened: State, *, dry_run: bool) -> O
     return Outcome(opened.id, MIGRATED, newest.version, opened.version)
 
 
-def _forget(store: Store, newest: Saved, opened: State, *, dry_run: bool) -> Outcome:
+def _forget(store: Store, newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
     """Let go of the saves before the first of the newest version, if that can be read."""
     if newest.version != opened.version:
         why = f"it is still at version {newest.version}: migrate it first"
         return Outcome(opened.id, FAILED_TO, newest.version, why=why)
     opened.load()
-    history: list[Saved] = opened.history()
+    history: list[StateVersion] = opened.history()
     older = [one.position for one in history if one.version < newest.version]
     if not older:
         return Outcome(opened.id, CURRENT, newest.version, newest.version)

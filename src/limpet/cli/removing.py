@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from limpet.backends.contract import from_micros, shown_size
+from limpet.backends.contract import from_micros
+from limpet.backends.facts import human_size
 from limpet.cli.errors import Failure, Missing
 from limpet.cli.listing import AGE, entries, facts_of, holder
 from limpet.cli.screen import Screen
@@ -102,7 +103,7 @@ def _beginning(store: Store, name: str) -> Iterator[Head]:
 
 def _check(going: Sequence[Head]) -> None:
     for head in going:
-        if head.key.kind == MEMORY and head.seq > head.floor:
+        if head.key.kind == MEMORY and head.seq > (head.first - 1):
             msg = f"Memories go by `limpet memory forget {shlex.quote(head.key.id)} --all`."
             raise Failure(f"{_name(head)} is a namespace of memories. {msg} Nothing was removed.")
         if head.lease and not is_dead(head.lease.holder):
@@ -115,7 +116,7 @@ def _check(going: Sequence[Head]) -> None:
 
 
 def _question(going: Sequence[Head]) -> str:
-    told = [f"{_name(head)} ({entries(head)}, {shown_size(head.size)})" for head in going]
+    told = [f"{_name(head)} ({entries(head)}, {human_size(head.size)})" for head in going]
     if len(told) == 1:
         return f"Remove {told[0]} for good?"
     return "\n".join([*told, f"Remove these {len(told):,} for good?"])
@@ -124,7 +125,7 @@ def _question(going: Sequence[Head]) -> str:
 def _say_gone(going: Sequence[Head], gone: Sequence[Head], screen: Screen) -> None:
     for head in going:
         if head in gone:
-            facts = f" ({entries(head)}, {shown_size(head.size)})"
+            facts = f" ({entries(head)}, {human_size(head.size)})"
             screen.line("removed ", (_name(head), "bold"), (facts, "dim"))
         else:
             screen.line((_name(head), "bold"), " was gone already")

@@ -13,7 +13,7 @@ from limpet.cli.text import document, safe
 from limpet.cli.where import Where, pass_where, store_options
 
 if TYPE_CHECKING:
-    from limpet import Found
+    from limpet import ConversationHit
 
 __all__ = ["search"]
 
@@ -52,7 +52,7 @@ def search(
         _print(found, Screen())
 
 
-def _print(found: list[Found], screen: Screen) -> None:
+def _print(found: list[ConversationHit], screen: Screen) -> None:
     order = {id_: number for number, id_ in enumerate(dict.fromkeys(hit.id for hit in found))}
     hits = sorted(found, key=lambda hit: (order[hit.id], hit.position))
     for number, (id_, group) in enumerate(groupby(hits, key=lambda hit: hit.id)):

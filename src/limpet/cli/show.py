@@ -12,7 +12,8 @@ import click
 from rich.text import Text
 
 from limpet import memory
-from limpet.backends.contract import from_micros, shown_size
+from limpet.backends.contract import from_micros
+from limpet.backends.facts import human_size
 from limpet.cli.listing import entries, facts_of, holder, labels_of, status_style
 from limpet.cli.memory import print_memory
 from limpet.cli.messages import parts, role, written
@@ -28,7 +29,7 @@ from limpet.tasks.state import Large
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from limpet import Checkpoint, Entry, Saved, State, Store, Task
+    from limpet import Checkpoint, Entry, State, StateVersion, Store, Task
     from limpet.backends.contract import Head, Lease
     from limpet.memory import Remembered
     from limpet.tasks.state import TaskState
@@ -97,7 +98,7 @@ def _heading(head: Head, screen: Screen) -> None:
     screen.line(title)
     facts = [
         entries(head),
-        shown_size(head.size),
+        human_size(head.size),
         f"updated {screen.since(from_micros(head.updated))}",
         labels_of(head),
     ]
@@ -185,7 +186,7 @@ class _State(_Journal):
     def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
         super().__init__(where, store, head, last)
         saved: State = store.state(head.key.id)
-        self.newest: Saved = saved.history(last=1)[-1]
+        self.newest: StateVersion = saved.history(last=1)[-1]
         self.document = saved.at(self.newest.position, migrate=False)
 
     def data(self) -> dict[str, Any]:
@@ -321,7 +322,7 @@ class _Task(_Journal):
 
 def _result(result: Any) -> str:
     if isinstance(result, Large):
-        return f"{shorten(one_line(result.preview), RESULT)} ({shown_size(result.size)})"
+        return f"{shorten(one_line(result.preview), RESULT)} ({human_size(result.size)})"
     return shorten(one_line(result), RESULT)
 
 

@@ -205,12 +205,12 @@ class Compactor:
                 return scene.summary
             status = marks.but(summary=head.seq + 1).text
             try:
-                (entry,) = await self._journal.record(
-                    (SUMMARY, body), expect=head.seq, status=status
+                done = await self._journal.write(
+                    [(SUMMARY, body)], expect=head.expect, status=status
                 )
             except Conflict:
                 continue
-            return Summary.of(entry)
+            return await find_summary(self._journal, done.seq)
 
     async def _taken_back(self, scene: Scene) -> bool:
         """Whether a message that the summary speaks of was popped meanwhile."""
@@ -273,5 +273,5 @@ def _page(head: Head, budget: Budget) -> int:
         return budget.max_messages or 100
     estimated = not getattr(budget.count, "exact", True)
     size = tokens.ESTIMATED_BYTES if estimated else tokens.BYTES_PER_TOKEN
-    usual = max(1, head.size // max(1, head.seq - head.floor)) / size
+    usual = max(1, head.size // max(1, head.seq - (head.first - 1))) / size
     return min(budget.places, int(budget.room / usual * 0.6) + 4)

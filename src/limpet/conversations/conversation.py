@@ -34,19 +34,18 @@ from limpet.conversations.transcript import (
 from limpet.conversations.window import Budget
 from limpet.conversations.writing import Writer
 from limpet.core.codec import convert, plain
-from limpet.core.ids import check_ttl
-from limpet.core.journal import PAGE, Lasting, about
-from limpet.core.runtime import Face, blocking
+from limpet.core.journal import PAGE, listed_fields
+from limpet.core.runtime import SyncWrapper, sync
 from limpet.errors import Conflict, ConversationNotFound, InvalidMessage
 from limpet.llm.messages.repair import check_terms
 from limpet.llm.messages.repair import repair as repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from limpet.conversations.compaction import Step
     from limpet.conversations.transcript import Item
-    from limpet.core.journal import AsyncJournal
+    from limpet.core.scope import Scope
     from limpet.llm.messages.repair import Rule
     from limpet.llm.messages.shape import Shape
     from limpet.llm.tokens import Count
@@ -95,28 +94,26 @@ class ConversationInfo(Struct, frozen=True):
     def of(cls, head: Head) -> ConversationInfo:
         """The view of a journal's *head*."""
         return cls(
-            **about(head),
-            expires_at=head.expires_at,
+            **listed_fields(head),
         )
 
 
-class AsyncConversation(Lasting):
+class AsyncConversation:
     """A conversation with one user, session or agent; see `Conversation`."""
 
     def __init__(
         self,
-        journal: AsyncJournal,
-        elsewhere: Callable[[str], AsyncJournal],
+        scope: Scope,
+        id: str,
         *,
         labels: Mapping[str, str | None] | UnsetType = UNSET,
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
-        self._journal = journal
+        self._scope = scope
+        self._journal = journal = scope.journal(KIND, id, labels=labels, ttl=ttl)
         self._said = Transcript(journal)
-        self._elsewhere = elsewhere
-        self._writer: Writer = Writer(journal, self._said, labels, check_ttl(ttl))
-        ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
-        self._compactor = Compactor(journal, self._said, ask)
+        self._writer = Writer(journal, self._said)
+        self._compactor = Compactor(journal, self._said, journal.runtime.invoke)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -366,16 +363,16 @@ class AsyncConversation(Lasting):
         if not found:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)
-        target = self._elsewhere(id)
-        ttl = _ttl(head) if self._writer.ttl is UNSET else self._writer.ttl
+        ttl = _ttl(head) if self._journal.ttl is UNSET else self._journal.ttl
+        target = AsyncConversation(self._scope, id, ttl=ttl)
         summary = await self._summary_at(at, marks)
         entries, status = as_fork(found[::-1], {"from": self.id, "at": at}, summary, marks.pins)
         try:
-            await copy(entries, target, status=status, labels=head.labels, ttl=ttl)
+            await copy(entries, target._journal, status=status, labels=head.labels, ttl=ttl)
         except Conflict as error:
             msg = f"There is a conversation {id!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
-        return AsyncConversation(target, self._elsewhere, ttl=ttl)
+        return target
 
     async def _summary_at(self, at: int, marks: Marks) -> Summary | None:
         """The newest summary that was there at position *at*."""
@@ -383,6 +380,16 @@ class AsyncConversation(Lasting):
         while summary is not None and summary.position > at:
             summary = await find_summary(self._journal, summary.previous)
         return summary
+
+    async def label(self, /, **labels: str | None) -> None:
+        """Set labels; None removes one. They are what the store's lists find by."""
+        if not await self._journal.label(labels):
+            raise self._not_found()
+
+    async def expire(self, ttl: float | None) -> None:
+        """Let it end *ttl* seconds after it was last added to, from now on; None: never."""
+        if not await self._journal.expire(ttl):
+            raise self._not_found()
 
     async def clear(self) -> None:
         """Start afresh: the messages are removed, id, labels and positions go on."""
@@ -403,7 +410,7 @@ class AsyncConversation(Lasting):
         return ConversationNotFound(f"There is no conversation {self.id!r} (or it has expired).")
 
 
-class Conversation(Face[AsyncConversation]):
+class Conversation(SyncWrapper[AsyncConversation]):
     """A conversation with one user, session or agent.
 
     Messages are dicts with a role, as the OpenAI SDK has them; any other keys are kept.
@@ -422,26 +429,26 @@ class Conversation(Face[AsyncConversation]):
         """What the conversation is known by."""
         return self._core.id
 
-    append = blocking(AsyncConversation.append)
-    replace = blocking(AsyncConversation.replace)
-    pop = blocking(AsyncConversation.pop)
-    pin = blocking(AsyncConversation.pin)
-    unpin = blocking(AsyncConversation.unpin)
-    pinned = blocking(AsyncConversation.pinned)
-    repairs = blocking(AsyncConversation.repairs)
-    compact = blocking(AsyncConversation.compact)
-    summaries = blocking(AsyncConversation.summaries)
-    messages = blocking(AsyncConversation.messages)
-    items = blocking(AsyncConversation.items)
-    last = blocking(AsyncConversation.last)
-    length = blocking(AsyncConversation.length)
-    window = blocking(AsyncConversation.window)
-    clear = blocking(AsyncConversation.clear)
-    delete = blocking(AsyncConversation.delete)
-    info = blocking(AsyncConversation.info)
-    label = blocking(AsyncConversation.label)
-    expire = blocking(AsyncConversation.expire)
-    _fork = blocking(AsyncConversation.fork)
+    append = sync(AsyncConversation.append)
+    replace = sync(AsyncConversation.replace)
+    pop = sync(AsyncConversation.pop)
+    pin = sync(AsyncConversation.pin)
+    unpin = sync(AsyncConversation.unpin)
+    pinned = sync(AsyncConversation.pinned)
+    repairs = sync(AsyncConversation.repairs)
+    compact = sync(AsyncConversation.compact)
+    summaries = sync(AsyncConversation.summaries)
+    messages = sync(AsyncConversation.messages)
+    items = sync(AsyncConversation.items)
+    last = sync(AsyncConversation.last)
+    length = sync(AsyncConversation.length)
+    window = sync(AsyncConversation.window)
+    clear = sync(AsyncConversation.clear)
+    delete = sync(AsyncConversation.delete)
+    info = sync(AsyncConversation.info)
+    label = sync(AsyncConversation.label)
+    expire = sync(AsyncConversation.expire)
+    _fork = sync(AsyncConversation.fork)
 
     def fork(self, id: str, *, at: int | None = None) -> Conversation:
         """A new conversation *id* that begins with this one's messages up to position *at*.

@@ -12,10 +12,10 @@ from limpet.backends.contract import from_micros
 if TYPE_CHECKING:
     from limpet.core.text_index import Hit
 
-__all__ = ["Found"]
+__all__ = ["ConversationHit"]
 
 
-class Found(Struct, frozen=True):
+class ConversationHit(Struct, frozen=True):
     """A message that fits a query: in which conversation, where, who said it, and its words."""
 
     id: str
@@ -26,10 +26,12 @@ class Found(Struct, frozen=True):
     score: float
 
     def __repr__(self) -> str:
-        return f"Found({self.id!r}, {self.position}, {self.role!r}, score={self.score:.2f})"
+        return (
+            f"ConversationHit({self.id!r}, {self.position}, {self.role!r}, score={self.score:.2f})"
+        )
 
     @classmethod
-    def of(cls, hit: Hit) -> Found:
+    def of(cls, hit: Hit) -> ConversationHit:
         """What the index found."""
         at = from_micros(hit.at)
         return cls(hit.id, hit.position, at, hit.label, hit.excerpt, hit.score)

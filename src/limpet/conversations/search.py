@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from limpet.backends.contract import to_micros
 from limpet.conversations import conversation
-from limpet.conversations.found import Found
+from limpet.conversations.found import ConversationHit
 from limpet.conversations.transcript import CLEARED, COPIED, FORKED, MESSAGE, POPPED
 from limpet.core.codec import Codec
 from limpet.core.text_index import Document, Known, index_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
-    from limpet.core.runtime import Port
+    from limpet.core.runtime import Runtime
     from limpet.core.text_index import TextIndex
 
 __all__ = ["search"]
@@ -31,7 +31,7 @@ _TURNS = (CLEARED, POPPED, COPIED, FORKED)
 
 
 async def search(
-    port: Port,
+    port: Runtime,
     tenant: str,
     journal: Callable[[str, str], AsyncJournal],
     codec: Codec,
@@ -40,7 +40,7 @@ async def search(
     k: int = 10,
     prefix: str = "",
     labels: Mapping[str, str] | None = None,
-) -> list[Found]:
+) -> list[ConversationHit]:
     """The *k* messages that fit *query* best, of the conversations of this *tenant*.
 
     The index is first brought to where the journals are, so that it finds what was said until now,
@@ -58,11 +58,11 @@ async def search(
         hits = await port.call(index.find, query, tenant, conversation.KIND, k=k, among=wanted)
     finally:
         await port.call(index.let_go)
-    return [Found.of(hit) for hit in hits]
+    return [ConversationHit.of(hit) for hit in hits]
 
 
 async def _catch_up(
-    port: Port, tenant: str, journal: Callable[[str, str], AsyncJournal], index: TextIndex
+    port: Runtime, tenant: str, journal: Callable[[str, str], AsyncJournal], index: TextIndex
 ) -> list[Head]:
     """Bring *index* to where the journals are; those."""
     heads: list[Head] = []
@@ -79,7 +79,7 @@ async def _catch_up(
 
 
 async def _take(
-    port: Port,
+    port: Runtime,
     journal: Callable[[str, str], AsyncJournal],
     index: TextIndex,
     heads: list[Head],
@@ -101,7 +101,10 @@ async def _news(
     journal: AsyncJournal, head: Head, before: Known | None
 ) -> tuple[Known | None, list[Document]]:
     """What was said since *before*, and that; or all there is, and None."""
-    same = before is not None and (before.created, before.floor) == (head.created, head.floor)
+    same = before is not None and (before.incarnation, before.first) == (
+        head.incarnation,
+        head.first,
+    )
     if before is not None and same and before.seen <= head.seq:
         entries = await journal.read(after=before.seen - 1, upto=head.seq)
         known, new = entries[:1], entries[1:]

@@ -41,7 +41,7 @@ class Transcript:
         """Every message; *everything*: with those that were taken back or replaced."""
         found: list[dict[str, Any]] = []
         copied: list[dict[str, Any]] = []
-        async for runs in self._journal.runs():
+        async for runs in self._journal.all_runs():
             for run in runs:
                 kind = run[0]
                 del run[0]
@@ -99,7 +99,7 @@ class Transcript:
     def _only_messages(self, records: list[Record]) -> list[Item] | None:
         """What *records* hold, newest first, if that is messages only: as it nearly always is."""
         bodies = [(record.seq, record.body) for record in reversed(records)]
-        runs = self._journal._runs(bodies)  # noqa: SLF001 - without the cost of an `Entry` each
+        runs = self._journal.runs(bodies)  # noqa: SLF001 - without the cost of an `Entry` each
         if any(run[0] != MESSAGE for run in runs):
             return None
         positions = (

@@ -32,19 +32,13 @@ class Writer:
         self,
         journal: AsyncJournal,
         said: Transcript,
-        labels: Mapping[str, str | None] | UnsetType,
-        ttl: float | UnsetType | None,
     ) -> None:
-        self.labels = labels
-        self.ttl = ttl
         self._journal = journal
         self._said = said
 
     async def append(self, entries: Entries, *, expect: int | None, id_: str | None) -> int:
         """Add *entries*; the position of the last one."""
-        record = await self._journal.write(
-            entries, expect=expect, id=id_, labels=self.labels, ttl=self.ttl
-        )
+        record = await self._journal.write(entries, expect=expect, id=id_)
         return record.seq
 
     async def append_pinned(self, entries: Entries, *, expect: int | None, id_: str | None) -> int:
@@ -85,8 +79,6 @@ class Writer:
                     expect=seq if expect is None else expect,
                     id=id_,
                     status=status,
-                    labels=self.labels,
-                    ttl=self.ttl,
                 )
             except Conflict as error:
                 if expect is not None or isinstance(error, IdReused):

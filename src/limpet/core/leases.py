@@ -1,7 +1,7 @@
 """Leases that renew themselves, and holders that are known to be dead.
 
-A lease is kept alive by one thread a store, for sync and async tasks alike: an event loop that is
-busy for a minute does not lose its task.
+A lease is kept alive by threads of the store, for sync and async tasks alike: an event loop that
+is busy for a minute does not lose its task.
 """
 
 from __future__ import annotations
@@ -13,50 +13,53 @@ import weakref
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from limpet.backends.contract import Key, for_people, from_micros
-from limpet.errors import Fenced, LeaseHeld
+from limpet.backends.contract import Key, from_micros
+from limpet.backends.decide import holder_for_people
+from limpet.errors import LeaseHeld, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Backend, Lease
-    from limpet.core.runtime import Port
+    from limpet.core.runtime import Runtime
 
 __all__ = [
-    "Held",
-    "Hold",
-    "Keeper",
+    "HeldLease",
+    "LeaseKeeper",
+    "LeaseLock",
     "holder_name",
     "is_dead",
-    "is_here",
+    "is_on_this_machine",
     "is_this_process",
     "store_now",
-    "take",
 ]
 
 #: Seconds after which a store is asked for its time again: clocks drift, and are put right.
 ASK_AGAIN = 600.0
 
 #: Renewals at once: one server, or one file, may not answer while the others do.
-MOST = 8
+MOST_THREADS = 8
 
 #: A lease is renewed when this share of it has passed: two renewals may fail before it ends.
 RENEW_AT = 1 / 3
 
+#: Seconds between two tries to take a lease that somebody else has.
+TRY_AGAIN = 0.2
 
-class Held:
-    """A lease we hold, renewed until it is let go. ``lost`` says why it no longer is ours."""
+
+class HeldLease:
+    """A lease we hold, renewed until it is dropped. ``lost`` says why it no longer is ours."""
 
     def __init__(
-        self, key: Key, lease: Lease, ttl: float, beat: Callable[[], None], every: float
+        self, key: Key, lease: Lease, ttl: float, on_renewed: Callable[[], None], every: float
     ) -> None:
         self.key = key
-        self._lease = lease
         self.ttl = ttl
-        self.beat = beat
-        self.pace = min(ttl * RENEW_AT, every)
-        self.due = time.monotonic() + self.pace
+        self.on_renewed = on_renewed
+        self.interval = min(ttl * RENEW_AT, every)
+        self.due = time.monotonic() + self.interval
         self.lost: Exception | None = None
+        self._lease = lease
 
     @property
     def lease(self) -> Lease:
@@ -70,11 +73,11 @@ class Held:
         self._lease = renewed
 
     @property
-    def elsewhere(self) -> bool:
+    def is_parents(self) -> bool:
         """Whether it is that of the process which this one was forked from."""
         return isinstance(self.lost, LeaseHeld)
 
-    def leave_behind(self) -> None:
+    def leave_to_parent(self) -> None:
         """In a fork: let it be the parent's alone."""
         lease, what = self._lease, f"{self.key.kind.capitalize()} {self.key.id!r}"
         msg = (
@@ -82,87 +85,113 @@ class Held:
             "written. Let the fork return what it has found, and record it there; or give it an id "
             "of its own to open."
         )
-        self.lost = LeaseHeld(msg, for_people(lease.holder), from_micros(lease.until), lease.epoch)
+        holder = holder_for_people(lease.holder)
+        self.lost = LeaseHeld(msg, holder, from_micros(lease.until), lease.epoch)
 
 
-class Keeper:
+class LeaseKeeper:
     """Renews leases in the background, from the first `keep` to the last `drop`."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.begin()
+        self._reset()
         _keepers.add(self)
 
-    def begin(self) -> None:
-        """Hold nothing."""
-        self._news = threading.Condition()
-        self._held: list[Held] = []
-        self._renewing: set[Held] = set()
+    def _reset(self) -> None:
+        # Taken by `with self._lock`, which Python lets go whatever strikes; a condition has methods
+        # for that, and an interrupt might come before they have begun.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._held: list[HeldLease] = []
+        self._renewing: set[HeldLease] = set()
         self._threads: set[threading.Thread] = set()
+        self._taking: dict[Key, int] = {}  # which thread is just about to take a lease
 
-    def begin_anew(self) -> None:
-        """The same in a fork: what is held is the parent's, to write under and to renew."""
-        left = self._held
-        self.begin()
-        for held in left:
-            held.leave_behind()
+    def after_fork(self) -> None:
+        """In a forked child: what is held is the parent's, to write under and to renew."""
+        held = self._held
+        self._reset()
+        for one in held:
+            one.leave_to_parent()
 
-    def keep(
+    def take(
         self,
         key: Key,
-        lease: Lease,
+        agent: str | None,
         ttl: float,
-        beat: Callable[[], None] = lambda: None,
+        over: int | None,
+        on_renewed: Callable[[], None] = lambda: None,
         every: float = 60,
-    ) -> Held:
-        """Renew *lease* until `drop`; after each renewal, *every* so many seconds, call *beat*."""
-        held = Held(key, lease, ttl, beat, every)
-        with self._news:
-            self._held.append(held)
-            self._hire()
-            self._news.notify_all()
+    ) -> HeldLease:
+        """Take the lease on *key*, and renew it until `drop`.
+
+        After each renewal, *every* so many seconds, *on_renewed* is called. In one call, which ends
+        although its caller is cancelled: a lease is not left with nobody to renew or release it.
+        """
+        with self._lock:
+            self._taking[key] = threading.get_ident()
+        try:
+            lease = self._backend.acquire(key, holder_name(agent), ttl, over=over)
+            held = HeldLease(key, lease, ttl, on_renewed, every)
+            with self._lock:
+                self._held.append(held)
+                self._start_thread()
+                self._changed.notify_all()
+        finally:
+            with self._lock:
+                self._taking.pop(key, None)
         return held
 
-    def _hire(self) -> None:
+    def knows(self, key: Key, epoch: int) -> bool:
+        """Whether the lease with this *epoch* is one of ours, or may become one at this moment."""
+        with self._lock:
+            if self._taking.get(key, threading.get_ident()) != threading.get_ident():
+                return True
+            held = [*self._held, *self._renewing]
+            return any(one.key == key and one._lease.epoch == epoch for one in held)  # noqa: SLF001
+
+    def drop(self, held: HeldLease) -> None:
+        """Renew it no more. On return no renewal of it is under way or to come."""
+        with self._lock:
+            if held in self._held:
+                self._held.remove(held)
+            self._changed.notify_all()
+            # Not by a thread of ours: the garbage collector may end a stream on the very one that
+            # renews its lease, and it would wait for itself.
+            while held in self._renewing and threading.current_thread() not in self._threads:
+                self._changed.wait()
+
+    def stop(self) -> None:
+        """Renew nothing more."""
+        with self._lock:
+            self._held.clear()
+            self._changed.notify_all()
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(timeout=5)
+
+    # -- the threads -------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
         """See to it that a thread is free for what is due next. Under the lock."""
         free = len(self._threads) - len(self._renewing)
-        if free < 1 and len(self._threads) < MOST:
+        if free < 1 and len(self._threads) < MOST_THREADS:
             # A daemon, so that a task left open does not hold up the interpreter's exit.
             thread = threading.Thread(target=self._run, name="limpet-leases", daemon=True)
             self._threads.add(thread)
             thread.start()
 
-    def drop(self, held: Held) -> None:
-        """Renew it no more. On return no renewal of it is under way or to come."""
-        with self._news:
-            if held in self._held:
-                self._held.remove(held)
-            self._news.notify_all()
-            # Not by a thread of ours: the garbage collector may end a stream on the very one that
-            # renews its lease, and it would wait for itself.
-            while held in self._renewing and threading.current_thread() not in self._threads:
-                self._news.wait()
-
-    def stop(self) -> None:
-        """Renew nothing more."""
-        with self._news:
-            self._held.clear()
-            self._news.notify_all()
-            threads = self._threads - {threading.current_thread()}
-        for thread in threads:
-            thread.join(timeout=5)
-
     def _run(self) -> None:
         # Not under the lock: a store that does not answer keeps one renewal waiting, and no other.
         while (held := self._next()) is not None:
             self._renew(held)
-            with self._news:
+            with self._lock:
                 self._renewing.discard(held)
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def _next(self) -> Held | None:
+    def _next(self) -> HeldLease | None:
         """The next to be renewed, when it is due; None when there is none, and the thread ends."""
-        with self._news:
+        with self._lock:
             while waiting := [held for held in self._held if held not in self._renewing]:
                 if len(self._threads) - len(self._renewing) > 1:
                     break  # one is enough to wait for what is due
@@ -171,19 +200,19 @@ class Keeper:
                 if wait <= 0:
                     self._renewing.add(held)
                     if len(waiting) > 1:
-                        self._hire()
+                        self._start_thread()
                     return held
-                self._news.wait(wait)
+                self._changed.wait(wait)
             self._threads.discard(threading.current_thread())
             return None
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: HeldLease) -> None:
         try:
             held.lease = self._backend.renew(held.key, held.lease, held.ttl)
-            held.beat()
-        except Fenced as error:
+            held.on_renewed()
+        except LeaseLost as error:
             held.lost = error
-            with self._news:
+            with self._lock:
                 if held in self._held:
                     self._held.remove(held)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
@@ -192,101 +221,91 @@ class Keeper:
             held.due = time.monotonic() + held.ttl * RENEW_AT / 4
         else:
             held.lost = None
-            held.due = time.monotonic() + held.pace
+            held.due = time.monotonic() + held.interval
 
 
-_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+_keepers: weakref.WeakSet[LeaseKeeper] = weakref.WeakSet()
 
 
-def _begin_anew() -> None:
-    for keeper in _keepers:
-        keeper.begin_anew()
+class LeaseLock:
+    """The right to write one journal: acquired, renewed while it is needed, and released.
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
-
-
-class Hold:
-    """The right to write one journal: taken, kept for as long as it is needed, and given up.
-
-    ``held`` is the lease while it is ours. *beat* is called after renewals, *every* so often.
+    ``held`` is the lease while it is ours. *on_renewed* is called after renewals, *every* so often.
     """
 
     def __init__(
         self,
-        port: Port,
-        keeper: Keeper,
+        runtime: Runtime,
+        keeper: LeaseKeeper,
         key: Key,
         ttl: float,
         *,
         agent: str | None = None,
-        beat: Callable[[], None] = lambda: None,
+        on_renewed: Callable[[], None] = lambda: None,
         every: float = 60,
     ) -> None:
-        self._port = port
+        self._runtime = runtime
         self._keeper = keeper
         self._key = key
         self._ttl = ttl
         self._agent = agent
-        self._beat = beat
+        self._on_renewed = on_renewed
         self._every = every
-        self.held: Held | None = None
+        self.held: HeldLease | None = None
 
-    async def take(self, wait: float) -> None:
-        """Take it; `LeaseHeld` if another has it for longer than *wait* seconds."""
-        await take(self._port, self._acquire, wait)
+    async def acquire(self, wait: float) -> None:
+        """Take it; `LeaseHeld` if another has it for longer than *wait* seconds.
 
-    def _acquire(self, over: int | None) -> None:
-        holder = holder_name(self._agent)
-        lease = self._port.backend.acquire(self._key, holder, self._ttl, over=over)
-        self.held = self._keeper.keep(self._key, lease, self._ttl, self._beat, self._every)
+        It is taken over at once from a holder that was a process of this machine and is no more;
+        and from this very process, where an interrupt or an error has left it with nobody.
+        """
+        deadline = time.monotonic() + wait
+        over: int | None = None
+        while True:
+            try:
+                return await self._runtime.call(self._take, over)
+            except LeaseHeld as held:
+                if over != held.epoch and self._is_abandoned(held):
+                    over = held.epoch
+                    continue
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                await self._runtime.sleep(min(left, TRY_AGAIN))
 
-    def renew(self) -> None:
-        """Make sure that it is still ours, blocking; `Fenced` if it is not."""
+    def _take(self, over: int | None) -> None:
+        self.held = self._keeper.take(
+            self._key, self._agent, self._ttl, over, self._on_renewed, self._every
+        )
+
+    def _is_abandoned(self, held: LeaseHeld) -> bool:
+        if is_this_process(held.holder):
+            return not any(keeper.knows(self._key, held.epoch) for keeper in _keepers)
+        return is_dead(held.holder)
+
+    def confirm(self) -> None:
+        """Make sure that it is still ours, blocking; `LeaseLost` if it is not."""
         if self.held is not None:
-            self._port.backend.renew(self.held.key, self.held.lease, self.held.ttl)
+            self._runtime.backend.renew(self.held.key, self.held.lease, self.held.ttl)
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Give it up, if we have it."""
-        if self.held is not None and not self.elsewhere:
-            await self._port.call(self.end)
+        if self.held is not None and not self.is_parents:
+            await self._runtime.call(self.release_now)
 
-    def end(self) -> None:
+    def release_now(self) -> None:
         """The same, blocking."""
-        if self.elsewhere:
+        if self.is_parents:
             return
         held, self.held = self.held, None
         if held is not None:
             self._keeper.drop(held)
-            self._port.backend.release(held.key, held.lease)
+            self._runtime.backend.release(held.key, held.lease)
 
     @property
-    def elsewhere(self) -> bool:
+    def is_parents(self) -> bool:
         """Whether we are a fork of the process that has it."""
-        return self.held is not None and self.held.elsewhere
-
-
-async def take(port: Port, acquire: Callable[[int | None], None], wait: float) -> None:
-    """Call *acquire* until it does not raise `LeaseHeld`, for up to *wait* seconds.
-
-    It gets the epoch that it may take the lease over from: that of a holder that was a process of
-    this machine and is no more. It does all there is to do in one call: if the caller is cancelled
-    meanwhile, the lease is not left with nobody to renew or release it.
-    """
-    deadline = time.monotonic() + wait
-    over: int | None = None
-    while True:
-        try:
-            return await port.call(acquire, over)
-        except LeaseHeld as held:
-            if over != held.epoch and is_dead(held.holder):
-                over = held.epoch
-                continue
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise
-            await port.sleep(min(left, 0.2))
+        return self.held is not None and self.held.is_parents
 
 
 # -- who holds it ----------------------------------------------------------------------------------
@@ -343,7 +362,7 @@ def is_dead(holder: str) -> bool:
     return _mark(pid) not in ("", _mark_of(holder))  # there is such a process, but it began later
 
 
-def is_here(holder: str) -> bool:
+def is_on_this_machine(holder: str) -> bool:
     """True if *holder* is, or was, a process that this machine's kernel can tell us of."""
     return _pid_here(holder) is not None
 

@@ -50,7 +50,7 @@ EXCERPT = 160
 _SCHEMA = """
 CREATE TABLE source(
     id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
-    created INTEGER NOT NULL, floor INTEGER NOT NULL, seen INTEGER NOT NULL,
+    incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
     updated INTEGER NOT NULL, UNIQUE(tenant, kind, name)
 ) STRICT;
 CREATE TABLE document(
@@ -81,15 +81,15 @@ _TERM = re.compile(r'"([^"]*)"|(\S+)')
 class Known(Struct, frozen=True):
     """How far a journal has been read, and which journal of that name it was."""
 
-    created: int
-    floor: int
+    incarnation: str
+    first: int
     seen: int
     updated: int
 
     @classmethod
     def of(cls, head: Head, seen: int | None = None) -> Known:
         """What is known once all of *head* has been read, or what is up to *seen*."""
-        return cls(head.created, head.floor, head.seq if seen is None else seen, head.updated)
+        return cls(head.incarnation, head.first, head.seq if seen is None else seen, head.updated)
 
     def has(self, at: int) -> bool:
         """Whether what is where we stopped, and was written *at* that time, can be what we read.
@@ -103,7 +103,7 @@ class Known(Struct, frozen=True):
 
         Of a journal that was compacted since, nobody can tell by a position.
         """
-        if now is None or (now.created, now.floor) != (self.created, self.floor):
+        if now is None or (now.incarnation, now.first) != (self.incarnation, self.first):
             return False
         return now.seen >= self.seen
 
@@ -155,7 +155,7 @@ class TextIndex:
         """How far each journal of a *tenant* and *kind* has been read."""
         with self._lock:
             rows = self._database.execute(
-                "SELECT name, created, floor, seen, updated FROM source"
+                "SELECT name, incarnation, first, seen, updated FROM source"
                 " WHERE tenant = ? AND kind = ?",
                 (tenant, kind),
             )
@@ -211,7 +211,7 @@ class TextIndex:
 
     def _known(self, key: Key) -> Known | None:
         rows = self._database.execute(
-            "SELECT created, floor, seen, updated FROM source"
+            "SELECT incarnation, first, seen, updated FROM source"
             " WHERE tenant = ? AND kind = ? AND name = ?",
             tuple(key),
         )
@@ -219,11 +219,11 @@ class TextIndex:
 
     def _source(self, key: Key, now: Known) -> int:
         rows = self._database.execute(
-            "INSERT INTO source(tenant, kind, name, created, floor, seen, updated)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created,"
-            " floor = excluded.floor, seen = excluded.seen, updated = excluded.updated"
+            "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET incarnation = excluded.incarnation,"
+            " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
             " RETURNING id",
-            (*key, now.created, now.floor, now.seen, now.updated),
+            (*key, now.incarnation, now.first, now.seen, now.updated),
         )
         return int(next(rows)[0])
 

@@ -1,6 +1,6 @@
 """Memory across tasks: remember, recall, forget. See `Memory`."""
 
-from limpet.memory.hits import Hit, Receipt, Remembered, Stats, Why
+from limpet.memory.hits import MemoryHit, Receipt, Remembered, Stats, Why
 from limpet.memory.memory import KIND, AsyncMemory, Memory
 
-__all__ = ["KIND", "AsyncMemory", "Hit", "Memory", "Receipt", "Remembered", "Stats", "Why"]
+__all__ = ["KIND", "AsyncMemory", "MemoryHit", "Memory", "Receipt", "Remembered", "Stats", "Why"]

@@ -52,13 +52,13 @@ class Desk:
 
     def __init__(self, journal: AsyncJournal, *, private: bool) -> None:
         self.journal = journal
-        self._port = journal._port  # noqa: SLF001 - how a noun reaches its backend
+        self._runtime = journal.runtime  # noqa: SLF001 - how a noun reaches its backend
         self._private = private
 
     @property
     def backend(self) -> Backend:
         """What keeps the journal."""
-        return self._port.backend
+        return self._runtime.backend
 
     @property
     def namespace(self) -> str:
@@ -67,11 +67,11 @@ class Desk:
 
     async def call(self, method: Callable[..., T], *values: Any) -> T:
         """What blocks, where it may."""
-        return await self._port.call(method, *values)
+        return await self._runtime.call(method, *values)
 
     async def user(self, function: Callable[..., Any], *values: Any) -> Any:
         """A function of the user's."""
-        return await self._port.ask(function, *values)
+        return await self._runtime.invoke(function, *values)
 
     def identify(self, draft: Draft) -> str:
         """The id of what *draft* says."""
@@ -99,7 +99,7 @@ class Desk:
 
     def _said(self, record: Record) -> Iterator[Told]:
         """The entries of *record*, without the cost of an `Entry` each."""
-        entries = self.journal._decode(record.seq, record.body)  # noqa: SLF001 - as any noun may
+        entries = self.journal.decode(record.seq, record.body)  # noqa: SLF001 - as any noun may
         for seq, (type_, body) in enumerate(entries, record.seq - record.count + 1):
             yield Told.of(seq, record.at, type_, body)
 
@@ -107,7 +107,7 @@ class Desk:
 
     def _index(self) -> Index:
         key = self.journal.key
-        return index_of(self._port.backend, key.tenant, key.id, private=self._private)
+        return index_of(self._runtime.backend, key.tenant, key.id, private=self._private)
 
     async def ask(self, question: Callable[..., T], *values: Any) -> T:
         """What *question* makes of the index, which is first brought to where the journal is.
@@ -118,7 +118,7 @@ class Desk:
         async def answer() -> T:
             while True:
                 index, reached = await self.follow()
-                answers = await self._port.call(_answers, index, reached, question, values)
+                answers = await self._runtime.call(_answers, index, reached, question, values)
                 if answers:
                     return answers[0]
 
@@ -132,7 +132,7 @@ class Desk:
 
         async def done() -> T:
             index, _ = await self.follow()
-            return await self._port.call(act, index, *values)
+            return await self._runtime.call(act, index, *values)
 
         return await self._with_index(done)
 
@@ -176,7 +176,7 @@ class Desk:
                     raise
                 if not anew and isinstance(error, DAMAGE):
                     anew = True
-                    await self._port.call(self._throw_away)
+                    await self._runtime.call(self._throw_away)
                 else:
                     # A full disk, a file that may not be written, or that another does not give up:
                     # it stays as it is, for those who can use it.
@@ -189,17 +189,17 @@ class Desk:
 
     async def follow(self, progress: Progress | None = None) -> tuple[Index, Known | None]:
         """The index, with all that the journal says by now; and how far that is."""
-        index, known = await self._port.call(self._known)
+        index, known = await self._runtime.call(self._known)
         for _ in range(TRIES):
             # After the index: what others take in meanwhile must not look like another journal.
             head = await self.journal.head()
             if head is None:
                 if known is not None:
-                    await self._port.call(index.empty)
+                    await self._runtime.call(index.empty)
                 return index, None
             if known == Known.of(head) or await self._take(index, head, known, progress):
                 return index, Known.of(head)
-            index, known = await self._port.call(self._known)
+            index, known = await self._runtime.call(self._known)
         return index, known  # others bring it up to date at this very moment
 
     def _known(self) -> tuple[Index, Known | None]:
@@ -212,15 +212,15 @@ class Desk:
         """Bring *index* from *known* to *head*; False if another process came between."""
         if known is not None and not await self._goes_on(known, head):
             known = None
-        after = head.floor if known is None else known.seen
+        after = (head.first - 1) if known is None else known.seen
         while True:
             upto = min(after + PORTION, head.seq)
             told = await self.told(after, upto)
             now = Known.of(head, upto)
-            if not await self._port.call(index.add, known, now, told):
+            if not await self._runtime.call(index.add, known, now, told):
                 return False
             if progress is not None:
-                progress(upto - head.floor, head.seq - head.floor)
+                progress(upto - (head.first - 1), head.seq - (head.first - 1))
             if upto >= head.seq:
                 return True
             known, after = now, upto
@@ -230,14 +230,14 @@ class Desk:
 
         What was compacted away unread may have said that something is forgotten.
         """
-        if known.created != head.created or not head.floor <= known.seen <= head.seq:
+        if known.incarnation != head.incarnation or not head.first - 1 <= known.seen <= head.seq:
             return False
         last = await self.journal.page(after=known.seen - 1, upto=known.seen)
         return all(known.has(record.at) for record in last)
 
     async def renew(self, progress: Progress | None) -> None:
         """Throw the index away and make it anew."""
-        await self._port.call(self._throw_away)
+        await self._runtime.call(self._throw_away)
         await self._with_index(lambda: self.follow(progress))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from limpet.memory import ranking
-from limpet.memory.hits import Hit, Why
+from limpet.memory.hits import MemoryHit, Why
 from limpet.memory.lookup import candidates, counts, matches
 from limpet.memory.ranking import Gist, Parts, activation, fused, ideal, rarity, same
 from limpet.memory.vectors import vectors_of
@@ -65,7 +65,7 @@ class _Scored(Struct, frozen=True, gc=False):
     older: bool
 
 
-def find(index: Index, query: Query) -> list[Hit]:
+def find(index: Index, query: Query) -> list[MemoryHit]:
     """The memories that fit *query* best; those of one score newest first."""
     with index.lock:
         vectors = None if query.vector is None else vectors_of(index)
@@ -159,9 +159,9 @@ def _having(index: Index, query: Query, match: str, total: int) -> set[int]:
     return {n for n, _ in matches(index, match, query.filters, query.now, total)}
 
 
-def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[Hit]:
+def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryHit]:
     """The first of *scored*; what says the same as a better one is only named there."""
-    chosen: list[Hit] = []
+    chosen: list[MemoryHit] = []
     said: list[Gist] = []
     for one, memory in _rows(index, query, scored):
         gist = Gist.of(memory.text)
@@ -190,12 +190,12 @@ def _rows(
         yield from ((one, memories[one.n]) for one in some if one.n in memories)
 
 
-def _hit(query: Query, one: _Scored, memory: Remembered) -> Hit:
+def _hit(query: Query, one: _Scored, memory: Remembered) -> MemoryHit:
     parts = one.parts
     why = Why(parts.words, parts.meaning, parts.activation, one.older)
     age = timedelta(microseconds=max(query.now - one.at, 0))
-    return Hit(**structs.asdict(memory), score=one.score, why=why, age=age)
+    return MemoryHit(**structs.asdict(memory), score=one.score, why=why, age=age)
 
 
-def _with_same(hit: Hit, id_: str) -> Hit:
+def _with_same(hit: MemoryHit, id_: str) -> MemoryHit:
     return structs.replace(hit, why=structs.replace(hit.why, same=(*hit.why.same, id_)))

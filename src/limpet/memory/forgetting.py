@@ -78,7 +78,7 @@ async def _unconcerned(desk: Desk, known: int, going: frozenset[str]) -> int | N
     To ask anew takes its time, and a busy writer would always be first.
     """
     head = await desk.journal.head()
-    if head is None or head.floor > known:
+    if head is None or (head.first - 1) > known:
         return None
     told = await desk.told(known, head.seq)
     # What was made from these meanwhile must not outlast them.
@@ -90,7 +90,7 @@ async def _finish(desk: Desk) -> None:
     """Do what somebody has said before, who then came to grief."""
     head = await desk.journal.head()
     if head is not None:
-        told = await desk.told(head.floor, head.seq)
+        told = await desk.told((head.first - 1), head.seq)
         if any(one.type == FORGOTTEN for one in told):
             await rewrite(desk)
         await scrub(desk)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from limpet.tasks.resume_text import Recalled
 
-__all__ = ["Hit", "Receipt", "Remembered", "Stats", "Why"]
+__all__ = ["MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
 
 
 class Remembered(Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Why(Struct, frozen=True):
         return ", ".join(parts)
 
 
-class Hit(Remembered, frozen=True, kw_only=True):
+class MemoryHit(Remembered, frozen=True, kw_only=True):
     """A memory that fits a query; the better it does, the higher its *score*, up to 1."""
 
     score: float
@@ -74,7 +74,7 @@ class Hit(Remembered, frozen=True, kw_only=True):
     age: timedelta
 
     def __repr__(self) -> str:
-        return f"Hit({self.id!r}, {self.kind!r}, score={self.score:.2f})"
+        return f"MemoryHit({self.id!r}, {self.kind!r}, score={self.score:.2f})"
 
     def recalled(self) -> Recalled:
         """As `Task.resume_context` takes it."""

@@ -84,7 +84,7 @@ class Index(IndexFile):
 
     def known(self) -> Known | None:
         """How far the journal has been read, and which one it was."""
-        rows = self.run("SELECT created, floor, seen, updated FROM state")
+        rows = self.run("SELECT incarnation, first, seen, updated FROM state")
         return Known(*rows[0]) if rows else None
 
     def add(self, before: Known | None, now: Known, told: Iterable[Told]) -> bool:
@@ -104,7 +104,7 @@ class Index(IndexFile):
             Fold(database).take(said)
             self._put_back(database, now)
             database.execute("DELETE FROM state")
-            position = (now.created, now.floor, now.seen, now.updated)
+            position = (now.incarnation, now.first, now.seen, now.updated)
             database.execute("INSERT INTO state VALUES(?, ?, ?, ?)", position)
         if known != before or any(one.type == FORGOTTEN for one in said):
             self.scrub()

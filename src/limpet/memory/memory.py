@@ -8,15 +8,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limpet.backends.contract import UNSET, UnsetType, from_micros
+from limpet.core.codec import Codec
 from limpet.core.ids import check_id
-from limpet.core.runtime import Face, blocking
+from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import entries
 from limpet.memory.changing import contradiction, keyed, merged, present, update
 from limpet.memory.desk import Desk, now
 from limpet.memory.entries import micros
 from limpet.memory.finding import Query, find
 from limpet.memory.forgetting import forget
-from limpet.memory.hits import Hit, Receipt, Remembered, Stats
+from limpet.memory.hits import MemoryHit, Receipt, Remembered, Stats
 from limpet.memory.learning import lessons
 from limpet.memory.meaning import Meaning
 from limpet.memory.relating import groups, related
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from limpet.core.journal import AsyncJournal
+    from limpet.core.scope import Scope
     from limpet.llm.tokens import Counter
     from limpet.memory.entries import Draft
     from limpet.memory.index import Index
@@ -45,9 +46,10 @@ MOST = 2**31
 class AsyncMemory:
     """What is remembered in one namespace; see `Memory`."""
 
-    def __init__(self, journal: AsyncJournal, *, embed: Any = None, private: bool = False) -> None:
-        self._journal = journal
-        self._desk = Desk(journal, private=private)
+    def __init__(self, scope: Scope, namespace: str, *, embed: Any = None) -> None:
+        self._journal = scope.journal(KIND, namespace)
+        # What somebody took care to encrypt is not written out beside it.
+        self._desk = Desk(self._journal, private=type(scope.store.codec) is not Codec)
         self._meaning = Meaning(self._desk, embed)
 
     def __repr__(self) -> str:
@@ -142,7 +144,7 @@ class AsyncMemory:
         since: datetime | None = None,
         min_score: float | None = None,
         confirm: bool = False,
-    ) -> list[Hit]:
+    ) -> list[MemoryHit]:
         """The *k* memories that fit *query* best, each with why it does.
 
         Of *kinds*, with all of *tags*, told *since* then, with at least *min_score*. The newest
@@ -189,7 +191,7 @@ class AsyncMemory:
         hits = await self.recall(query, k, kinds=kinds, tags=tags, since=since, min_score=min_score)
         return messages(hits, max_tokens, count)
 
-    async def related(self, id: str, k: int = 5) -> list[Hit]:
+    async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
         return await self._about([id], related, _whole(k, "k"), now())
 
@@ -345,7 +347,7 @@ class AsyncMemory:
         return (await self.stats()).memories
 
 
-class Memory(Face[AsyncMemory]):
+class Memory(SyncWrapper[AsyncMemory]):
     """What is remembered in one namespace, over all tasks.
 
     >>> import limpet
@@ -361,24 +363,24 @@ class Memory(Face[AsyncMemory]):
         """What the memories are kept under; those of others cannot be seen from here."""
         return self._core.namespace
 
-    remember = blocking(AsyncMemory.remember)
-    remember_all = blocking(AsyncMemory.remember_all)
-    learn = blocking(AsyncMemory.learn)
-    recall = blocking(AsyncMemory.recall)
-    messages = blocking(AsyncMemory.messages)
-    related = blocking(AsyncMemory.related)
-    get = blocking(AsyncMemory.get)
-    all = blocking(AsyncMemory.all)
-    history = blocking(AsyncMemory.history)
-    update = blocking(AsyncMemory.update)
-    confirm = blocking(AsyncMemory.confirm)
-    used = blocking(AsyncMemory.used)
-    contradict = blocking(AsyncMemory.contradict)
-    forget = blocking(AsyncMemory.forget)
-    consolidate = blocking(AsyncMemory.consolidate)
-    stats = blocking(AsyncMemory.stats)
-    embed = blocking(AsyncMemory.embed)
-    reindex = blocking(AsyncMemory.reindex)
+    remember = sync(AsyncMemory.remember)
+    remember_all = sync(AsyncMemory.remember_all)
+    learn = sync(AsyncMemory.learn)
+    recall = sync(AsyncMemory.recall)
+    messages = sync(AsyncMemory.messages)
+    related = sync(AsyncMemory.related)
+    get = sync(AsyncMemory.get)
+    all = sync(AsyncMemory.all)
+    history = sync(AsyncMemory.history)
+    update = sync(AsyncMemory.update)
+    confirm = sync(AsyncMemory.confirm)
+    used = sync(AsyncMemory.used)
+    contradict = sync(AsyncMemory.contradict)
+    forget = sync(AsyncMemory.forget)
+    consolidate = sync(AsyncMemory.consolidate)
+    stats = sync(AsyncMemory.stats)
+    embed = sync(AsyncMemory.embed)
+    reindex = sync(AsyncMemory.reindex)
 
 
 def _itself(_: Index, found: list[Remembered]) -> Remembered:

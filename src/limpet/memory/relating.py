@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from limpet.memory.finding import Query, find
-from limpet.memory.hits import Hit, Why
+from limpet.memory.hits import MemoryHit, Why
 from limpet.memory.ranking import alike, words_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(found for found in _NAME.findall(text) if found[0].isupper()))
 
 
-def related(index: Index, of: list[Remembered], k: int, now: int) -> list[Hit]:
+def related(index: Index, of: list[Remembered], k: int, now: int) -> list[MemoryHit]:
     """The *k* that have most to do with a memory."""
     if k < 1:
         return []
@@ -69,13 +69,13 @@ def _edges(one: Remembered) -> list[dict[str, Any]]:
     return [{"tags": [tag]} for tag in one.tags] + ([{"source": one.source}] if one.source else [])
 
 
-def _plain(other: Remembered, now: int) -> Hit:
+def _plain(other: Remembered, now: int) -> MemoryHit:
     """Found by no word: only by what it shares."""
     age = max(datetime.fromtimestamp(now / 1e6, UTC) - other.at, timedelta(0))
-    return Hit(**structs.asdict(other), score=0.0, why=Why(0.0, None, 0.0), age=age)
+    return MemoryHit(**structs.asdict(other), score=0.0, why=Why(0.0, None, 0.0), age=age)
 
 
-def _raised(one: Remembered, hit: Hit) -> Hit:
+def _raised(one: Remembered, hit: MemoryHit) -> MemoryHit:
     shared = bool(set(one.tags) & set(hit.tags))
     added = TAG * shared + SOURCE * (one.source is not None and one.source == hit.source)
     return structs.replace(hit, score=min(hit.score * (1 - TAG - SOURCE) + added, 1.0))

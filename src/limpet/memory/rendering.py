@@ -11,7 +11,7 @@ from limpet.tasks.resume_text import Recalled, origin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.memory.hits import Hit
+    from limpet.memory.hits import MemoryHit
 
 __all__ = ["messages"]
 
@@ -26,7 +26,7 @@ _LEFT_OUT = "\n\nLeft out for want of room: {0:,} of {0:,} memories."
 
 
 def messages(
-    hits: list[Hit], most: int | None, count: Callable[[str], int] | Counter | None = None
+    hits: list[MemoryHit], most: int | None, count: Callable[[str], int] | Counter | None = None
 ) -> list[dict[str, Any]]:
     """*hits* as a system's message of ours and a user's with the data, in up to *most* tokens."""
     counted = count.text if isinstance(count, Counter) else count or estimate_text
@@ -50,5 +50,5 @@ def _fit(section: Section, room: int, count: Callable[[str], int]) -> None:
         room -= line.cost(line.shown, count)
 
 
-def _line(hit: Hit) -> Line:
+def _line(hit: MemoryHit) -> Line:
     return Line(hit.text, note=f" ({', '.join(origin(Recalled.of(hit), hit.at + hit.age))})")

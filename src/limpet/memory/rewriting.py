@@ -40,7 +40,7 @@ async def rewrite(desk: Desk) -> Rewritten:
     if head is None:
         return Rewritten()
     start = seen = head.seq
-    told = await desk.told(head.floor, start)
+    told = await desk.told((head.first - 1), start)
     before = {one.seq: one for one in told if one.type != FORGOTTEN}
     done: set[int] = set()
     pending = living(told)
@@ -49,7 +49,7 @@ async def rewrite(desk: Desk) -> Rewritten:
             await desk.write([one.kept() for one in portion], expect=seen)
         except Conflict:
             latest = await desk.journal.head()
-            if latest is None or latest.floor > seen:
+            if latest is None or (latest.first - 1) > seen:
                 # Another has rewritten it meanwhile, and what it said to forget may be gone.
                 return await rewrite(desk)
             news = await desk.told(seen, latest.seq)

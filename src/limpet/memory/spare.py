@@ -52,8 +52,8 @@ def _model(database: apsw.Connection) -> Any:
     return database.execute("SELECT name FROM model").fetchone()
 
 
-def _journal(now: Known) -> tuple[int, int, int]:
-    return now.created, now.floor, now.updated
+def _journal(now: Known) -> tuple[str, int, int]:
+    return now.incarnation, now.first, now.updated
 
 
 def _digest(text: str, context: str | None) -> bytes:

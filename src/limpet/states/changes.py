@@ -12,7 +12,7 @@ from limpet.llm.messages.shape import calls_of, name_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Changed", "called_in", "compare"]
+__all__ = ["FingerprintChange", "called_in", "compare"]
 
 Pair = tuple[Any, Any]
 
@@ -21,7 +21,7 @@ TOOLS, MEMBERS = "tools", "members"
 _KNOWN = ("name", "type", "prompt", "model")
 
 
-class Changed(Struct, frozen=True, kw_only=True):
+class FingerprintChange(Struct, frozen=True, kw_only=True):
     """What differs between the agent that saved a state and the one that is to have it.
 
     Each pair is what it was and what it is.
@@ -38,7 +38,7 @@ class Changed(Struct, frozen=True, kw_only=True):
     still_called: list[str] = field(default_factory=list)
     members_added: list[str] = field(default_factory=list)
     members_removed: list[str] = field(default_factory=list)
-    members: dict[str, Changed] = field(default_factory=dict)
+    members: dict[str, FingerprintChange] = field(default_factory=dict)
     others: dict[str, Pair] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -72,7 +72,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 def compare(
     was: Mapping[str, Any] | None, is_: Mapping[str, Any] | None, document: Any = None
-) -> Changed | None:
+) -> FingerprintChange | None:
     """What differs between two fingerprints; None if nothing does, or if one of them is missing.
 
     *document* is the state that was saved: it may still call tools that are gone.
@@ -89,7 +89,7 @@ def compare(
         if not _in_parts(name, was, is_) and was.get(name) != is_.get(name)
     }
     called = called_in(document) if removed else set()
-    found = Changed(
+    found = FingerprintChange(
         **{name: pairs.pop(name, None) for name in _KNOWN},
         tools_added=[name for name in new if name not in old],
         tools_removed=removed,

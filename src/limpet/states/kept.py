@@ -23,7 +23,7 @@ __all__ = [
     "Damage",
     "Kept",
     "Marks",
-    "Saved",
+    "StateVersion",
     "copy_of",
     "fold",
     "follow",
@@ -57,7 +57,7 @@ def type_of(document: Any) -> str | None:
     return said if isinstance(said, str) and said.endswith("State") else None
 
 
-class Saved(Struct, frozen=True):
+class StateVersion(Struct, frozen=True):
     """One save in a history: its position and time, and all about it but the document."""
 
     position: int
@@ -249,18 +249,20 @@ def _imported(document: Any) -> Copied:
     return Copied(1, len(encoded), seal, document, about.type, None, about.note)
 
 
-def listed(entries: list[tuple[Entry | None, int, int, int]]) -> list[Saved]:
+def listed(entries: list[tuple[Entry | None, int, int, int]]) -> list[StateVersion]:
     """The saves in *entries*, each with its number, its time and its record's size, for a history.
 
     None stands for one that cannot be read.
     """
-    found: list[Saved] = []
+    found: list[StateVersion] = []
     about, whole = About(0), 0  # what was saved last, and up to where it can be had
     for entry, seq, at, size in entries:
         try:
             saved, about = _listed(entry, size, about)
         except Damage:
-            lost = Saved(seq, from_micros(at), about.version, size, 0, full=False, damaged=True)
+            lost = StateVersion(
+                seq, from_micros(at), about.version, size, 0, full=False, damaged=True
+            )
             found.append(lost)
             continue
         if saved is None:
@@ -271,7 +273,7 @@ def listed(entries: list[tuple[Entry | None, int, int, int]]) -> list[Saved]:
     return found
 
 
-def _listed(entry: Entry | None, size: int, before: About) -> tuple[Saved | None, About]:
+def _listed(entry: Entry | None, size: int, before: About) -> tuple[StateVersion | None, About]:
     if entry is None:
         raise Damage("it cannot be read")
     if entry.type not in (SAVED, PATCHED, IMPORTED):
@@ -280,7 +282,7 @@ def _listed(entry: Entry | None, size: int, before: About) -> tuple[Saved | None
     full = isinstance(body, Copied)
     fingerprint = before.fingerprint if not full and body.fingerprint is None else body.fingerprint
     about = About(body.version, body.type if full else before.type, fingerprint, body.note)
-    saved = Saved(
+    saved = StateVersion(
         position=entry.seq,
         at=entry.at,
         version=body.version,

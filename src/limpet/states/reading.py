@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from limpet.backends.contract import from_micros
 from limpet.core.journal import PAGE
 from limpet.errors import StateDamaged, StateNotFound
-from limpet.states.kept import Damage, Kept, Marks, Saved, copy_of, fold, ground_of, listed
+from limpet.states.kept import Damage, Kept, Marks, StateVersion, copy_of, fold, ground_of, listed
 
 if TYPE_CHECKING:
     from limpet.backends.contract import Head, Record
@@ -83,7 +83,7 @@ class Reader:
         head = await self._journal.head()
         if head is None:
             raise self.not_found()
-        found, low, high = 0, head.floor + 1, head.seq
+        found, low, high = 0, head.first, head.seq
         while low <= high:  # by halves: times only grow
             middle = (low + high) // 2
             records = await self._journal.page(after=middle - 1, upto=high, limit=1)
@@ -97,12 +97,12 @@ class Reader:
             raise StateNotFound(msg)
         return found
 
-    async def history(self, last: int | None = None) -> list[Saved]:
+    async def history(self, last: int | None = None) -> list[StateVersion]:
         """Every save, oldest first, or the *last* few."""
         head = await self._journal.head()
         if head is None:
             raise self.not_found()
-        first = head.floor + 1
+        first = head.first
         if last is not None:
             # Patches do not say what they are patches of: their copy does.
             wanted = max(head.seq - last + 1, first)
@@ -147,9 +147,9 @@ class Reader:
         head = await self._journal.head()
         if head is None:
             return self.not_found()
-        if head.floor < position <= head.seq:
+        if (head.first - 1) < position <= head.seq:
             raise Damage(f"entry {position} is missing")
-        there = f"{head.floor + 1:,} to {head.seq:,}"
+        there = f"{head.first:,} to {head.seq:,}"
         return StateNotFound(f"State {self._id!r} has no save {position:,}: it has {there}.")
 
     def not_found(self) -> StateNotFound:

@@ -13,13 +13,12 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import UNSET, Head, UnsetType
 from limpet.core.codec import convert, fresh
-from limpet.core.ids import check_ttl
-from limpet.core.journal import Lasting, about
-from limpet.core.runtime import Face, blocking, blocking_faced
+from limpet.core.journal import listed_fields
+from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import ChangedWarning, Conflict, StateChanged, outside
-from limpet.states.changes import Changed, compare
+from limpet.states.changes import FingerprintChange, compare
 from limpet.states.drafts import Draft, check_text
-from limpet.states.kept import Kept, Marks, Saved
+from limpet.states.kept import Kept, Marks, StateVersion
 from limpet.states.migrations import check_version
 from limpet.states.migrations import migrations as all_migrations
 from limpet.states.reading import Reader
@@ -30,11 +29,11 @@ from limpet.states.writing import Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from limpet.core.journal import AsyncJournal
+    from limpet.core.scope import Scope
     from limpet.errors import StateNotFound
     from limpet.states.migrations import Migrations
 
-    OnChange = Literal["warn", "raise", "ignore"] | Callable[[Changed, Any], Any]
+    OnChange = Literal["warn", "raise", "ignore"] | Callable[[FingerprintChange, Any], Any]
 
     class Terms(TypedDict, total=False):
         """What `load` takes besides, whatever it returns."""
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
         on_change: OnChange
 
 
-__all__ = ["KIND", "AsyncState", "Changed", "Saved", "State", "StateInfo"]
+__all__ = ["KIND", "AsyncState", "FingerprintChange", "StateVersion", "State", "StateInfo"]
 
 KIND = "state"
 
@@ -70,19 +69,18 @@ class StateInfo(Struct, frozen=True):
     def of(cls, head: Head) -> StateInfo:
         """The view of a journal's *head*."""
         return cls(
-            **about(head),
+            **listed_fields(head),
             version=Marks.of(head).version,
-            expires_at=head.expires_at,
         )
 
 
-class AsyncState(Lasting):
+class AsyncState:
     """The state of one agent, team or object; see `State`."""
 
     def __init__(
         self,
-        journal: AsyncJournal,
-        elsewhere: Callable[[str], AsyncState],
+        scope: Scope,
+        id: str,
         *,
         version: int = 1,
         type: str | None = None,
@@ -92,14 +90,15 @@ class AsyncState(Lasting):
     ) -> None:
         self.version = check_version(version)
         self.type = check_text(type, "type")
-        self._journal = journal
-        self._elsewhere = elsewhere
-        self._ask = journal._port.ask  # noqa: SLF001 - how a noun reaches its user's functions
+        self._scope = scope
+        self._journal = journal = scope.journal(KIND, id, labels=labels, ttl=ttl)
+        self._migrations = migrations
+        self._ask = journal.runtime.invoke
         self._reader = Reader(journal)
-        self._writer: Writer = Writer(journal, self._reader, labels, check_ttl(ttl))
+        self._writer = Writer(journal, self._reader)
         known = all_migrations if migrations is None else migrations
         self._upgrader = Upgrader(self.id, type, known, self._writer.codec, self._ask)
-        self._turn = _Turn(journal._port.sleep)  # noqa: SLF001 - as above
+        self._turn = _Turn(journal.runtime.sleep)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, version={self.version})"
@@ -179,7 +178,7 @@ class AsyncState(Lasting):
 
         *fingerprint* is what it will depend on now. If it was saved by something else, *on_change*
         says what then: ``"warn"``, ``"raise"`` `StateChanged`, ``"ignore"``, or a function that
-        gets the `Changed` and the document and returns the document.
+        gets the `FingerprintChange` and the document and returns the document.
         """
         _check_on_change(on_change)
         async with self._turn:
@@ -208,7 +207,7 @@ class AsyncState(Lasting):
             own = type_of(await self._ask(into.save_state))
             self._upgrader.check_type(found, own)
 
-    async def _changed(self, change: Changed, document: Any, on_change: OnChange) -> Any:
+    async def _changed(self, change: FingerprintChange, document: Any, on_change: OnChange) -> Any:
         if callable(on_change):
             document = await self._ask(on_change, change, document)
             if document is None:
@@ -238,7 +237,7 @@ class AsyncState(Lasting):
         document = await self._upgrader.document(kept, version)
         return document if as_ is None else convert(document, as_)
 
-    async def check(self, fingerprint: Mapping[str, Any]) -> Changed | None:
+    async def check(self, fingerprint: Mapping[str, Any]) -> FingerprintChange | None:
         """What differs between what the newest save depends on and *fingerprint*; None: nothing.
 
         A fingerprint is a dict: ``name``, ``type``, ``prompt`` and ``model``, ``tools`` (a list of
@@ -253,7 +252,7 @@ class AsyncState(Lasting):
 
     # -- history -------------------------------------------------------------------------------
 
-    async def history(self, *, last: int | None = None) -> list[Saved]:
+    async def history(self, *, last: int | None = None) -> list[StateVersion]:
         """Every save, oldest first, or the *last* few: position, time, version, sizes, note."""
         _check_position(last, "last")
         if last is not None and last < 1:
@@ -297,16 +296,23 @@ class AsyncState(Lasting):
         head = await self._journal.head()
         if kept is None or head is None:
             raise self._reader.not_found()
-        target = self._elsewhere(id)
+        target = AsyncState(
+            self._scope,
+            id,
+            version=self.version,
+            type=self.type,
+            ttl=self._journal.ttl,
+            migrations=self._migrations,
+        )
         await target._begin(kept, head, f"forked from {self.id} at {kept.position}")  # noqa: SLF001 - its own kind
         return target
 
     async def _begin(self, kept: Kept, head: Head, note: str) -> None:
         """Be a new state with the document of *kept*; a second time it does no harm."""
         writer = self._writer
-        writer.labels = head.labels
-        if writer.ttl is UNSET:
-            writer.ttl = None if head.ttl is None else head.ttl / 1e6
+        self._journal.labels = {**head.labels}
+        if self._journal.ttl is UNSET:
+            self._journal.ttl = None if head.ttl is None else head.ttl / 1e6
         try:
             await writer.save(
                 Draft(kept.document, writer.codec),
@@ -323,7 +329,7 @@ class AsyncState(Lasting):
             msg = f"There is a state {self.id!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
         finally:
-            writer.labels = UNSET
+            self._journal.labels = UNSET
 
     async def compact(self, *, before: int | None = None) -> int:
         """Forget the saves before position *before*, or all that the newest does not need.
@@ -336,6 +342,16 @@ class AsyncState(Lasting):
             raise self._reader.not_found()
         kept = await (self._reader.newest(head) if before is None else self._reader.at(before))
         return 0 if kept is None else await self._journal.compact(kept.copy)
+
+    async def label(self, /, **labels: str | None) -> None:
+        """Set labels; None removes one. They are what the store's lists find by."""
+        if not await self._journal.label(labels):
+            raise self._not_found()
+
+    async def expire(self, ttl: float | None) -> None:
+        """Let it end *ttl* seconds after it was last added to, from now on; None: never."""
+        if not await self._journal.expire(ttl):
+            raise self._not_found()
 
     # -- the rest ------------------------------------------------------------------------------
 
@@ -356,7 +372,7 @@ class AsyncState(Lasting):
         return self._reader.not_found()
 
 
-class State(Face[AsyncState]):
+class State(SyncWrapper[AsyncState]):
     """The state of one agent, team or object: a document that is saved whole, and stored in part.
 
     Documents are what JSON has; dataclasses and models become that, and come back by ``as_=``.
@@ -392,19 +408,19 @@ class State(Face[AsyncState]):
         """The type that was asked for."""
         return self._core.type
 
-    save = blocking(AsyncState.save)
-    load = blocking(AsyncState.load)
-    at = blocking(AsyncState.at)
-    check = blocking(AsyncState.check)
-    history = blocking(AsyncState.history)
-    diff = blocking(AsyncState.diff)
-    restore = blocking(AsyncState.restore)
-    compact = blocking(AsyncState.compact)
-    delete = blocking(AsyncState.delete)
-    info = blocking(AsyncState.info)
-    label = blocking(AsyncState.label)
-    expire = blocking(AsyncState.expire)
-    fork = blocking_faced(AsyncState.fork, lambda core: State(core))  # noqa: PLW0108 - not made yet
+    save = sync(AsyncState.save)
+    load = sync(AsyncState.load)
+    at = sync(AsyncState.at)
+    check = sync(AsyncState.check)
+    history = sync(AsyncState.history)
+    diff = sync(AsyncState.diff)
+    restore = sync(AsyncState.restore)
+    compact = sync(AsyncState.compact)
+    delete = sync(AsyncState.delete)
+    info = sync(AsyncState.info)
+    label = sync(AsyncState.label)
+    expire = sync(AsyncState.expire)
+    fork = sync_wrapped(AsyncState.fork, lambda core: State(core))  # noqa: PLW0108 - not made yet
 
 
 class _Turn:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
 
-from limpet.backends.contract import Append, Record, conflict, from_micros
+from limpet.backends.contract import Append, Appended, Expect, Record, from_micros
+from limpet.backends.decide import conflict
 from limpet.core import deltas
 from limpet.errors import (
     Conflict,
@@ -23,10 +24,6 @@ from limpet.states.drafts import Draft
 from limpet.states.kept import PATCHED, SAVED, About, Damage, Kept, Marks, type_of, weigh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from msgspec import UnsetType
-
     from limpet.backends.contract import Head
     from limpet.core.codec import Codec
     from limpet.core.journal import AsyncJournal
@@ -51,11 +48,7 @@ class Writer:
         self,
         journal: AsyncJournal,
         reader: Reader,
-        labels: Mapping[str, str | None] | UnsetType,
-        ttl: float | UnsetType | None,
     ) -> None:
-        self.labels = labels
-        self.ttl = ttl
         self._journal = journal
         self._reader = reader
         #: The state at the position that was seen last, ours to change; None if that is not known.
@@ -68,7 +61,7 @@ class Writer:
     @property
     def codec(self) -> Codec:
         """How the store writes bodies."""
-        return self._journal._codec  # noqa: SLF001 - its limits are those of a document
+        return self._journal.codec
 
     @property
     def position(self) -> int | None:
@@ -116,7 +109,9 @@ class Writer:
             head = await self._journal.head()
             if head is not None:
                 if head.seq != position:
-                    raise conflict(Append(key=self._journal.key, expect=position), head.seq)
+                    raise conflict(
+                        Append(key=self._journal.key, expect=Expect(None, position)), head.seq
+                    )
                 self._check_same(base, created=head.created)
                 if base.is_at(head) or (await self._look(base, head, position))[0]:
                     self.see(base)
@@ -162,7 +157,7 @@ class Writer:
         head = await self._journal.head()
         if head is None:
             if expect:
-                raise conflict(Append(key=self._journal.key, expect=expect), 0)
+                raise conflict(Append(key=self._journal.key, expect=Expect(None, expect)), 0)
             return None, 0
         if base is not None and base.created and head.seq == base.position:
             self._check_same(base, created=head.created)
@@ -182,7 +177,9 @@ class Writer:
         if self._is_ours(found):
             self._seen = position  # the next may be cut off too, and have come to nothing
         elif wanted not in (None, position):
-            raise conflict(Append(key=self._journal.key, expect=wanted), position)
+            raise conflict(
+                Append(key=self._journal.key, expect=Expect(None, wanted or 0)), position
+            )
         if base is not None and found is not None and position == base.position:
             self._check_same(base, digest=found.digest)
         return found, position
@@ -266,13 +263,11 @@ class Writer:
             kept, body = self._copy(Draft(was.document, self.codec), about, position + 1)
             await self._store(kept, body, position + 1)
 
-    async def _store(self, kept: Kept, body: bytes, expect: int) -> Record:
+    async def _store(self, kept: Kept, body: bytes, expect: int) -> Appended:
         whole = kept.copy == kept.position
         status = Marks(kept.about.version, kept.copy).text if whole else UNSET
         entry = (SAVED if whole else PATCHED, None)  # its body is there already
-        return await self._journal.write(
-            [entry], body=body, expect=expect, status=status, labels=self.labels, ttl=self.ttl
-        )
+        return await self._journal.write([entry], body=body, expect=expect, status=status)
 
     async def _next(
         self, base: Kept | None, draft: Draft, about: About, position: int

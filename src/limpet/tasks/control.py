@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import UNSET, UnsetType
 
-from limpet.backends.contract import Record, for_people, from_micros
+from limpet.backends.contract import Record, from_micros
+from limpet.backends.decide import holder_for_people
 from limpet.core.ids import check_id
 from limpet.core.leases import is_dead
 from limpet.errors import (
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal
-    from limpet.tasks.terms import Home, Terms
+    from limpet.core.scope import Scope
+from limpet.tasks.terms import Terms
 
 __all__ = ["Answer", "cancel", "pause", "resolve", "resume", "signal", "submit"]
 
@@ -42,10 +44,10 @@ Answer = Literal["done", "retry", "skip"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 
-async def submit(home: Home, kind: str, id_: str, terms: Terms, given: Any) -> Head:
+async def submit(scope: Scope, kind: str, id_: str, terms: Terms, given: Any) -> Head:
     """Create an open task that a worker will find; one that is there already is left alone."""
     check_id(kind, "kind of task", 128)
-    journal = home.journal(KIND, id_)
+    journal = scope.journal(KIND, id_)
     body = {**terms.created(), "kind": kind, "input": given}
     while (head := await journal.head()) is None:
         try:
@@ -82,23 +84,23 @@ def _as_stored(journal: AsyncJournal, body: dict[str, Any]) -> Any:
     return journal.entries(Record(1, 1, 0, stored))[0].body["input"]
 
 
-async def signal(home: Home, id_: str, name: str, payload: Any, append_id: str | None) -> None:
+async def signal(scope: Scope, id_: str, name: str, payload: Any, append_id: str | None) -> None:
     """Send *payload* to a task, and wake it, and what waits for it."""
     check_id(name, "signal")
     with called("signalled['payload']", "payload"):
         head = await _say(
-            home,
+            scope,
             id_,
             (kinds.SIGNALLED, {"name": name, "payload": payload}),
             refused=_ENDED,
             wakes=(kinds.WAITING,),
             append_id=append_id,
         )
-    await _wake_parent(home, head)
+    await _wake_parent(scope, head)
 
 
 async def resolve(
-    home: Home, id_: str, step: str, how: str, *, result: Any, by: str | None
+    scope: Scope, id_: str, step: str, how: str, *, result: Any, by: str | None
 ) -> None:
     """Record what a person says of a step in doubt."""
     if how not in ANSWERS:
@@ -107,14 +109,14 @@ async def resolve(
         )
     if result is not None and how != "done":
         raise ValueError(f"Only a step that is done has a result; this one is {how!r}.")
-    journal = home.journal(KIND, id_)
+    journal = scope.journal(KIND, id_)
     state = await folded(journal)
     head = await journal.head()
     if not state.exists or head is None:
         raise _not_found(id_)
     if step in state.under_way and head.lease is not None and not is_dead(head.lease.holder):
         msg = (
-            f"Step {step!r} of task {id_!r} is running, by {for_people(head.lease.holder)}. Say "
+            f"Step {step!r} of task {id_!r} is running, by {holder_for_people(head.lease.holder)}. Say "
             "what became of it when it has ended, or when that worker's lease has."
         )
         raise TaskHeld(msg, head.lease.holder, from_micros(head.lease.until), head.lease.epoch)
@@ -125,37 +127,37 @@ async def resolve(
     body = {"name": step, "how": how, "result": result, "by": by}
     with called("resolved['result']", "result"):
         head = await _say(
-            home,
+            scope,
             id_,
             (kinds.RESOLVED, body),
             refused=(kinds.DONE,),
             wakes=(kinds.WAITING,),
             append_id=None,
         )
-    await _wake_parent(home, head)
+    await _wake_parent(scope, head)
 
 
-async def pause(home: Home, id_: str, because: str | None) -> None:
+async def pause(scope: Scope, id_: str, because: str | None) -> None:
     """Let nobody work on a task until it is resumed."""
     entry = (kinds.PAUSED, {"because": because})
-    await _say(home, id_, entry, refused=_ENDED, status=kinds.PAUSED)
+    await _say(scope, id_, entry, refused=_ENDED, status=kinds.PAUSED)
 
 
-async def cancel(home: Home, id_: str, because: str | None) -> None:
+async def cancel(scope: Scope, id_: str, because: str | None) -> None:
     """End a task without an outcome."""
     entry = (kinds.CANCELLED, {"because": because})
-    await _say(home, id_, entry, refused=(kinds.DONE,), status=kinds.CANCELLED)
+    await _say(scope, id_, entry, refused=(kinds.DONE,), status=kinds.CANCELLED)
 
 
-async def resume(home: Home, id_: str) -> None:
+async def resume(scope: Scope, id_: str) -> None:
     """Let a task go on that was paused, was cancelled, has failed, or waits."""
     entry = (kinds.RESUMED, {"agent": None})
-    head = await _say(home, id_, entry, refused=(kinds.DONE,), status=kinds.OPEN)
-    await _wake_parent(home, head)
+    head = await _say(scope, id_, entry, refused=(kinds.DONE,), status=kinds.OPEN)
+    await _wake_parent(scope, head)
 
 
 async def _say(
-    home: Home,
+    scope: Scope,
     id_: str,
     entry: tuple[str, Any],
     *,
@@ -165,7 +167,7 @@ async def _say(
     append_id: str | None = None,
 ) -> Head:
     """Append *entry*; the head it was appended to. Its status decides whether it can be."""
-    journal = home.journal(KIND, id_)
+    journal = scope.journal(KIND, id_)
     while (head := await journal.head()) is not None:
         if head.status == kinds.FORKING:
             msg = f"Task {id_!r} is half a fork. Finish it by the same fork() again."
@@ -197,14 +199,14 @@ async def _said(journal: AsyncJournal, entry: tuple[str, Any], append_id: str) -
     return True
 
 
-async def _wake_parent(home: Home, head: Head) -> None:
+async def _wake_parent(scope: Scope, head: Head) -> None:
     """A child's news are news for the task that waits for it."""
     parent = head.labels.get(kinds.PARENT)
     if parent is None:
         return
-    above = await home.journal(KIND, parent).head()
+    above = await scope.journal(KIND, parent).head()
     if above is not None and above.status == kinds.WAITING:
-        await resume(home, parent)
+        await resume(scope, parent)
 
 
 def _not_found(id_: str) -> TaskNotFound:

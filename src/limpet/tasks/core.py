@@ -10,16 +10,18 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from limpet.backends.contract import for_people
+from limpet.backends.contract import Record
+from limpet.backends.decide import holder_for_people
 from limpet.core.codec import convert, fresh
-from limpet.core.leases import Held, Hold
-from limpet.core.runtime import InlinePort, Port, drive
+from limpet.core.leases import HeldLease, LeaseLock
+from limpet.core.runtime import run_to_end
+from limpet.core.scope import Scope
 from limpet.errors import (
     Conflict,
     DeadlinePassed,
-    Fenced,
     GoalMismatch,
     LeaseHeld,
+    LeaseLost,
     NotLoaded,
     TaskCancelled,
     TaskFinished,
@@ -35,18 +37,17 @@ from limpet.tasks import checkpoint as kinds
 from limpet.tasks.context import StepContext, Turn, running
 from limpet.tasks.reports import Reports
 from limpet.tasks.state import Large, TaskState
-from limpet.tasks.terms import Home, Terms
+from limpet.tasks.terms import Terms
 from limpet.tasks.words import described, held_by, place, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from limpet.backends.contract import Backend, Record
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.tasks.checkpoint import Decision
 
-__all__ = ["HALTED", "Core", "Home", "Terms", "View", "described", "single", "typed"]
+__all__ = ["HALTED", "Core", "Terms", "View", "described", "single", "typed"]
 
 KIND = "task"
 HALTED = (kinds.WAITING, kinds.PAUSED, kinds.CANCELLED)
@@ -149,18 +150,18 @@ class View:
 class Core(View):
     """A task's journal, held by a lease."""
 
-    def __init__(self, home: Home, id_: str, terms: Terms) -> None:
-        self._home = home
-        self._port = home.port
-        self._journal = home.journal(KIND, id_)
+    def __init__(self, scope: Scope, id_: str, terms: Terms) -> None:
+        self._scope = scope
+        self._runtime = scope.runtime
+        self._journal = scope.journal(KIND, id_)
         self._terms = terms
-        self._hold = Hold(
-            home.port,
-            home.keeper,
+        self._hold = LeaseLock(
+            scope.runtime,
+            scope.store.leases,
             self._journal.key,
             terms.lease,
             agent=terms.agent,
-            beat=self._beat,
+            on_renewed=self._beat,
             every=terms.heartbeat,
         )
         self._state = TaskState(self._journal.key.id)
@@ -193,25 +194,25 @@ class Core(View):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
-    def _through(self, port: Callable[[Backend], Port]) -> Self:
+    def _through(self, scope: Scope) -> Self:
         """The same open task for a caller who blocks, or for one who awaits."""
-        if type(self._port) is port:
+        if scope is self._scope:
             return self
         twin = copy.copy(self)
-        twin._go_through(port(self._port.backend))  # noqa: SLF001 - its own twin
+        twin._go_through(scope)  # noqa: SLF001 - its own twin
         return twin
 
-    def _go_through(self, port: Port) -> None:
-        self._port = port
-        self._home = self._home.through(port)
-        self._journal = self._home.journal(KIND, self.id)
+    def _go_through(self, scope: Scope) -> None:
+        self._runtime = scope.runtime
+        self._scope = scope
+        self._journal = self._scope.journal(KIND, self.id)
 
     # -- opening and closing -----------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
         try:
-            await self._hold.take(self._terms.wait)
+            await self._hold.acquire(self._terms.wait)
             self._seen.clear()
             self._changing_seen.clear()
             self._exhausted.clear()
@@ -221,10 +222,10 @@ class Core(View):
             while not await self._begin():
                 pass  # somebody spoke in between, perhaps to cancel it
         except LeaseHeld as error:
-            who = for_people(error.holder)
+            who = holder_for_people(error.holder)
             raise TaskHeld(held_by(self.id, error), who, error.until, error.epoch) from error
         except BaseException:
-            await self._hold.let_go()
+            await self._hold.release()
             raise
         return self
 
@@ -276,7 +277,7 @@ class Core(View):
         trace: TracebackType | None,
     ) -> None:
         """Note what went wrong, if anything did, and give up the lease."""
-        if self._hold.elsewhere:
+        if self._hold.is_parents:
             return  # a fork that leaves the block of its parent: that goes on
         with besides(error, f"task {self.id!r} could not be closed"):
             try:
@@ -286,12 +287,12 @@ class Core(View):
                 if self._leaving and error is None:
                     await self._go()
             finally:  # or the lease would be renewed for ever
-                await self._hold.let_go()
+                await self._hold.release()
 
     async def _go(self) -> None:
         """Delete the task while it is ours: the next one of this id is somebody else's."""
-        with suppress(Fenced):  # it was taken over, by somebody who finds it done and lets it go
-            await self._port.call(self._hold.renew)
+        with suppress(LeaseLost):  # it was taken over, by somebody who finds it done and lets it go
+            await self._runtime.call(self._hold.confirm)
             await self.delete()
 
     async def _note(self, error: BaseException) -> None:
@@ -300,7 +301,7 @@ class Core(View):
         exhausted = set(map(id, self._exhausted))
         if any(id(one) in exhausted or isinstance(one, DeadlinePassed) for one in errors):
             await self._give_up(error)
-        elif not all(isinstance(one, (Fenced, TaskHalted)) for one in errors):
+        elif not all(isinstance(one, (LeaseLost, TaskHalted)) for one in errors):
             await self._record(kinds.STOPPED, {"error": described(error), **place(error)})
         else:
             for one in errors:
@@ -329,7 +330,7 @@ class Core(View):
                 await self._catch_up()
                 continue
             # Whoever let the child go on before this was recorded did not find us waiting.
-            child = await self._home.journal(KIND, halted.task_id).head()
+            child = await self._scope.journal(KIND, halted.task_id).head()
             if child is None or child.status not in HALTED:
                 await self._record(kinds.RESUMED, {"agent": None}, status=kinds.OPEN)
             return
@@ -349,10 +350,9 @@ class Core(View):
     ) -> None:
         """Make an entry durable under the lease, then let it count."""
         entries = ((kind, body),)
-        record = await self._journal.write(
-            entries, lease=self._own().lease, body=encoded, **changes
-        )
-        await self._let_count(record)
+        body_ = self._journal.encode(entries) if encoded is None else encoded
+        done = await self._journal.write(entries, lease=self._own().lease, body=body_, **changes)
+        await self._let_count(Record(done.seq, 1, done.at, body_))
 
     async def _let_count(self, record: Record) -> None:
         stored = self._journal.entries(record)
@@ -381,13 +381,13 @@ class Core(View):
             return None if name in self._state.planned_names() else self._turns[-1]
         return found
 
-    def _own(self) -> Held:
+    def _own(self) -> HeldLease:
         """Our hold on the task, if we have one."""
         held = self._hold.held
         if held is None:
             msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
             raise TaskNotOpen(msg)
-        if held.lost is not None and held.elsewhere:
+        if held.lost is not None and held.is_parents:
             raise TaskHeld(*held.lost.args)
         return held
 
@@ -416,8 +416,8 @@ class Core(View):
             )
             raise TaskFinished(msg)
         lost = self._own().lost
-        if isinstance(lost, Fenced):
-            raise Fenced(*lost.args) from lost
+        if isinstance(lost, LeaseLost):
+            raise LeaseLost(*lost.args) from lost
         if self.status == kinds.FAILED:
             msg = f"Task {self.id!r} has failed and takes no {what}. Open it again to resume it."
             raise TaskFinished(msg)
@@ -431,7 +431,7 @@ class Core(View):
     def _check_not_halted(self, what: str) -> None:
         if self.status not in (kinds.PAUSED, kinds.CANCELLED, kinds.FORKING):  # as nearly always
             return
-        by_command = self._home.command("resume", self.id)
+        by_command = self._scope.command("resume", self.id)
         way_out = f"To let it go on: store.resume({self.id!r}), or {by_command}."
         if self.status == kinds.PAUSED:
             msg = f"Task {self.id!r} is paused, and {what}. {way_out}"
@@ -482,8 +482,8 @@ class Core(View):
 
     def _beat(self) -> None:
         """Store the newest progress of each step. Called on any thread: the keeper, a step."""
-        twin = self._through(InlinePort)
-        self._reports.store(lambda body: drive(twin._record_progress(body)))  # noqa: SLF001
+        twin = self._through(self._scope.as_sync())
+        self._reports.store(lambda body: run_to_end(twin._record_progress(body)))  # noqa: SLF001
 
     async def _record_progress(self, body: dict[str, Any]) -> None:
         if body["name"] not in self._state.results:
@@ -494,7 +494,7 @@ class Core(View):
     async def delete(self) -> bool:
         """Remove the task. False if it was not there. A worker that has it open is fenced off."""
         # Before the task: while that is there, nobody begins another with results of its own.
-        await self._home.journal(RESULTS, self.id).delete()
+        await self._scope.journal(RESULTS, self.id).delete()
         return await self._journal.delete()
 
 

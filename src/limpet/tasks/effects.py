@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 import msgspec
 
 from limpet.core.codec import plain
-from limpet.core.runtime import HopPort, InlinePort, drive
+from limpet.core.runtime import run_to_end
 from limpet.errors import NotStorable, TaskNotOpen
 from limpet.tasks.retry import ASK, VERIFY, How, InDoubt, Retry
 
@@ -121,7 +121,7 @@ def _marked(
             found = task()
             if found is None:
                 return await function(*args, **kwargs)
-            return await found._through(HopPort)._effect(  # noqa: SLF001 - a part of the same noun
+            return await found._through(found._scope.as_async())._effect(  # noqa: SLF001 - a part of the same noun
                 step_name(args, kwargs), function, args, kwargs, how
             )
     else:
@@ -131,8 +131,8 @@ def _marked(
             found = task()
             if found is None:
                 return function(*args, **kwargs)
-            core = found._through(InlinePort)  # noqa: SLF001 - a part of the same noun
-            return drive(core._effect(step_name(args, kwargs), function, args, kwargs, how))  # noqa: SLF001
+            core = found._through(found._scope.as_sync())  # noqa: SLF001 - a part of the same noun
+            return run_to_end(core._effect(step_name(args, kwargs), function, args, kwargs, how))  # noqa: SLF001
 
     wrapper.limpet = how  # type: ignore[attr-defined] # how adapters know an effect
     return wrapper

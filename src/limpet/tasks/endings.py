@@ -54,7 +54,7 @@ class Endings(Transactions):
         after a crash whoever opens the task next does what is left of them. On SQLite and
         PostgreSQL, outcome and a memory of the same store are written in one act.
         """
-        where = debt(self._home, remember)
+        where = debt(self._scope, remember)
         if not self.done:
             self._check_running("outcome")
             await self._check_awake("it is not finished")
@@ -65,7 +65,7 @@ class Endings(Transactions):
                 body["remember"] = structs.asdict(where)
             if where is None or not await self._finish_at_once(body, where):
                 # While something is left to do it is listed as open, so that a worker does it.
-                last = where is None and not self._home.heirs
+                last = where is None and not self._scope.store.on_finish
                 with called("finished['outcome']", "outcome"):
                     await self._record(kinds.FINISHED, body, **(_done(keep) if last else {}))
         await self._settle_up(where, remember)
@@ -76,20 +76,22 @@ class Endings(Transactions):
 
         If others wrote first, to the task or to the memory, what there is to remember is told anew.
         """
-        if not (where.here and self._port.backend.transactional):
+        if not (where.here and self._runtime.backend.transactional):
             return False
         ends = ((kinds.FINISHED, body), (kinds.REMEMBERED, structs.asdict(where)))
-        changes = {} if self._home.heirs else _done(body.get("keep", True))
+        changes = {} if self._scope.store.on_finish else _done(body.get("keep", True))
         while not self.done:
             lease, seq = self._own().lease, self._state.seq
             with called("finished['outcome']", "outcome"):
                 request = self._journal.request(ends, lease=lease, expect=seq, **changes)
             try:
-                learned = await lessons(self._home, where, news(self._after(request)))
+                learned = await lessons(self._scope, where, news(self._after(request)))
             except Exception:  # noqa: BLE001 - it comes up again, when the outcome is safe
                 return False
             try:
-                done, *_ = await self._port.call(self._port.backend.append_all, [request, *learned])
+                done, *_ = await self._runtime.call(
+                    self._runtime.backend.append_all, [request, *learned]
+                )
             except Conflict:
                 await self._find_out()
             else:
@@ -121,10 +123,10 @@ class Endings(Transactions):
         """Remember it, hand it on, and let it go: each once, as far as a crash allows."""
         if where is not None and where not in self._state.remembered:
             await self._remember(where, memory)
-        if self._home.heirs and not self._state.handed:
+        if self._scope.store.on_finish and not self._state.handed:
             point = self._state.checkpoint()
-            for heir in self._home.heirs:
-                await self._port.ask(heir, point)
+            for heir in self._scope.store.on_finish:
+                await self._runtime.invoke(heir, point)
             await self._record(kinds.HANDED, {}, **self._over())
         self._leaving = self._state.keep is False and not self._state.owes
 
@@ -137,19 +139,19 @@ class Endings(Transactions):
         state = self._state
         point = news(state)
         if where.here:
-            await self._home.memory(where.namespace).learn(point)
+            await self._scope.memory(where.namespace).learn(point)
         elif hasattr(memory, "learn"):
-            await asked(self._port, memory.learn, point)
+            await asked(self._runtime, memory.learn, point)
         else:
             return  # in another store, which only the task's own program knows
-        last = state.handed or not self._home.heirs
+        last = state.handed or not self._scope.store.on_finish
         # Noted, so that what is forgotten later is not learned again when the task is opened.
         changes = _done(state.keep) if last else {}
         await self._record(kinds.REMEMBERED, structs.asdict(where), **changes)
 
     async def _list_as_done(self) -> None:
         """If there is nobody here to hand it on to, leave that to others, but not to workers."""
-        if self._home.heirs or self._leaving:
+        if self._scope.store.on_finish or self._leaving:
             return
         head = await self._journal.head()
         if head is not None and head.status == kinds.OPEN:
@@ -189,11 +191,11 @@ class Endings(Transactions):
         if memories is None or memories is False:
             return []
         if memories is True or isinstance(memories, str):
-            memory = self._home.memory(DEFAULT if memories is True else memories)
+            memory = self._scope.memory(DEFAULT if memories is True else memories)
             return others(state, await memory.recall(question(state), LOOKED_AT))
         if not hasattr(memories, "recall"):
             return recalled(memories)
-        hits = await asked(self._port, memories.recall, question(state), LOOKED_AT)
+        hits = await asked(self._runtime, memories.recall, question(state), LOOKED_AT)
         return others(state, hits)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from limpet.backends.contract import shown_size
+from limpet.backends.facts import human_size
 from limpet.tasks import checkpoint as kinds
 from limpet.tasks.checkpoint import item_name, numbered
 from limpet.tasks.state import Large, reasoned
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
     from limpet.tasks.checkpoint import Checkpoint
 
-__all__ = ["Version", "compare", "effects_after", "versions"]
+__all__ = ["TaskVersion", "compare", "effects_after", "versions"]
 
 #: Characters of a reason or an error in a sentence, and of a value in a comparison.
 SENTENCE = 80
@@ -31,7 +31,7 @@ SHOWN = 20
 MOMENT, MINUTE = 0.1, 60
 
 
-class Version(Struct, frozen=True):
+class TaskVersion(Struct, frozen=True):
     """A task as it was after entry *seq*: when that was, and what had happened, in a sentence."""
 
     seq: int
@@ -39,7 +39,7 @@ class Version(Struct, frozen=True):
     what: str
 
 
-def versions(entries: Iterable[Entry]) -> list[Version]:
+def versions(entries: Iterable[Entry]) -> list[TaskVersion]:
     """One for each entry: its number, its time, and what it says, without what was stored."""
     begun: dict[str, None] = {}  # steps that began and have not ended, in order
     found = []
@@ -48,7 +48,7 @@ def versions(entries: Iterable[Entry]) -> list[Version]:
         if entry.type == kinds.RESUMED and begun:
             what += f"; in doubt: {_steps(begun)}"
         _follow(entry, begun)
-        found.append(Version(entry.seq, entry.at, what))
+        found.append(TaskVersion(entry.seq, entry.at, what))
     return found
 
 
@@ -160,7 +160,7 @@ def _step(body: dict[str, Any]) -> str:
     if body.get("timed_out"):
         return f"{name} waited in vain"
     large = body.get("large")
-    apart = f" (its result of {shown_size(large['size'])} is kept apart)" if large else ""
+    apart = f" (its result of {human_size(large['size'])} is kept apart)" if large else ""
     if body.get("verified"):
         return f"{name} found to be done{apart}"
     return f"{name} done" + (f" in {_took(body['took'])}" if "took" in body else "") + apart
@@ -313,7 +313,7 @@ def _line_by_line(a: list[str], b: list[str]) -> Iterator[str]:
 def _value(value: Any) -> str:
     """*value* on one line, cut where it is long; it then says how long."""
     if isinstance(value, dict) and value.keys() == _APART:
-        return f"{_line(value['preview'], VALUE)} ({shown_size(value['bytes'])}, kept apart)"
+        return f"{_line(value['preview'], VALUE)} ({human_size(value['bytes'])}, kept apart)"
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     shown = _line(text, VALUE)
     return shown if len(text) <= VALUE else f"{shown} ({len(text):,} characters)"

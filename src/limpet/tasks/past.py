@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from limpet.errors import Conflict, EffectsWarning, TaskNotFound
 from limpet.tasks import checkpoint as kinds
 from limpet.tasks.core import KIND, RESULTS, folded
-from limpet.tasks.history import Version, compare, effects_after, versions
+from limpet.tasks.history import TaskVersion, compare, effects_after, versions
 from limpet.tasks.state import TaskState
 from limpet.tasks.terms import Terms
 from limpet.tasks.waits import Waits
@@ -37,7 +37,7 @@ class Past(Waits):
         """The task as it was after entry *seq*; see `history`."""
         return (await self._state_at(seq)).checkpoint()
 
-    async def history(self) -> list[Version]:
+    async def history(self) -> list[TaskVersion]:
         """Every version of the task: its number, when it came to be, and what happened."""
         return versions(await self._entries())
 
@@ -76,7 +76,7 @@ class Past(Waits):
         await self._copy(kept, id, {"from": self.id, "at": at})
         terms = self._terms
         fresh = Terms(agent=terms.agent, lease=terms.lease, wait=terms.wait)
-        return type(self)(self._home, id, fresh)
+        return type(self)(self._scope, id, fresh)
 
     async def _copy(self, entries: list[Entry], id_: str, origin: dict[str, Any]) -> None:
         state = TaskState(id_)
@@ -97,14 +97,14 @@ class Past(Waits):
         self, id_: str, origin: dict[str, Any], labels: dict[str, str | None]
     ) -> None:
         """Let there be a task first: `Store.sweep` takes away what is kept apart for none."""
-        target = self._home.journal(KIND, id_)
+        target = self._scope.journal(KIND, id_)
         if await target.head() is None:  # one of that id may have expired
-            await self._home.journal(RESULTS, id_).delete()
+            await self._scope.journal(RESULTS, id_).delete()
         begin = (kinds.FORKING, origin)
         await target.append(begin, id="fork", expect=0, status=kinds.FORKING, labels=labels)
 
     async def _fill(self, id_: str, copied: list[tuple[str, Any]], status: str) -> None:
-        target = self._home.journal(KIND, id_)
+        target = self._scope.journal(KIND, id_)
         for done in range(0, len(copied), CHUNK):
             chunk = copied[done : done + CHUNK]
             last = done + len(chunk) == len(copied)
@@ -121,7 +121,7 @@ class Past(Waits):
         if large is None:
             return entry.body
         result = await self._fetch(entry.body["name"], large["seq"])
-        apart = self._home.journal(RESULTS, id_)
+        apart = self._scope.journal(RESULTS, id_)
         # The id makes a repeated fork find what the first one copied.
         seq = await apart.append(("result", result), id=f"fork-{entry.seq}", ttl=None)
         return {**entry.body, "large": {**large, "seq": seq}}

@@ -157,7 +157,7 @@ class Plans(Steps):
             await self._check_open_to("plan")
             made = plan
             if callable(plan):
-                made = await self._port.ask(plan, *([self.goal] if _needs_one(plan) else []))
+                made = await self._runtime.invoke(plan, *([self.goal] if _needs_one(plan) else []))
             with called("planned['steps']", "plan"):
                 await self._record(kinds.PLANNED, {"steps": _checked(made)})
         return list(fresh(self._state.plan or []))

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import structs
 
 from limpet.core.journal import AsyncJournal
-from limpet.core.runtime import Face
+from limpet.core.runtime import SyncWrapper
 from limpet.tasks.state import Debt, plain, reasoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Append
-    from limpet.core.runtime import Port
+    from limpet.core.runtime import Runtime
+    from limpet.core.scope import Scope
     from limpet.tasks.checkpoint import Checkpoint
     from limpet.tasks.state import TaskState
-    from limpet.tasks.terms import Home
 
 __all__ = [
     "DEFAULT",
@@ -57,13 +57,13 @@ class Memories(Protocol):
         """The *k* memories that fit *query* best: text, source, at, score."""
 
 
-def debt(home: Home, remember: object) -> Debt | None:
+def debt(scope: Scope, remember: object) -> Debt | None:
     """Where *remember* is: a memory, a namespace of this store, True, or nowhere."""
     if remember is None or remember is False:
         return None
     if remember is True or isinstance(remember, str):
         namespace = DEFAULT if remember is True else remember
-        return Debt(home.journal("memory", namespace).key.id, here=True)
+        return Debt(scope.journal("memory", namespace).key.id, here=True)
     if not hasattr(remember, "learn"):
         msg = (
             "remember= takes a memory, the name of a namespace of this store, or True; not "
@@ -71,31 +71,31 @@ def debt(home: Home, remember: object) -> Debt | None:
         )
         raise TypeError(msg)
     name = str(getattr(remember, "namespace", type(remember).__name__))
-    return Debt(name, here=_lives_in(home, remember))
+    return Debt(name, here=_lives_in(scope, remember))
 
 
-def _lives_in(home: Home, memory: object) -> bool:
-    """Whether *memory* is a namespace of the tenant that has this *home*."""
-    core = memory._core if isinstance(memory, Face) else memory  # noqa: SLF001 - its other half
+def _lives_in(scope: Scope, memory: object) -> bool:
+    """Whether *memory* is a namespace of the tenant that has this *scope*."""
+    core = memory._core if isinstance(memory, SyncWrapper) else memory  # noqa: SLF001 - its other half
     journal = getattr(core, "_journal", None)
     if not isinstance(journal, AsyncJournal) or journal.key.kind != "memory":
         return False
-    at_home = journal._port.backend is home.port.backend  # noqa: SLF001 - a noun's own
-    return at_home and journal.key.tenant == home.tenant
+    at_home = journal.runtime.backend is scope.runtime.backend  # noqa: SLF001 - a noun's own
+    return at_home and journal.key.tenant == scope.tenant
 
 
-async def lessons(home: Home, where: Debt, point: Checkpoint) -> list[Append]:
+async def lessons(scope: Scope, where: Debt, point: Checkpoint) -> list[Append]:
     """What a memory of this store has to write of a task, to be done in one act with the rest."""
-    desk = home.memory(where.namespace)._desk  # noqa: SLF001 - what the noun itself would use
+    desk = scope.memory(where.namespace)._desk  # noqa: SLF001 - what the noun itself would use
     found: list[Append] = await desk.to_learn(point)
     return found
 
 
-async def asked(port: Port, method: Callable[..., Any], *values: Any) -> Any:
+async def asked(port: Runtime, method: Callable[..., Any], *values: Any) -> Any:
     """What a memory's *method* returns: it blocks, is to be awaited, or is the user's own."""
-    if isinstance(getattr(method, "__self__", None), Face):
+    if isinstance(getattr(method, "__self__", None), SyncWrapper):
         return await port.call(method, *values)
-    return await port.ask(method, *values)
+    return await port.invoke(method, *values)
 
 
 def news(state: TaskState) -> Checkpoint:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from limpet.backends.contract import shown_size
+from limpet.backends.facts import human_size
 from limpet.errors import WindowTooSmall
 from limpet.llm.quoting import (
     ABSENT,
@@ -258,7 +258,7 @@ def _planned(name: str, item: Any) -> Line:
 def _done(state: TaskState) -> Iterator[Line]:
     for name, result in state.results.items():
         if isinstance(result, Large):
-            yield Line(result.preview, name, f" (the beginning of {shown_size(result.size)})")
+            yield Line(result.preview, name, f" (the beginning of {human_size(result.size)})")
         elif name not in state.skipped:
             yield Line(result, name, IN_VAIN if name in state.timed_out else "")
 

@@ -14,7 +14,7 @@ from limpet.core.ids import check_id
 from limpet.errors import (
     Conflict,
     DeadlinePassed,
-    Fenced,
+    LeaseLost,
     NotStorable,
     StepTimedOut,
     TaskHalted,
@@ -44,7 +44,7 @@ _COMPRESSED = bytes((FORMAT, COMPRESSED))
 T = TypeVar("T")
 
 #: Errors that say nothing about the step they came out of.
-NOT_THE_STEPS = (TaskHalted, Fenced, TaskNotOpen, DeadlinePassed)
+NOT_THE_STEPS = (TaskHalted, LeaseLost, TaskNotOpen, DeadlinePassed)
 
 
 class Steps(Core):
@@ -182,7 +182,7 @@ class Steps(Core):
             try:
                 with within(step):
                     if how.retry is None:  # as nearly always, and without a coroutine more
-                        result = await self._port.ask(function, *args, **kwargs)
+                        result = await self._runtime.invoke(function, *args, **kwargs)
                     else:
                         result = await self._call(step, how.retry, function, args, kwargs)
             except Exception as error:
@@ -258,9 +258,9 @@ class Steps(Core):
         kwargs: dict[str, Any],
     ) -> Any:
         if retry.timeout is None:
-            return await self._port.ask(function, *args, **kwargs)
+            return await self._runtime.invoke(function, *args, **kwargs)
         try:
-            return await self._port.ask_within(retry.timeout, function, *args, **kwargs)
+            return await self._runtime.invoke_within(retry.timeout, function, *args, **kwargs)
         except StepTimedOut as error:
             if error.step:
                 raise  # that of a step within this one
@@ -277,7 +277,7 @@ class Steps(Core):
                 self._halting(error)  # the step around this one is to let it pass, too
             return False
         if self._reports:
-            await self._port.call(self._beat)
+            await self._runtime.call(self._beat)
         if how.retry is None and not how.marked:
             return False  # as nearly all are; the end of the task's block records it
         wait = None if how.retry is None else how.retry.delay(step.attempt, error)
@@ -287,7 +287,7 @@ class Steps(Core):
             if how.retry is not None:
                 self._exhausted.append(error)
             return False
-        await self._port.sleep(wait)
+        await self._runtime.sleep(wait)
         self._check_running(f"step {step.name!r}")
         return True
 
@@ -298,7 +298,7 @@ class Steps(Core):
         if how.in_doubt == VERIFY and how.verify is not None:
             step = self._context(name)
             with within(step):
-                answer = await self._port.ask(how.verify, step.idempotency_key)
+                answer = await self._runtime.invoke(how.verify, step.idempotency_key)
             if answer is not None:
                 await self._keep(name, answer, {"verified": True, **_mark(how)})
             return answer is not None
@@ -322,7 +322,7 @@ class Steps(Core):
     def _asked(self, name: str) -> str:
         error = self._state.in_doubt[name].error
         ended = "its process died" if error is None else f"it ended with {error!s:.200}"
-        by_command = self._home.command("resolve", self.id, name, "done")
+        by_command = self._scope.command("resolve", self.id, name, "done")
         return (
             f"Nobody knows whether step {name!r} of task {self.id!r} happened before {ended}. "
             f"Find out, then say so: store.resolve({self.id!r}, {name!r}, 'done' | 'retry' | "
@@ -350,7 +350,7 @@ class Steps(Core):
     async def _put_apart(self, result: Any, size: int) -> dict[str, Any]:
         # First this, then the entry that points to it: a crash in between leaves something that
         # nobody points to, and `Store.sweep` takes it away with the task.
-        seq = await self._home.journal(RESULTS, self.id).append(("result", result), ttl=None)
+        seq = await self._scope.journal(RESULTS, self.id).append(("result", result), ttl=None)
         return {"seq": seq, "size": size, "preview": _preview(result)}
 
     @overload
@@ -369,7 +369,7 @@ class Steps(Core):
         return typed(found, as_, self.id, name)
 
     async def _fetch(self, name: str, seq: int) -> Any:
-        for entry in await self._home.journal(RESULTS, self.id).read(after=seq - 1, upto=seq):
+        for entry in await self._scope.journal(RESULTS, self.id).read(after=seq - 1, upto=seq):
             return entry.body
         msg = (
             f"The result of step {name!r} of task {self.id!r} was kept apart (entry {seq} of "

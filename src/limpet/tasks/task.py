@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from msgspec import Struct
 
-from limpet.backends.contract import Head, for_people, from_micros
+from limpet.backends.contract import Head, from_micros
+from limpet.backends.decide import holder_for_people
 from limpet.core.ids import check_ttl
-from limpet.core.journal import about
-from limpet.core.runtime import Face, blocking, blocking_faced, drive
+from limpet.core.journal import listed_fields
+from limpet.core.runtime import SyncWrapper, run_to_end, sync, sync_wrapped
 from limpet.errors import TaskNotOpen
 from limpet.tasks import checkpoint as kinds
 from limpet.tasks.checkpoint import Checkpoint, Decision
@@ -18,7 +19,7 @@ from limpet.tasks.context import StepContext, current_step
 from limpet.tasks.core import KIND, View
 from limpet.tasks.effects import Outside, effect, opened
 from limpet.tasks.endings import Endings
-from limpet.tasks.history import Version
+from limpet.tasks.history import TaskVersion
 from limpet.tasks.plans import AsyncStep, Remaining
 from limpet.tasks.resume_text import Recalled, resume_context, resume_messages
 from limpet.tasks.retry import InDoubt, Retry
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from limpet.core.scope import Scope
     from limpet.llm.tokens import Counter
     from limpet.tasks.remembering import Memories
     from limpet.tasks.state import TaskState
-    from limpet.tasks.terms import Home
 
 __all__ = [
     "KIND",
@@ -49,7 +50,7 @@ __all__ = [
     "StepContext",
     "Task",
     "TaskInfo",
-    "Version",
+    "TaskVersion",
     "current_step",
     "current_task",
     "effect",
@@ -81,21 +82,20 @@ class TaskInfo(Struct, frozen=True):
         """The view of a journal's *head*."""
         due = head.labels.get(kinds.DUE)
         return cls(
-            **about(head),
+            **listed_fields(head),
             status=head.status or kinds.OPEN,
-            held_by=for_people(head.lease.holder) if head.lease else None,
+            held_by=holder_for_people(head.lease.holder) if head.lease else None,
             held_until=from_micros(head.lease.until) if head.lease else None,
             kind=head.labels.get(kinds.RUN),
             due=datetime.fromisoformat(due) if due and head.status == kinds.WAITING else None,
-            expires_at=head.expires_at,
         )
 
 
 class AsyncTask(Endings):
     """A task that survives its process; see `Task`."""
 
-    def __init__(self, home: Home, id_: str, terms: Terms) -> None:
-        super().__init__(home, id_, terms)
+    def __init__(self, scope: Scope, id_: str, terms: Terms) -> None:
+        super().__init__(scope, id_, terms)
         self._outer: Any = None
 
     async def __aenter__(self) -> Self:
@@ -187,7 +187,7 @@ class AsyncTask(Endings):
 
     async def _look(self) -> TaskState:
         """What the task has come to, which stays as it is while others record."""
-        if self._hold.held is None or self._hold.elsewhere:
+        if self._hold.held is None or self._hold.is_parents:
             await self._refresh()
         if not self._state.exists:
             raise self._not_found()
@@ -215,7 +215,7 @@ class AsyncTask(Endings):
             for step in self.remaining():
                 await step.run(execute, self._shown(step))
             results = await self.load()
-            return results if finish is None else await self._port.ask(finish, results)
+            return results if finish is None else await self._runtime.invoke(finish, results)
 
         return await self._work(whole, remember=remember)
 
@@ -228,7 +228,7 @@ class AsyncTask(Endings):
         returns it. *remember* as in `finish`.
         """
         return await self._work(
-            lambda task: self._port.ask(function, self._shown(task), *args), remember=remember
+            lambda task: self._runtime.invoke(function, self._shown(task), *args), remember=remember
         )
 
     async def _work(
@@ -256,13 +256,13 @@ class AsyncTask(Endings):
         """
         if not callable(function):
             raise no_function(function, f"child({name!r}, …)")
-        body = self._port.own(self._child)
+        body = self._runtime.as_function(self._child)
         return await self.step(name, body, goal or name, function, args, retry=retry)
 
     async def _child(self, goal: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         terms = self._terms
         child = type(self)(
-            self._home,
+            self._scope,
             f"{self.id}/{current_step().name}",
             Terms(
                 goal=goal,
@@ -282,8 +282,8 @@ class AsyncTask(Endings):
             done = len(opened._state.results)  # noqa: SLF001 - its own kind
             if done:  # it is our progress too: see `TaskState.fruitless`
                 current_step().progress(None, f"{done} steps of the child are done", done)
-                await self._port.call(self._beat)
-            return await self._port.ask(function, child._shown(opened), *args)  # noqa: SLF001
+                await self._runtime.call(self._beat)
+            return await self._runtime.invoke(function, child._shown(opened), *args)  # noqa: SLF001
 
         return await child._work(begun)  # noqa: SLF001
 
@@ -297,7 +297,7 @@ def current_task() -> Any:
     return found._shown(found)  # noqa: SLF001 - its own part
 
 
-class Step(Face[AsyncStep]):
+class Step(SyncWrapper[AsyncStep]):
     """One planned step: ``name``, ``data`` (the plan's item), ``done``, and `run`."""
 
     def __init__(self, core: AsyncStep, task: Task) -> None:
@@ -324,10 +324,10 @@ class Step(Face[AsyncStep]):
         """``task:step``, the same on every retry."""
         return self._core.idempotency_key
 
-    run = blocking(AsyncStep.run)
+    run = sync(AsyncStep.run)
 
 
-class Task(View, Face[AsyncTask]):
+class Task(View, SyncWrapper[AsyncTask]):
     """A task that survives its process: a step that is done is never run again.
 
     >>> import limpet
@@ -357,50 +357,50 @@ class Task(View, Face[AsyncTask]):
         return self._core.scratch
 
     def _load(self, name: str, as_: Any = None) -> Any:
-        return drive(self._core.load(name, as_))
+        return run_to_end(self._core.load(name, as_))
 
     @property
     def _state(self) -> TaskState:  # type: ignore[override]
         return self._core._state  # noqa: SLF001 - its own other half
 
-    _enter = blocking(AsyncTask.__aenter__)
+    _enter = sync(AsyncTask.__aenter__)
 
     def __enter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
         self._enter()
         return self
 
-    __exit__ = blocking(AsyncTask.__aexit__)
-    plan = blocking(AsyncTask.plan)
-    step = blocking(AsyncTask.step)
-    decide = blocking(AsyncTask.decide)
-    discover = blocking(AsyncTask.discover)
-    finish = blocking(AsyncTask.finish)
-    fail = blocking(AsyncTask.fail)
-    checkpoint = blocking(AsyncTask.checkpoint)
-    resume_context = blocking(AsyncTask.resume_context)
-    resume_messages = blocking(AsyncTask.resume_messages)
-    info = blocking(AsyncTask.info)
-    label = blocking(AsyncTask.label)
-    expire = blocking(AsyncTask.expire)
-    delete = blocking(AsyncTask.delete)
-    run = blocking(AsyncTask.run)
-    work = blocking(AsyncTask.work)
-    child = blocking(AsyncTask.child)
-    load = blocking(AsyncTask.load)
-    replan = blocking(AsyncTask.replan)
-    insert = blocking(AsyncTask.insert)
-    drop = blocking(AsyncTask.drop)
-    reorder = blocking(AsyncTask.reorder)
-    wait_for = blocking(AsyncTask.wait_for)
-    sleep = blocking(AsyncTask.sleep)
-    at = blocking(AsyncTask.at)
-    history = blocking(AsyncTask.history)
-    compare = blocking(AsyncTask.compare)
-    rewind = blocking(AsyncTask.rewind)
-    fork = blocking_faced(AsyncTask.fork, lambda core: Task(core))  # noqa: PLW0108 - not made yet
+    __exit__ = sync(AsyncTask.__aexit__)
+    plan = sync(AsyncTask.plan)
+    step = sync(AsyncTask.step)
+    decide = sync(AsyncTask.decide)
+    discover = sync(AsyncTask.discover)
+    finish = sync(AsyncTask.finish)
+    fail = sync(AsyncTask.fail)
+    checkpoint = sync(AsyncTask.checkpoint)
+    resume_context = sync(AsyncTask.resume_context)
+    resume_messages = sync(AsyncTask.resume_messages)
+    info = sync(AsyncTask.info)
+    label = sync(AsyncTask.label)
+    expire = sync(AsyncTask.expire)
+    delete = sync(AsyncTask.delete)
+    run = sync(AsyncTask.run)
+    work = sync(AsyncTask.work)
+    child = sync(AsyncTask.child)
+    load = sync(AsyncTask.load)
+    replan = sync(AsyncTask.replan)
+    insert = sync(AsyncTask.insert)
+    drop = sync(AsyncTask.drop)
+    reorder = sync(AsyncTask.reorder)
+    wait_for = sync(AsyncTask.wait_for)
+    sleep = sync(AsyncTask.sleep)
+    at = sync(AsyncTask.at)
+    history = sync(AsyncTask.history)
+    compare = sync(AsyncTask.compare)
+    rewind = sync(AsyncTask.rewind)
+    fork = sync_wrapped(AsyncTask.fork, lambda core: Task(core))  # noqa: PLW0108 - not made yet
 
-    _transaction = blocking(AsyncTask.transaction)
+    _transaction = sync(AsyncTask.transaction)
 
     @overload
     def transaction(self, name: str, /) -> Block: ...
@@ -434,7 +434,7 @@ class Task(View, Face[AsyncTask]):
         retry: Retry | int | None = None,
     ) -> Any:
         if function is None:
-            return Block(self._core, name, drive)
+            return Block(self._core, name, run_to_end)
         return self._transaction(name, function, *args, as_=as_, retry=retry)
 
     transaction.__doc__ = AsyncTask.transaction.__doc__

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from limpet.backends.contract import UNSET, UnsetType
-from limpet.backends.url import command, is_default
-from limpet.core.codec import Codec
-from limpet.core.ids import check_id, check_seconds, check_ttl, make_key
-from limpet.core.journal import AsyncJournal
-from limpet.core.leases import Keeper
-from limpet.core.runtime import Port
+from limpet.core.ids import check_id, check_seconds, check_ttl
 from limpet.errors import InvalidId
 from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Home", "Terms", "check_own", "text"]
-
-
-class Home(Struct, frozen=True):
-    """Where tasks live: what a store gives to each of them."""
-
-    tenant: str
-    port: Port
-    codec: Codec
-    ttl: float | None
-    keeper: Keeper
-    #: Who is handed the checkpoint of a task that has finished.
-    heirs: list[Callable[[Checkpoint], Any]]
-    #: Makes the memory of a journal: that noun is none of ours.
-    remembers: Callable[..., Any]
-
-    def journal(self, kind: str, id_: str) -> AsyncJournal:
-        """The journal *id_* of some *kind*."""
-        return AsyncJournal(self.port, self.codec, make_key(self.tenant, kind, id_), self.ttl)
-
-    def memory(self, namespace: str, embed: Any = None) -> Any:
-        """What is remembered in a *namespace* of this tenant."""
-        # What somebody took care to encrypt is not written out beside it.
-        private = type(self.codec) is not Codec
-        return self.remembers(self.journal("memory", namespace), embed=embed, private=private)
-
-    def command(self, *words: str) -> str:
-        """The command ``limpet`` *words* for this store, as errors name it: it can be pasted."""
-        import shlex  # noqa: PLC0415 - for errors only
-
-        url = self.port.backend.url
-        named = None if is_default(url) else url
-        return f"`{command(shlex.join(words), url=named, tenant=self.tenant)}`"
-
-    def through(self, port: Port) -> Home:
-        """The same place by another way."""
-        return structs.replace(self, port=port)
+__all__ = ["Terms", "check_own", "text"]
 
 
 class Terms(Struct, frozen=True, kw_only=True):

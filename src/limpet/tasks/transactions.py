@@ -117,7 +117,7 @@ class Transactions(Past):
 
         # An executor's thread has no context of its own.
         context = contextvars.copy_context()
-        _, done = await self._port.transact(lambda given: context.run(work, given), request)
+        _, done = await self._runtime.transact(lambda given: context.run(work, given), request)
         await self._committed(done, made[0])
 
     async def _committed(self, done: Appended, request: Append) -> None:
@@ -200,7 +200,7 @@ class Block:
         core._check_running(f"step {self._name!r}")  # noqa: SLF001 - a part of the same noun
         self._settle(core._check_going_on(f"step {self._name!r} is not begun"))  # noqa: SLF001
         self._began = time.monotonic()
-        self._opening = core._port.backend.transaction()  # noqa: SLF001
+        self._opening = core._runtime.backend.transaction()  # noqa: SLF001
         self._opened = self._opening.__enter__()
         self._within = within(core._context(self._name))  # noqa: SLF001
         self._within.__enter__()

@@ -103,7 +103,7 @@ class Waits(Plans):
             elif name not in self._state.waits or left > block:
                 await self._wait(name, "sleep", until, away=left > block)
             else:
-                await self._port.sleep(min(left, LOOK))
+                await self._runtime.sleep(min(left, LOOK))
 
     def _until(self, name: str, seconds: float | None) -> datetime | None:
         """When the wait ends: as it was recorded, or so many *seconds* from now."""
@@ -134,7 +134,7 @@ class Waits(Plans):
         when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
         if not signal:
             return f"Task {self.id!r} sleeps{when}. Open it again then, or let `limpet work` do it."
-        by_command = self._home.command("signal", self.id, signal)
+        by_command = self._scope.command("signal", self.id, signal)
         return (
             f"Task {self.id!r} waits for the signal {signal!r}{when}. Send it with "
             f"store.signal({self.id!r}, {signal!r}, …) or {by_command}, "
@@ -147,4 +147,4 @@ class Waits(Plans):
         if until is not None:
             left = min(left, (until - self._now()).total_seconds())
         if left > 0:
-            await self._port.wait(self._journal.key, self._state.seq, min(left, LOOK))
+            await self._runtime.wait(self._journal.key, self._state.seq, min(left, LOOK))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from limpet.backends.contract import for_people
-from limpet.core.leases import is_here, is_this_process
+from limpet.backends.decide import holder_for_people
+from limpet.core.leases import is_on_this_machine, is_this_process
 
 if TYPE_CHECKING:
     from limpet.errors import LeaseHeld
@@ -23,11 +23,11 @@ _INSTALLED = ("site-packages", "dist-packages", os.path.dirname(os.__file__) + o
 
 def held_by(task_id: str, error: LeaseHeld) -> str:
     """Who has the task, and what that means for whoever wants it."""
-    held = f"Task {task_id!r} is held by {for_people(error.holder)}"
+    held = f"Task {task_id!r} is held by {holder_for_people(error.holder)}"
     if is_this_process(error.holder):
         return f"{held}: this process has it open. Go on with that one, or close it first."
     now = f"(now until {error.until:%Y-%m-%d %H:%M:%S} UTC)"
-    if is_here(error.holder):
+    if is_on_this_machine(error.holder):
         return (
             f"{held}. That process is at work, and renews its lease {now}: store.task(…, wait=60) "
             "waits for it. If it dies, the task is free at once."

@@ -187,7 +187,7 @@ def compact(store: Caller, key: Key) -> Iterator[None]:
     yield
     store.compact(key, 3)
     yield
-    assert (store.seqs(key), store.head(key).floor) == ([3, 4], 2)
+    assert (store.seqs(key), store.head(key).first) == ([3, 4], 3)
     assert store.append(key).seq == 5
 
 
@@ -284,7 +284,7 @@ def compact_then_append(store: Caller, key: Key) -> Iterator[None]:
     yield
     store.append(key)
     yield
-    assert (store.seqs(key), store.head(key).floor) == ([3, 4, 5], 2)
+    assert (store.seqs(key), store.head(key).first) == ([3, 4, 5], 3)
 
 
 LATE: tuple[Deed, ...] = (

@@ -42,7 +42,8 @@ class Boundaries:
         self._inside = threading.local()
         for name in WRITES:
             setattr(backend, name, self._watched(getattr(backend, name), name))
-        backend.append_async = self._awaited(backend.append_async)  # type: ignore[method-assign]
+        if backend.append_async is not None:
+            backend.append_async = self._awaited(backend.append_async)
 
     def _watched(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -62,13 +63,7 @@ class Boundaries:
     def _awaited(self, write: Callable[..., Any]) -> Callable[..., Any]:
         async def watched(*args: Any) -> Any:
             self._pass(f"before {self._what('append', args)}")
-            # Backends that have no way of their own come by `append`, on another thread.
-            with self._lock:
-                kill_at, self._kill_at, before = self._kill_at, None, len(self.passed)
             done = await write(*args)
-            with self._lock:
-                self._kill_at = kill_at
-                del self.passed[before:]
             self._pass(f"after {self._what('append', args)}")
             return done
 

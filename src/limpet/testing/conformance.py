@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from limpet.backends.contract import Append, Appended, Backend, Key, Lease, Origin
-from limpet.errors import Conflict, Fenced, LeaseHeld, NotTransactional, StoreClosed
+from limpet.backends.contract import Append, Appended, Backend, Expect, Key, Lease, Origin
+from limpet.core.runtime import AsyncRuntime
+from limpet.errors import Conflict, LeaseHeld, LeaseLost, NotTransactional, StoreClosed
 from limpet.testing.leaks import nothing_left
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ class Caller:
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop | None) -> None:
         self.backend = backend
+        self.runtime = AsyncRuntime(backend)
         self._loop = loop
 
     def append(self, key: Key = KEY, *bodies: bytes, **request: Any) -> Appended:
         """Append one record of ``count`` entries (one, unless it says otherwise)."""
-        body = b"".join(bodies) or b"x"
-        made = Append(**{"key": key, "body": body, "count": 1, **request})
+        made = _add(key, *bodies, **request)
         if self._loop is None:
             return self.backend.append(made)
-        return self._loop.run_until_complete(self.backend.append_async(made))
+        return self._loop.run_until_complete(self.runtime.append(made))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.backend, name)
@@ -54,8 +55,13 @@ class Caller:
             return method  # type: ignore[no-any-return]
         loop = self._loop
         return lambda *args, **kwargs: loop.run_until_complete(
-            self.backend.hop(method, *args, **kwargs)
+            self.runtime.call(method, *args, **kwargs)
         )
+
+    def close(self) -> None:
+        """Close the backend, and the threads of the async path."""
+        self.runtime.close()
+        self.backend.close()
 
     def seqs(self, key: Key = KEY, **how: Any) -> list[int]:
         """The numbers that `read` gives."""
@@ -86,9 +92,9 @@ class BackendContract:
     ) -> Iterator[Caller]:
         """A backend, closed afterwards, that must leave no thread and no file open."""
         with nothing_left():
-            backend = opened()
-            yield Caller(backend, loop)
-            backend.close()
+            caller = Caller(opened(), loop)
+            yield caller
+            caller.close()
 
     # -- append and read -----------------------------------------------------------------------
 
@@ -210,6 +216,50 @@ class BackendContract:
         assert (head.seq, head.status, head.labels, head.expires) == (1, "open", {}, None)
         assert not store.append(id="a").repeated
 
+    # -- incarnations ----------------------------------------------------------------------------
+
+    def test_a_journal_that_begins_anew_is_another_incarnation(self, store: Caller) -> None:
+        """A writer that knew the old one is refused, although the number is the same."""
+        before = store.append(count=2)
+        assert store.head(KEY).expect == before.expect == Expect(before.incarnation, 2)
+        store.delete(KEY)
+        after = store.append(count=2)
+        assert after.incarnation not in ("", before.incarnation)
+        with pytest.raises(Conflict, match="begun anew") as caught:
+            store.append(expect=before.expect)
+        assert (caught.value.expected, caught.value.actual) == (2, 2)
+        assert store.append(expect=after.expect).seq == 3
+
+    def test_an_incarnation_lasts_as_long_as_its_journal(self, store: Caller) -> None:
+        """Over appends, attributes, leases, compaction and other connections."""
+        first = store.append(id="a")
+        lease = store.acquire(KEY, "me", 60)
+        assert store.append(epoch=lease.epoch).incarnation == first.incarnation
+        store.append(body=b"", count=0, labels={"a": "b"}, status="x")
+        store.release(KEY, lease)
+        assert store.append(id="a").incarnation == first.incarnation
+        store.compact(KEY, 2)
+        assert store.head(KEY).incarnation == first.incarnation
+        assert store.scan("acme", "note").heads[0].incarnation == first.incarnation
+        assert store.append(expect=Expect(first.incarnation, 2)).incarnation == first.incarnation
+
+    def test_a_journal_that_expired_is_another_incarnation(self, store: Caller) -> None:
+        """Expired is gone, as deleted is."""
+        before = store.append(ttl=0.001)
+        time.sleep(0.01)
+        with pytest.raises(Conflict):
+            store.append(expect=before.expect)
+        assert store.append(expect=0).incarnation != before.incarnation
+
+    def test_a_lease_alone_is_no_incarnation(self, store: Caller) -> None:
+        """It begins with the first record, whoever holds the lease."""
+        lease = store.acquire(KEY, "me", 60)
+        assert store.append(body=b"", count=0, status="x").incarnation == ""
+        with pytest.raises(Conflict):
+            store.append(expect=Expect("abc", 1))
+        done = store.append(expect=Expect("abc", 0), epoch=lease.epoch)
+        assert store.head(KEY).incarnation == done.incarnation != ""
+
     # -- heads ---------------------------------------------------------------------------------
 
     def test_a_head_tells_where_the_journal_stands(self, store: Caller) -> None:
@@ -217,7 +267,7 @@ class BackendContract:
         first = store.append(KEY, b"abc", count=2, status="open", labels={"team": "red", "x": ""})
         last = store.append(KEY, b"de")
         head = store.head(KEY)
-        assert (head.key, head.seq, head.floor, head.size) == (KEY, 3, 0, 5)
+        assert (head.key, head.seq, head.first, head.size) == (KEY, 3, 1, 5)
         assert (head.created, head.updated) == (first.at, last.at)
         assert (head.status, head.labels, head.expires) == ("open", {"team": "red", "x": ""}, None)
 
@@ -226,6 +276,26 @@ class BackendContract:
         store.append(labels={"a": "1", "b": "2"})
         store.append(labels={"b": None, "c": "3", "a": "4"})
         assert store.head(KEY).labels == {"a": "4", "c": "3"}
+
+    def test_meta_comes_back_to_the_byte_until_it_is_changed(self, store: Caller) -> None:
+        """It is the model's own: kept as it is, with an append or without one."""
+        meta = b'{"start":12,"text":"\\u00e9 \xc3\xa9","pins":[3,17]}'
+        store.append()
+        assert store.head(KEY).meta is None
+        store.append(meta=meta)
+        store.append(status="x")
+        assert store.head(KEY).meta == store.scan("acme", "note").heads[0].meta == meta
+        with pytest.raises(Conflict):
+            store.append(meta=b"{}", expect=7)
+        assert store.head(KEY).meta == meta
+        store.append(body=b"", count=0, meta=b"{}")
+        assert store.head(KEY).meta == b"{}"
+        store.append(meta=None)
+        assert store.head(KEY).meta is None
+        store.append(meta=meta)
+        store.delete(KEY)
+        store.append()
+        assert store.head(KEY).meta is None
 
     def test_attributes_change_without_a_record(self, store: Caller) -> None:
         """Number and time of the last append stay; on a journal that is not there, nothing."""
@@ -334,8 +404,9 @@ class BackendContract:
         assert store.delete(KEY) is True
         assert store.head(KEY) is None
         assert store.delete(KEY) is False
-        assert store.append(id="a") == Appended(1, store.head(KEY).updated)
+        again = store.append(id="a")
         head = store.head(KEY)
+        assert again == Appended(1, head.updated, head.incarnation)
         assert (head.labels, head.status, head.expires, head.size) == ({}, None, None, 1)
 
     def test_compacting_drops_what_ends_before(self, store: Caller) -> None:
@@ -346,7 +417,7 @@ class BackendContract:
         assert store.compact(KEY, 4) == 2
         assert store.seqs() == [4]
         head = store.head(KEY)
-        assert (head.seq, head.floor, head.size) == (4, 2, 2)
+        assert (head.seq, head.first, head.size) == (4, 3, 2)
         assert store.append().seq == 5
         assert store.seqs(upto=1) == []
         assert store.compact(KEY, 100) == 3
@@ -363,18 +434,20 @@ class BackendContract:
 
     def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
         """As if it had been written here, then."""
-        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        origin = Origin(at=2_000_000, created=1_000_000, first=8, incarnation="abc")
         assert store.append(count=2, expect=0, origin=origin).seq == 9
-        later = Origin(at=3_000_000, created=1_000_000, floor=7)
-        assert store.append(expect=9, origin=later) == Appended(10, 3_000_000)
+        later = Origin(at=3_000_000, created=1_000_000, first=8, incarnation="abc")
+        done = store.append(expect=Expect("abc", 9), origin=later)
+        assert done == Appended(10, 3_000_000, "abc")
         head = store.head(KEY)
-        assert (head.seq, head.floor, head.created, head.updated) == (10, 7, 1_000_000, 3_000_000)
+        assert (head.incarnation, head.seq, head.first) == ("abc", 10, 8)
+        assert (head.created, head.updated) == (1_000_000, 3_000_000)
         assert [(r.seq, r.at) for r in store.read(KEY)] == [(9, 2_000_000), (10, 3_000_000)]
         assert store.append().at > 3_000_000
 
     def test_a_copy_of_attributes_alone_begins_nothing(self, store: Caller) -> None:
         """Not even where there is a lease."""
-        origin = Origin(at=2_000_000, created=1_000_000, floor=7)
+        origin = Origin(at=2_000_000, created=1_000_000, first=8, incarnation="abc")
         store.acquire(KEY, "me", 60)
         assert store.append(body=b"", count=0, labels={"a": "b"}, origin=origin).seq == 0
         assert store.head(KEY) is None
@@ -383,7 +456,7 @@ class BackendContract:
     def test_the_expiry_of_a_copy_counts_from_its_own_time(self, store: Caller) -> None:
         """What was to be gone tomorrow is not given another month by being copied."""
         at = store.append(KEY._replace(id="clock")).at - 10_000_000
-        origin = Origin(at=at, created=at, floor=0)
+        origin = Origin(at=at, created=at, first=1, incarnation="abc")
         store.append(origin=origin)
         store.append(body=b"", count=0, ttl=60, origin=origin)
         head = store.head(KEY)
@@ -510,7 +583,7 @@ class BackendContract:
             lambda: store.append(body=b"", count=0, status="x", epoch=late.epoch),
             lambda: store.renew(KEY, late, 60),
         ):
-            with pytest.raises(Fenced):
+            with pytest.raises(LeaseLost):
                 write()
         store.release(KEY, late)
         assert store.append(epoch=rival.epoch).seq == 2
@@ -536,11 +609,11 @@ class BackendContract:
         old = store.acquire(KEY, "me", 60)
         store.append(epoch=old.epoch)
         store.delete(KEY)
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             store.append(epoch=old.epoch)
         new = store.acquire(KEY, "you", 60)
         assert new.epoch > old.epoch
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             store.append(epoch=old.epoch)
 
     def test_a_lease_alone_makes_no_journal(self, store: Caller) -> None:
@@ -605,7 +678,7 @@ class BackendContract:
 
         def race(position: int) -> bool:
             try:
-                backend.append(Append(key=KEY, body=b"x", count=1, expect=position))
+                backend.append(_add(expect=position))
             except Conflict:
                 return False
             return True
@@ -620,7 +693,7 @@ class BackendContract:
 
         async def writers() -> list[int]:
             requests = [Append(key=KEY, body=b"x", count=1) for _ in range(50)]
-            done = await asyncio.gather(*map(store.backend.append_async, requests))
+            done = await asyncio.gather(*map(store.runtime.append, requests))
             return [one.seq for one in done]
 
         assert sorted(asyncio.run(writers())) == list(range(1, 51))
@@ -663,7 +736,7 @@ class BackendContract:
         store.append(status="open")
         fine = _add(OTHER, id="a", status="done", labels={"a": "b"})
         for error, refused in (
-            (Fenced, _add(epoch=late.epoch)),
+            (LeaseLost, _add(epoch=late.epoch)),
             (Conflict, _add(expect=0)),
             (Conflict, _add(KEY._replace(id="zero"), expect=1)),
         ):
@@ -708,8 +781,11 @@ _IDS = [
 ]
 
 
-def _add(key: Key = KEY, **request: Any) -> Append:
-    return Append(**{"key": key, "body": b"x", "count": 1, **request})
+def _add(key: Key = KEY, *bodies: bytes, **request: Any) -> Append:
+    """One record of one entry, unless *request* says otherwise; a number to expect will do."""
+    if isinstance(request.get("expect"), int):
+        request["expect"] = Expect(None, request["expect"])
+    return Append(**{"key": key, "body": b"".join(bodies) or b"x", "count": 1, **request})
 
 
 def _scanned(store: Caller, limit: int = 100, **filters: str | Mapping[str, str]) -> list[str]:

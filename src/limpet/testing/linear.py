@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Record
+from limpet.backends.contract import Append, Appended, Backend, Expect, Head, Key, Record
 from limpet.backends.url import connect
+from limpet.core.runtime import AsyncRuntime
 from limpet.errors import Conflict
 from limpet.testing.crash import Outcome, Program, ack
 
@@ -364,14 +365,17 @@ def _in_threads(backends: list[Backend], clients: list[_Client]) -> None:
 def _in_a_loop(backend: Backend, clients: list[_Client]) -> None:
     import asyncio  # noqa: PLC0415 - the other programs start faster without it
 
+    runtime = AsyncRuntime(backend)
+
     async def go(client: _Client) -> None:
         for call in client.calls():
-            client.note(call, await _perform_async(backend, call))
+            client.note(call, await _perform_async(runtime, call))
 
     async def all_of_them() -> None:
         await asyncio.gather(*map(go, clients))
 
     asyncio.run(all_of_them())
+    runtime.close()
 
 
 _Answer: TypeAlias = Appended | Conflict | list[Record] | Head | None
@@ -388,18 +392,19 @@ def _perform(backend: Backend, call: Call) -> _Answer:
         return conflict
 
 
-async def _perform_async(backend: Backend, call: Call) -> _Answer:
+async def _perform_async(runtime: AsyncRuntime, call: Call) -> _Answer:
     if not isinstance(call, Write):
-        return await backend.hop(_perform, backend, call)
+        return await runtime.call(_perform, runtime.backend, call)
     try:
-        return await backend.append_async(_request(call))
+        return await runtime.append(_request(call))
     except Conflict as conflict:
         return conflict
 
 
 def _request(call: Write) -> Append:
     body = call.body.encode()
-    return Append(key=KEY, body=body, count=call.count, id=call.id, expect=call.expect)
+    expect = None if call.expect is None else Expect(None, call.expect)
+    return Append(key=KEY, body=body, count=call.count, id=call.id, expect=expect)
 
 
 def _as_seen(record: Record) -> Seen:

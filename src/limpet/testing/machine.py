@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from limpet.backends.contract import Append, Backend, Key, Lease
-from limpet.errors import Conflict, Fenced, LeaseHeld
+from limpet.backends.contract import UNSET, Append, Backend, Expect, Key, Lease, UnsetType
+from limpet.errors import Conflict, LeaseHeld, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,9 @@ class Model:
         self.records: list[tuple[int, int, bytes]] = []  # number, count, body
         self.ids: dict[str, int] = {}
         self.seq = 0
-        self.floor = 0
+        self.first = 1
+        self.incarnation = ""
+        self.meta: bytes | None = None
         self.status: str | None = None
         self.labels: dict[str, str] = {}
         self.lease: Lease | None = None
@@ -63,6 +65,7 @@ class ContractMachine(RuleBasedStateMachine):
         self.backend = self.open()
         self.models: dict[Key, Model] = {}
         self.bodies = 0
+        self.incarnations: set[str] = set()
 
     def teardown(self) -> None:
         """Close it, and clear its place."""
@@ -74,6 +77,8 @@ class ContractMachine(RuleBasedStateMachine):
         count=st.integers(0, 3),
         id_=st.sampled_from([None, None, "x", "y"]),
         expect=st.one_of(st.none(), st.none(), numbers),
+        incarnation=st.sampled_from(["any", "this", "another"]),
+        meta=st.sampled_from([UNSET, UNSET, None, b"{}", b'{"a":1}']),
         under=st.sampled_from(["nothing", "nothing", "lease", "stale"]),
         status=st.sampled_from([None, "open", "done"]),
         labels=st.dictionaries(st.sampled_from("pq"), st.sampled_from([None, "1", "2"])),
@@ -85,6 +90,8 @@ class ContractMachine(RuleBasedStateMachine):
         count: int,
         id_: str | None,
         expect: int | None,
+        incarnation: str,
+        meta: bytes | UnsetType | None,
         under: str,
         status: str | None,
         labels: dict[str, str | None],
@@ -93,22 +100,26 @@ class ContractMachine(RuleBasedStateMachine):
         body = f"body {self.bodies}".encode() if count else b""
         model = self.models.get(key) or Model()
         epoch = self._epoch(model, under)
+        named = {"any": None, "this": model.incarnation, "another": "another"}[incarnation]
         request = Append(
             key=key,
             body=body,
             count=count,
             id=id_ if count else None,
-            expect=expect,
+            expect=None if expect is None else Expect(named, expect),
             epoch=epoch,
             status=status,
             labels=labels,
+            meta=meta,
         )
         if request.id in model.ids:
             done = self.backend.append(request)
             assert (done.seq, done.repeated) == (model.ids[request.id], True)
         elif epoch is not None and (model.lease is None or model.lease.epoch != epoch):
-            self._refused(Fenced, request)
-        elif expect is not None and expect != model.seq:
+            self._refused(LeaseLost, request)
+        elif expect is not None and (
+            expect != model.seq or (expect and named not in (None, model.incarnation))
+        ):
             self._refused(Conflict, request)
         else:
             self._accept(model, request)
@@ -138,7 +149,14 @@ class ContractMachine(RuleBasedStateMachine):
         model.seq += request.count
         assert done.seq == model.seq
         if request.count:
+            if not model.incarnation:
+                model.incarnation = done.incarnation
+                assert done.incarnation not in self.incarnations
+                self.incarnations.add(done.incarnation)
             model.records.append((model.seq, request.count, request.body))
+        assert done.incarnation == model.incarnation
+        if request.meta is not UNSET:
+            model.meta = request.meta
         if request.id:
             model.ids[request.id] = model.seq
         model.status = request.status  # type: ignore[assignment]  # the machine always gives one
@@ -157,7 +175,7 @@ class ContractMachine(RuleBasedStateMachine):
         assert self.backend.compact(key, before) == sum(count for _, count, _ in gone)
         if gone:
             model.records = model.records[len(gone) :]
-            model.floor = gone[-1][0]
+            model.first = gone[-1][0] + 1
             model.ids = {id_: seq for id_, seq in model.ids.items() if seq >= before}
 
     @rule(key=keys, over=st.booleans())
@@ -244,7 +262,8 @@ class ContractMachine(RuleBasedStateMachine):
                 assert head is None
                 continue
             assert head is not None
-            assert (head.seq, head.floor, head.status) == (model.seq, model.floor, model.status)
+            assert (head.incarnation, head.seq) == (model.incarnation, model.seq)
+            assert (head.first, head.status, head.meta) == (model.first, model.status, model.meta)
             assert head.labels == model.labels
             assert head.size == sum(len(body) for _, _, body in model.records)
             assert (head.lease is not None) == model.held

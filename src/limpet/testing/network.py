@@ -327,7 +327,7 @@ class NetworkContract:
         async def cancelled() -> None:
             requests = network.requests
             request = Append(key=key, body=b"second", count=1)
-            writing = asyncio.create_task(backend.append_async(request))
+            writing = asyncio.create_task(hasty.runtime.append(request))
             while network.requests == requests:  # noqa: ASYNC110 - the proxy knows no loop
                 await asyncio.sleep(0.005)
             writing.cancel()

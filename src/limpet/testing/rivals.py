@@ -10,7 +10,7 @@ A `Worker` is a process of its own, with a clock of its own, that does to a stor
         rival.do("acquire", 60, wait=30)
         late.tell("append", "too late")  # it hears of it when it goes on
         late.go_on()
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             late.hear()
 
 What it can do are the methods of `Hands`. An error there is raised here, by its class and message.
@@ -31,7 +31,7 @@ import msgspec
 import limpet
 from limpet import errors
 from limpet.backends.contract import Append, Key, Lease
-from limpet.errors import Fenced, LeaseHeld, LimpetError
+from limpet.errors import LeaseHeld, LeaseLost, LimpetError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -218,7 +218,7 @@ class Hands:
         for number in range(most):
             try:
                 self.append(f"{name}-{number}")
-            except Fenced:
+            except LeaseLost:
                 return number
         raise AssertionError("it was never refused")
 
@@ -284,7 +284,7 @@ class Hands:
         """Wait until the one who renews the lease has noticed that it is lost; by which error."""
         held = self._opened()._core._own()  # noqa: SLF001 - nobody else is told
         deadline = time.monotonic() + within
-        while not isinstance(held.lost, Fenced):
+        while not isinstance(held.lost, LeaseLost):
             assert time.monotonic() < deadline, f"it has not noticed: {held.lost!r}"
             time.sleep(0.01)
         return type(held.lost).__name__

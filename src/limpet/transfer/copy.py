@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from limpet.backends.contract import Append, Backend, Head, Key, Origin, Record, for_people
+from limpet.backends.contract import Append, Backend, Expect, Head, Key, Origin, Record
+from limpet.backends.decide import holder_for_people
 from limpet.core.codec import COMPRESS_OVER, COMPRESSED, FORMAT, Codec
 from limpet.errors import (
     Conflict,
@@ -99,7 +100,7 @@ def survey(
     found = Survey()
     for head in _heads(source, tenants, kinds):
         found.journals += 1
-        found.entries += head.seq - head.floor
+        found.entries += head.seq - (head.first - 1)
         found.size += head.size
     return found
 
@@ -270,7 +271,7 @@ class _Journal:
             size=self._size,
             verified=self._verified,
             moved=outcome in (NEW, CONTINUED, SAME) and self._has_moved(),
-            held_by=for_people(lease.holder) if lease else None,
+            held_by=holder_for_people(lease.holder) if lease else None,
             why=why,
         )
 
@@ -288,7 +289,11 @@ class _Journal:
                 changed = now is None or _place(now) != _place(self._head)
                 if isinstance(error, _Unlike) and not changed:
                     return FAILED if isinstance(error, _Missing) else DIFFERS, why
-                if now is None or now.created != self._head.created or now.floor > self._began:
+                if (
+                    now is None
+                    or now.created != self._head.created
+                    or (now.first - 1) > self._began
+                ):
                     self._take_back()
                 if now is None:
                     return GONE, ""
@@ -319,13 +324,13 @@ class _Journal:
         there = None if self._way.target is None else self._target.head(head.key)
         if there is not None:
             self._check(there)
-            self._compare(max(head.floor, there.floor), there.seq)
+            self._compare(max((head.first - 1), (there.first - 1)), there.seq)
             if _state(there) == _state(head):
                 return SAME
             if there.lease:
-                raise _Unlike(f"{for_people(there.lease.holder)} is working on the copy.")
+                raise _Unlike(f"{holder_for_people(there.lease.holder)} is working on the copy.")
         if self._way.dry_run:
-            self._entries = head.seq - (there.seq if there else head.floor)
+            self._entries = head.seq - (there.seq if there else (head.first - 1))
             self._size = 0 if there else head.size
         else:
             self._write(there)
@@ -339,11 +344,11 @@ class _Journal:
         if there.seq > head.seq:
             at = f"it is at {there.seq}, and the source at {head.seq}"
             raise _Unlike(f"The copy has gone on by itself: {at}.")
-        if there.floor > head.floor:
-            raise _Unlike(f"The copy was compacted by itself: up to {there.floor}.")
-        if there.seq < head.floor:
+        if (there.first - 1) > (head.first - 1):
+            raise _Unlike(f"The copy was compacted by itself: up to {(there.first - 1)}.")
+        if there.seq < (head.first - 1):
             raise _Unlike(
-                f"Entries up to {head.floor} have been compacted away since the copy, which ends "
+                f"Entries up to {(head.first - 1)} have been compacted away since the copy, which ends "
                 f"at {there.seq}. Delete the copy to have it made anew."
             )
         if there.seq == head.seq and _attributes(there) not in (_BLANK, _attributes(head)):
@@ -352,15 +357,15 @@ class _Journal:
     def _write(self, there: Head | None) -> None:
         """Bring the copy from where it is, *there*, to where the source was."""
         head = self._head
-        after = head.floor if there is None else there.seq
+        after = (head.first - 1) if there is None else there.seq
         attributes = _BLANK if there is None else _attributes(there)
         if attributes != _BLANK and after < head.seq:
             self._set(_BLANK, after, labels=there.labels if there else {})
             self._had, attributes = attributes, _BLANK
         self._append(after, expect=0 if there is None else after)
         self._compare(after, head.seq, again=True)
-        if head.seq == head.floor or (there and there.floor < head.floor):
-            self._target.compact(head.key, head.floor + 1)
+        if head.seq == (head.first - 1) or (there and (there.first - 1) < (head.first - 1)):
+            self._target.compact(head.key, head.first)
         if attributes != _attributes(head):
             self._set(_attributes(head), head.seq)
         now = self._target.head(head.key)
@@ -378,11 +383,11 @@ class _Journal:
                 break
             self._add(record, self._way.recoded(record.body), expect)
             expect = last = record.seq
-        if head.floor == head.seq and not expect:
+        if (head.first - 1) == head.seq and not expect:
             # Nothing but its numbers is left. A record brings them over, and is compacted away: it
             # is none of the source's, and does not count.
             filler = Codec().encode([("compacted", None)])
-            self._send(Record(head.seq, 1, head.updated, filler), filler, 0, floor=head.seq - 1)
+            self._send(Record(head.seq, 1, head.updated, filler), filler, 0, first=head.seq)
         if last != head.seq:
             raise _Missing(
                 f"Entries are missing in the source, behind {last}, and no store takes a journal "
@@ -390,13 +395,13 @@ class _Journal:
             )
 
     def _add(self, record: Record, body: bytes, expect: int) -> None:
-        self._send(record, body, expect, floor=self._head.floor)
+        self._send(record, body, expect, first=self._head.first)
         self._records += 1
         self._entries += record.count
         self._size += len(body)
         self._tell(len(record.body) / 2)
 
-    def _send(self, record: Record, body: bytes, expect: int, *, floor: int) -> None:
+    def _send(self, record: Record, body: bytes, expect: int, *, first: int) -> None:
         head = self._head
         done = self._target.append(
             Append(
@@ -404,8 +409,8 @@ class _Journal:
                 body=body,
                 count=record.count,
                 id=record.id,
-                expect=expect,
-                origin=Origin(at=record.at, created=head.created, floor=floor),
+                expect=Expect(head.incarnation, expect),
+                origin=Origin(record.at, head.created, first, head.incarnation),
             )
         )
         if done.seq != record.seq:
@@ -417,17 +422,18 @@ class _Journal:
         self, attributes: _Attributes, expect: int, *, labels: dict[str, str] | None = None
     ) -> None:
         """Give the copy these *attributes*; *labels* are those that it has."""
-        status, wanted, ttl, expires = attributes
+        status, wanted, meta, ttl, expires = attributes
         head = self._head
         at = head.updated if ttl is None or expires is None else expires - ttl
         self._target.append(
             Append(
                 key=head.key,
-                expect=expect,
+                expect=Expect(head.incarnation, expect),
                 status=status,
+                meta=meta,
                 labels={**dict.fromkeys(labels or ()), **wanted},
                 ttl=None if ttl is None else ttl / 1e6,
-                origin=Origin(at=at, created=head.created, floor=head.floor),
+                origin=Origin(at, head.created, head.first, head.incarnation),
             )
         )
 
@@ -467,19 +473,19 @@ class _Journal:
         self._way.progress(size)
 
 
-#: status, labels, ttl, expires
-_Attributes = tuple[str | None, dict[str, str], int | None, int | None]
+#: status, labels, meta, ttl, expires
+_Attributes = tuple[str | None, dict[str, str], bytes | None, int | None, int | None]
 
 #: Those of a copy that is not all here.
-_BLANK: _Attributes = (None, {}, None, None)
+_BLANK: _Attributes = (None, {}, None, None, None)
 
 
 def _attributes(head: Head) -> _Attributes:
-    return head.status, head.labels, head.ttl, head.expires
+    return head.status, head.labels, head.meta, head.ttl, head.expires
 
 
-def _place(head: Head) -> tuple[int, int, int]:
-    return head.created, head.floor, head.seq
+def _place(head: Head) -> tuple[str, int, int, int]:
+    return head.incarnation, head.created, head.first, head.seq
 
 
 def _state(head: Head) -> tuple[object, ...]:
@@ -489,7 +495,10 @@ def _state(head: Head) -> tuple[object, ...]:
 
 def _difference(head: Head, other: Head) -> str:
     """What differs, in words."""
-    names = ("created", "floor", "seq", "updated", "status", "labels", "ttl", "expires")
+    names = (
+        *("incarnation", "created", "first", "seq", "updated"),
+        *("status", "labels", "meta", "ttl", "expires"),
+    )
     found = [
         f"{name} is {getattr(head, name)!r} in the source and {getattr(other, name)!r} in the copy"
         for name in names

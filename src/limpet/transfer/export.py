@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 import limpet
-from limpet.backends.contract import Append, Origin, from_micros, to_micros
+from limpet.backends.contract import Append, Expect, Origin, from_micros, new_incarnation, to_micros
 from limpet.conversations import conversation
 from limpet.conversations.marks import damaged
 from limpet.conversations.notes import REPAIRED, SHORTENED, SUMMARY, RecordedRepair
@@ -80,7 +80,7 @@ def lines(store: Store, found: Iterable[Head]) -> Iterator[dict[str, Any]]:
     `Conflict` if one of them is deleted or compacted meanwhile: then the export is not whole.
     """
     for head in found:
-        if head.seq > head.floor:  # of one that was compacted away only numbers are left
+        if head.seq > (head.first - 1):  # of one that was compacted away only numbers are left
             yield _about(head)
             yield from _records(store, head)
 
@@ -92,7 +92,7 @@ def _conversation(store: Store, head: Head) -> dict[str, Any]:
 
 def document(store: Store, found: Iterable[Head]) -> dict[str, Any]:
     """Many as one document; `Conflict` as in `lines`."""
-    every = [_conversation(store, head) for head in found if head.seq > head.floor]
+    every = [_conversation(store, head) for head in found if head.seq > (head.first - 1)]
     return {MARK: MANY, "version": VERSION, MANY: every}
 
 
@@ -109,7 +109,9 @@ def _about(head: Head) -> dict[str, Any]:
         "version": VERSION,
         "id": head.key.id,
         "position": head.seq,
-        "floor": head.floor,
+        "incarnation": head.incarnation,
+        "first": head.first,
+        "meta": None if head.meta is None else msgspec.json.decode(head.meta),
         "status": head.status,
         "labels": head.labels,
         "created_at": _time(head.created),
@@ -121,7 +123,7 @@ def _about(head: Head) -> dict[str, Any]:
 
 def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
     codec = codec_of(store)
-    after = head.floor
+    after = head.first - 1
     while after < head.seq:
         page = store.backend.read(head.key, after=after, upto=head.seq, limit=PAGE)
         for record in page:
@@ -293,12 +295,14 @@ class _Whole(msgspec.Struct):
 
     id: str
     position: _Number
-    floor: _Number
+    first: _Number
     created_at: _Time
     updated_at: _Time
     records: list[_RecordOf]
     labels: dict[str, str]
+    incarnation: str | None = None
     status: str | None = None
+    meta: dict[str, Any] | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
     expires_at: _Time | None = None
 
@@ -317,7 +321,7 @@ class _Whole(msgspec.Struct):
         return whole
 
     def _check_records(self) -> None:
-        last = self.floor
+        last = self.first - 1
         for record in self.records:
             if record.seq - len(record.entries) != last or not record.entries:
                 raise NotImportable(f"{self.id!r} has a gap behind {last}: lines are missing.")
@@ -361,22 +365,34 @@ class _Whole(msgspec.Struct):
 def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key:
     """Put *whole* into a store in memory, from where it is copied."""
     key = make_key(store.tenant, conversation.KIND, id_ or whole.id)
-    codec, created = codec_of(store), to_micros(whole.created_at)
+    codec, created, incarnation = (
+        codec_of(store),
+        to_micros(whole.created_at),
+        whole.incarnation or new_incarnation(),
+    )
     expect = 0
     for record in whole.records:
-        origin = Origin(at=to_micros(record.at), created=created, floor=whole.floor)
+        origin = Origin(to_micros(record.at), created, whole.first, incarnation)
         body, count = codec.encode(record.entries), len(record.entries)
         passing.append(
-            Append(key=key, body=body, count=count, id=record.id, expect=expect, origin=origin)
+            Append(
+                key=key,
+                body=body,
+                count=count,
+                id=record.id,
+                expect=Expect(None, expect),
+                origin=origin,
+            )
         )
         expect = record.seq
     passing.append(
         Append(
             key=key,
             status=whole.status,
+            meta=None if whole.meta is None else msgspec.json.encode(whole.meta),
             labels=dict(whole.labels),
             ttl=whole.ttl,
-            origin=Origin(at=to_micros(whole.set_at), created=created, floor=whole.floor),
+            origin=Origin(to_micros(whole.set_at), created, whole.first, incarnation),
         )
     )
     return key

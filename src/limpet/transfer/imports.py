@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from limpet.backends.contract import UNSET, Append, Origin, UnsetType
+from limpet.backends.contract import UNSET, Append, Expect, Origin, UnsetType, new_incarnation
 from limpet.conversations import conversation
 from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
@@ -403,7 +403,7 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
 
 def codec_of(store: Store) -> Codec:
     """How *store* writes bodies: perhaps with a key that it alone has."""
-    codec: Codec = store._core._codec  # noqa: SLF001 - a store shows it to nobody else
+    codec: Codec = store._core._scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
     return codec
 
 
@@ -420,7 +420,7 @@ def requests(store: Store, item: Item) -> list[Append]:
                 body=_encoded(codec, entries, item),
                 count=len(entries),
                 id=f"import-{digest}-{position}",
-                expect=position,
+                expect=Expect(None, position),
                 status=status,
                 labels=item.labels or UNSET,
                 origin=_origin(item),
@@ -471,4 +471,6 @@ def _origin(item: Item) -> Origin | None:
     at = item.updated or item.created
     if at is None:
         return None
-    return Origin(at=at, created=min(item.created or at, at), floor=0)
+    return Origin(
+        at=at, created=min(item.created or at, at), first=1, incarnation=new_incarnation()
+    )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from limpet.core.ids import MAX_LABEL_BYTES, check_id, check_seconds
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 from limpet.errors import (
     DeadlinePassed,
-    Fenced,
+    LeaseLost,
     StoreBusy,
     StoreFull,
     StoreUnavailable,
@@ -22,10 +22,10 @@ from limpet.errors import (
     TaskWaiting,
     UnknownKind,
 )
-from limpet.store import other_face
+from limpet.store import AsyncStore
 from limpet.tasks import checkpoint as kinds
 from limpet.tasks.core import single
-from limpet.tasks.task import TaskInfo
+from limpet.tasks.task import Task, TaskInfo
 from limpet.tasks.words import frames
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from limpet.store import AsyncStore, Store
     from limpet.tasks.task import AsyncTask
 
-__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "Ran", "Registry"]
+__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "RunResult", "Registry"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -70,7 +70,7 @@ class Kind(Struct, frozen=True):
     is_async: bool
 
 
-class Ran(Struct, frozen=True):
+class RunResult(Struct, frozen=True):
     """How a run of a task ended.
 
     ``status`` is that of the task: done, failed, waiting, paused, cancelled. Or it is "held":
@@ -153,7 +153,7 @@ class Registry:
         agent: str | None = None,
         give_up_after: int = GIVE_UP_AFTER,
         on_open: Callable[[], object] | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         """Open a submitted task, run its function, and finish or fail it; how that ended.
 
         If *give_up_after* runs in a row came to nothing, the task is failed instead. *on_open* is
@@ -162,15 +162,15 @@ class Registry:
         KeyboardInterrupt; and SystemExit in the main thread, where signal handlers raise it.
         """
         core = store._core  # noqa: SLF001 - its other half
-        kind, info = drive(self._look(core, task_id))
+        kind, info = run_to_end(self._look(core, task_id))
         run = _Run(kind, info, agent, give_up_after, on_open)
         if not kind.is_async:
-            return drive(run.on(core))
+            return run_to_end(run.on(core))
         import asyncio  # noqa: PLC0415 - sync programs never pay for it
 
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
             raise RuntimeError(f"{kind.name!r} is async: await registry.run_async(…) here.")
-        return asyncio.run(run.on(other_face(core)))
+        return asyncio.run(run.on(AsyncStore(core._scope.as_async())))
 
     async def run_async(
         self,
@@ -180,7 +180,7 @@ class Registry:
         agent: str | None = None,
         give_up_after: int = GIVE_UP_AFTER,
         on_open: Callable[[], object] | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         """The same for async code. A plain function runs in a thread."""
         kind, info = await self._look(store, task_id)
         run = _Run(kind, info, agent, give_up_after, on_open)
@@ -188,7 +188,7 @@ class Registry:
             return await run.on(store)
         import asyncio  # noqa: PLC0415 - as above
 
-        return await asyncio.to_thread(drive, run.on(other_face(store)))
+        return await asyncio.to_thread(run_to_end, run.on(AsyncStore(store._scope.as_sync())))
 
     async def _look(self, store: AsyncStore, task_id: str) -> tuple[Kind, TaskInfo]:
         info = await store.task(task_id).info()
@@ -219,7 +219,7 @@ class _Run(Struct, frozen=True):
     give_up_after: int
     on_open: Any
 
-    async def on(self, store: AsyncStore) -> Ran:
+    async def on(self, store: AsyncStore) -> RunResult:
         """On the face of *store* that the function is made for."""
         task = store.task(self.info.id, agent=self.agent, lease=self.kind.lease)
         if self.info.status not in (kinds.OPEN, kinds.WAITING):  # opening it would resume it
@@ -228,13 +228,13 @@ class _Run(Struct, frozen=True):
         try:
             return await self._open(store, task)
         except TaskHeld:
-            return Ran(task.id, HELD)
-        except Fenced:
-            return Ran(task.id, LOST)
+            return RunResult(task.id, HELD)
+        except LeaseLost:
+            return RunResult(task.id, LOST)
         except (TaskHalted, DeadlinePassed) as end:
             return _as_it_is(task, end)
 
-    async def _open(self, store: AsyncStore, task: AsyncTask) -> Ran:
+    async def _open(self, store: AsyncStore, task: AsyncTask) -> RunResult:
         async with task:
             if self.on_open is not None:
                 self.on_open()
@@ -249,8 +249,8 @@ class _Run(Struct, frozen=True):
     async def _call(self, store: AsyncStore, task: AsyncTask) -> BaseException | None:
         """Call the function, and finish or fail the task; the error, if there was one."""
         try:
-            shown = store._show(task)  # noqa: SLF001 - its own sort of task
-            outcome = await store._port.ask(self.kind.function, shown)  # noqa: SLF001
+            shown = Task(task) if store._scope.is_sync else task  # noqa: SLF001
+            outcome = await store._runtime.invoke(self.kind.function, shown)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
         except (Exception, SystemExit) as error:
@@ -265,12 +265,12 @@ class _Run(Struct, frozen=True):
         return None
 
 
-def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> Ran:
+def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> RunResult:
     status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
     if isinstance(error, TaskHalted) and error.task_id != task.id:
         status = kinds.WAITING  # for a child
     failure = None if isinstance(error, TaskHalted) else error
-    return Ran(
+    return RunResult(
         task.id,
         status,
         task.outcome,

@@ -25,9 +25,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from limpet.core.runtime import aside
+from limpet.core.runtime import in_thread
 from limpet.errors import MissingExtra
-from limpet.store import awaited
+from limpet.store import as_async
 from limpet.workers.engine import DEFAULT_TENANT, Runs, Went, failed, give
 
 try:
@@ -172,7 +172,7 @@ async def _beating(work: Callable[[], T]) -> T:
     """
     timeout = activity.info().heartbeat_timeout or timedelta(seconds=30)
     # A daemon thread: an executor's would hold up the end of a worker for as long as a task takes.
-    job = asyncio.wrap_future(aside(work, "limpet-task"))
+    job = asyncio.wrap_future(in_thread(work, "limpet-task"))
     while not job.done():
         activity.heartbeat()
         await asyncio.wait({job}, timeout=timeout.total_seconds() / 3)
@@ -225,5 +225,5 @@ async def signal(
     **options: Any,
 ) -> WorkflowHandle[TaskWorkflow, str]:
     """Give the task a signal in the *store*, which keeps the payload, and `start` it again."""
-    top = await give(awaited(store), task_id, name, payload, id=id)
+    top = await give(as_async(store), task_id, name, payload, id=id)
     return await start(client, top, task_queue=task_queue, tenant=store.tenant, **options)

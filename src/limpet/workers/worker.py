@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
-from limpet.store import other_face
+from limpet.store import AsyncStore
 from limpet.tasks import checkpoint as kinds
 from limpet.tasks.words import frames
 from limpet.workers import registry as runs
-from limpet.workers.registry import AWAY, GIVE_UP_AFTER, Ran
+from limpet.workers.registry import AWAY, GIVE_UP_AFTER, RunResult
 from limpet.workers.search import PATIENCE, Found, Room, Search
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Worker:
 
     async def _run_async(self, run: _Run) -> None:
         with run.ending(self._events):
-            store = other_face(self._store._core)  # noqa: SLF001 - its other half
+            store = AsyncStore(self._store._core._scope.as_async())  # noqa: SLF001
             run.how = await self._registry.run_async(
                 store, run.found.id, on_open=run.opened, **self._options
             )
@@ -185,7 +185,7 @@ class Worker:
     def _ended(self, run: _Run) -> None:
         self._room.give_back(run.found)
         run.tell()
-        if isinstance(run.how, Ran):
+        if isinstance(run.how, RunResult):
             again = run.how.status in (runs.HELD, runs.LOST, kinds.WAITING)
             self._search.ended(run.found, pause=again)
         else:
@@ -214,7 +214,7 @@ class _Run:
 
     def __init__(self, found: Found) -> None:
         self.found = found
-        self.how: Ran | BaseException | None = None
+        self.how: RunResult | BaseException | None = None
         self._began: float | None = None
         self._took = 0.0
 
@@ -237,13 +237,13 @@ class _Run:
 
     def tell(self) -> None:
         """One line, with nothing that the task was given or has found; and where it failed."""
-        if not isinstance(self.how, Ran):
+        if not isinstance(self.how, RunResult):
             self._tell_of_error()
         elif self._began is not None:
             level, text = self._told(self.how)
             log.log(level, "%s: %s", self.found.id, text)
 
-    def _told(self, ran: Ran) -> tuple[int, str]:
+    def _told(self, ran: RunResult) -> tuple[int, str]:
         after = f"after {self._took:.1f} s"
         if ran.status == kinds.WAITING:
             return logging.INFO, f"waits ({ran.waits_for})"

@@ -92,7 +92,7 @@ def test_a_large_append_that_is_refused_leaves_nothing(store: DynamoBackend, siz
     before = items(store)
     with pytest.raises(limpet.Conflict):
         append(store, b"x" * size, expect=0)
-    with pytest.raises(limpet.Fenced):
+    with pytest.raises(limpet.LeaseLost):
         append(store, b"x" * size, epoch=7)
     assert set(items(store)) == set(before)
     assert "pending" not in items(store)["head"]

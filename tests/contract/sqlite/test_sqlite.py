@@ -494,7 +494,7 @@ def _in_a_fork(work: Callable[[], bool]) -> int:
 def test_two_threads_may_fork_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes while the first has prepared the store for its own fork."""
     backend, first, second = SqliteBackend(path), threading.Event(), threading.Event()
-    prepare = backend._before_fork
+    prepare = backend.before_fork
 
     def prepared() -> None:
         prepare()
@@ -524,7 +524,7 @@ def test_nobody_begins_to_read_in_the_middle_of_a_fork(
     backend, prepared = SqliteBackend(path), threading.Event()
     _add(backend)
     done: list[bool] = []
-    prepare = backend._before_fork
+    prepare = backend.before_fork
 
     def read() -> object:
         assert prepared.wait(60)

@@ -25,7 +25,7 @@ from autogen_core.tools import FunctionTool, StaticWorkbench
 import limpet
 from limpet.errors import (
     DeadlinePassed,
-    Fenced,
+    LeaseLost,
     StoreUnavailable,
     TaskCancelled,
     TaskNotOpen,
@@ -217,7 +217,7 @@ def test_nothing_that_was_not_is_put_out() -> None:
 
 HALTS: list[Exception] = [
     TaskCancelled("It was cancelled.", "t"),
-    Fenced("Another has it."),
+    LeaseLost("Another has it."),
     DeadlinePassed("Too late."),
     TaskNotOpen("It is not open."),
 ]

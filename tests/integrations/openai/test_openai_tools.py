@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 import limpet
-from limpet import Fenced
+from limpet import LeaseLost
 from limpet.integrations.openai import (
     CallsInDoubt,
     Chat,
@@ -412,7 +412,7 @@ def test_a_chat_that_slept_through_a_takeover_writes_nothing_more(one_by_one: Ri
         return till.pay(bill)
 
     with Server(brain=paying) as server:
-        with pytest.raises(Fenced):
+        with pytest.raises(LeaseLost):
             one_by_one.chat(server, tools=[pay]).send("Pay bills 1 and 2.")
         reply = one_by_one.chat(server, tools=[till.pay]).resume()
     assert till.paid == [1, 2]

@@ -22,13 +22,13 @@ from limpet.conversations import search as _search
 from limpet.core import text_index as _textindex
 from limpet.core.codec import Codec
 from limpet.core.index_files import cached, own_file
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 from limpet.core.text_index import Document, Known, TextIndex, excerpt, index_of
 from limpet.llm.messages.text import text_of
 from tests.support import nouns, places
 
 if TYPE_CHECKING:
-    from limpet import Found
+    from limpet import ConversationHit
     from tests.support.places import Where
 
 cache = nouns.cache
@@ -43,11 +43,11 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def found(store: limpet.Store, query: str, **options: Any) -> list[Found]:
+def found(store: limpet.Store, query: str, **options: Any) -> list[ConversationHit]:
     """What a search finds."""
     core = store._core
     work = _search.search(core._port, core.tenant, core.journal, core._codec, query, **options)
-    return drive(work)
+    return run_to_end(work)
 
 
 def ids(store: limpet.Store, query: str, **options: Any) -> list[str]:

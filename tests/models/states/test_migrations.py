@@ -12,8 +12,8 @@ import pytest
 
 import limpet
 from limpet import (
-    Changed,
     ChangedWarning,
+    FingerprintChange,
     MigrationFailed,
     Migrations,
     NoMigration,
@@ -460,7 +460,7 @@ def test_loading_what_has_changed_warns(store: Store) -> None:
         assert state.load() == AGENT
     with pytest.raises(StateChanged, match="the prompt is another") as raised:
         state.load(fingerprint=AFTER, on_change="raise")
-    assert isinstance(raised.value.change, Changed)
+    assert isinstance(raised.value.change, FingerprintChange)
     with pytest.raises(ValueError, match="on_change is"):
         state.load(on_change="shout")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="returns the document"):
@@ -471,13 +471,13 @@ def test_loading_what_has_changed_warns(store: Store) -> None:
 
 def test_a_change_can_be_handled(place: Place, store: Store) -> None:
     """By a function that gets what has changed and the document, after all migrations."""
-    seen: list[Changed] = []
+    seen: list[FingerprintChange] = []
 
-    def without_calls(change: Changed, document: Any) -> Any:
+    def without_calls(change: FingerprintChange, document: Any) -> Any:
         seen.append(change)
         return document | {"handled": True}
 
-    async def awaited(change: Changed, document: Any) -> Any:
+    async def awaited(change: FingerprintChange, document: Any) -> Any:
         return without_calls(change, document)
 
     known = Migrations()
@@ -498,7 +498,7 @@ def test_what_handles_a_change_may_save_it(place: Place, store: Store) -> None:
     state = store.state("a")
     state.save({"one": 1}, fingerprint=BEFORE)
 
-    def anew(_change: Changed, document: Any) -> Any:
+    def anew(_change: FingerprintChange, document: Any) -> Any:
         state.save(document, fingerprint=AFTER)
         return document
 

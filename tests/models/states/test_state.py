@@ -25,17 +25,17 @@ from pydantic import BaseModel
 import limpet
 from limpet import (
     AsyncState,
-    Changed,
     Codec,
     Conflict,
+    FingerprintChange,
     InvalidId,
     Migrations,
     NotStorable,
-    Saved,
     State,
     StateDamaged,
     StateInfo,
     StateNotFound,
+    StateVersion,
     Store,
     StoreUnavailable,
     TooLarge,
@@ -1121,9 +1121,9 @@ def test_a_type_checker_knows_states(in_memory: Store) -> None:
     assert_type(state.save({"a": 1}, fingerprint={}, expect=0, note="first"), int)
     assert_type(state.load(), Any)
     assert_type(state.at(1), Any)
-    assert_type(state.history(last=1), list[Saved])
+    assert_type(state.history(last=1), list[StateVersion])
     assert_type(state.diff(1), str)
-    assert_type(state.check({}), Changed | None)
+    assert_type(state.check({}), FingerprintChange | None)
     assert_type(state.restore(1), int)
     assert_type(state.fork("b", at=1), State)
     assert_type(state.compact(), int)

@@ -26,8 +26,8 @@ from limpet import (
     Checkpoint,
     Codec,
     Decision,
-    Fenced,
     GoalMismatch,
+    LeaseLost,
     NotStorable,
     Step,
     Store,
@@ -45,7 +45,7 @@ from limpet import (
 from limpet.backends.contract import Head, Key, Lease
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.core import leases
-from limpet.core.leases import Keeper
+from limpet.core.leases import LeaseKeeper
 from limpet.llm import tokens
 from limpet.tasks.resume_text import PREAMBLE
 from tests.support import nouns
@@ -575,7 +575,7 @@ def test_a_task_object_can_be_opened_again(store: Store) -> None:
 
 def test_a_deleted_task_fences_off_its_worker(store: Store) -> None:
     """Deleted is deleted, also for who was working on it."""
-    with cut_short(store, by=Fenced) as task:
+    with cut_short(store, by=LeaseLost) as task:
         store.task("report").delete()
         task.step("fetch", lambda: 1)
     assert list(store.tasks()) == []
@@ -702,10 +702,12 @@ def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:
 
 def test_a_late_worker_is_fenced_and_its_write_is_not_there(place: Place, store: Store) -> None:
     """It slept through its lease, another took over: what it says now does not count."""
-    with cut_short(store, by=Fenced) as late:
+    with cut_short(store, by=LeaseLost) as late:
         late.step("fetch", lambda: "early")
         store.backend.acquire(KEY, "rival", 60, over=held(late).lease.epoch)
-        with pytest.raises(Fenced, match=r"taken over, and nothing was written\. .*stop this one"):
+        with pytest.raises(
+            LeaseLost, match=r"taken over, and nothing was written\. .*stop this one"
+        ):
             late.step("send", lambda: "late")
         late.step("send again", lambda: "later")
     looked = place.open().task("report").checkpoint()
@@ -717,7 +719,7 @@ def test_a_late_worker_is_fenced_and_its_write_is_not_there(place: Place, store:
 
 def test_a_worker_that_knows_it_is_late_runs_nothing_more(store: Store) -> None:
     """An effect that could not be recorded must not happen."""
-    with cut_short(store, by=Fenced, lease=0.09) as late:
+    with cut_short(store, by=LeaseLost, lease=0.09) as late:
         store.backend.acquire(KEY, "rival", 60, over=held(late).lease.epoch)
         wait_for(lambda: held(late).lost is not None)
         late.step("send", lambda: pytest.fail("it ran"))
@@ -1174,7 +1176,7 @@ def test_a_renewal_that_hangs_holds_up_no_other_task(tmp_path: Path) -> None:
                 assert goes_on.wait(60)
             return super().renew(key, lease, ttl)
 
-    keeper = Keeper(Slow(str(tmp_path / "agents.db")))
+    keeper = LeaseKeeper(Slow(str(tmp_path / "agents.db")))
     slow, quick = (Key("default", "task", id_) for id_ in ("slow", "quick"))
     backend = keeper._backend
     held = keeper.keep(slow, backend.acquire(slow, "me", 60), 0.01)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import limpet
 from limpet.core.journal import Entry
 from limpet.tasks.checkpoint import Checkpoint, Decision
-from limpet.tasks.history import Version, compare, effects_after, versions
+from limpet.tasks.history import TaskVersion, compare, effects_after, versions
 from limpet.tasks.state import Large, TaskState
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -151,7 +151,7 @@ def test_every_type_of_entry_has_a_sentence() -> None:
 def test_a_version_has_the_number_and_the_time_of_its_entry() -> None:
     """`task.at(seq)` takes the number."""
     assert versions(journal(("finished", {"outcome": 1}))) == [
-        Version(1, NOW + timedelta(seconds=1), "finished")
+        TaskVersion(1, NOW + timedelta(seconds=1), "finished")
     ]
 
 

@@ -324,7 +324,7 @@ def test_a_worker_that_was_succeeded_writes_nowhere(able: Place, how: str) -> No
         raise limpet.Conflict("the memory has moved", 0, 3)
 
     Meanwhile(store, succeed)
-    with rival, pytest.raises(limpet.Fenced):
+    with rival, pytest.raises(limpet.LeaseLost):
         worked(store, remember=True, keep=False)
     theirs = [] if how == "goes on" else sorted([f"{GOAL}: theirs", DECISION, DISCOVERY])
     assert sorted(texts(store.memory("tasks"))) == theirs

@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet import NotLoaded, Store, TaskHeld
 from limpet.backends.contract import Key
-from limpet.core.runtime import drive
+from limpet.core.runtime import run_to_end
 from limpet.tasks.steps import LARGE
 from tests.support import nouns
 from tests.support.dying import Calls
@@ -86,7 +86,7 @@ def test_results_are_read_while_others_record(
         assert task.load()["fetch"] == ROWS
         if not isinstance(task, nouns.Driven):
             assert task.results["fetch"] == ROWS
-        looked = drive(core._look())
+        looked = run_to_end(core._look())
         core._state.results["later"] = 1
         assert "later" not in looked.checkpoint().results
 

@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import (
-    Fenced,
+    LeaseLost,
     NotStorable,
     Retry,
     StepTimedOut,
@@ -541,7 +541,7 @@ def test_an_open_task_cannot_be_opened_again_and_keeps_its_numbers(store: Store)
 def test_a_worker_that_was_fenced_off_does_not_try_again(store: Store) -> None:
     """Whoever has taken over does."""
     fetch = Calls(Boom())
-    with ended_by(Fenced, store.task("t", GOAL)) as task:
+    with ended_by(LeaseLost, store.task("t", GOAL)) as task:
         store.journal("task", "t").delete()
         task.step("fetch", fetch, retry=AT_ONCE)
     assert len(fetch.calls) == 1

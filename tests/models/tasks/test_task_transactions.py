@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import EffectsWarning, Fenced, Retry, TaskFinished, TaskNotOpen, current_step
+from limpet import EffectsWarning, LeaseLost, Retry, TaskFinished, TaskNotOpen, current_step
 from limpet.errors import NotTransactional, TransactionMisused
 from tests.support.dying import Calls, ended_by
 
@@ -181,7 +181,7 @@ def test_a_worker_that_was_fenced_off_pays_nothing(url: str) -> None:
         def pay(connection: Any) -> None:
             connection.execute(PAY)
 
-        with ended_by(Fenced, store.task("t", GOAL)) as task:
+        with ended_by(LeaseLost, store.task("t", GOAL)) as task:
             with limpet.open(url) as other:
                 other.task("t").delete()
             task.transaction("pay", pay)

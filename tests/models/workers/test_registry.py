@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet import AsyncTask, Ran, Registry, Store, StoreUnavailable, Task
+from limpet import AsyncTask, Registry, RunResult, Store, StoreUnavailable, Task
 from limpet.core.ids import make_key
 from limpet.errors import UnknownKind
 from limpet.store import other_face
@@ -38,14 +38,14 @@ class Runs:
         self.registry = Registry()
         self._face = face
 
-    def __call__(self, task_id: str, **options: Any) -> Ran:
+    def __call__(self, task_id: str, **options: Any) -> RunResult:
         """Run a task."""
         if self._face == "sync":
             return self.registry.run(self.store, task_id, **options)
         twin = other_face(self.store._core)
         return asyncio.run(self.registry.run_async(twin, task_id, **options))
 
-    def of(self, function: Callable[..., Any], **options: Any) -> Ran:
+    def of(self, function: Callable[..., Any], **options: Any) -> RunResult:
         """Submit a task that is run by *function*, and run it."""
         self.registry.task("job", **options)(function)
         self.store.submit("job", "t", "Do it", input=[1, 2])
@@ -439,7 +439,7 @@ def test_a_task_that_gets_on_is_not_given_up(run: Runs) -> None:
 
 def test_nothing_of_a_task_is_in_a_representation() -> None:
     """What is logged by accident is no secret."""
-    assert repr(Ran("t", "done", "secret", "secret")) == "Ran('t', status='done')"
+    assert repr(RunResult("t", "done", "secret", "secret")) == "RunResult('t', status='done')"
     registry = Registry()
     registry.task("job")(print)
     assert repr(registry) == "Registry(job)"

@@ -33,7 +33,7 @@ from limpet.backends.dynamodb.layout import (
 )
 from limpet.backends.dynamodb.life import keep_until, removal
 from limpet.backends.dynamodb.move import Mover
-from limpet.errors import Conflict, Fenced, StoreError
+from limpet.errors import Conflict, LeaseLost, StoreError
 
 if TYPE_CHECKING:
     from limpet.backends.dynamodb.bodies import Bodies
@@ -83,7 +83,7 @@ class Appender:
                 journal = self._heads.found(effort.key, refused.item)
             except Stale:
                 journal = self._heads.load(effort.key)
-            except (Conflict, Fenced):
+            except (Conflict, LeaseLost):
                 self._bodies.take_back(effort)
                 raise
             effort.fresh = True

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from limpet.backends.contract import Fact, shown_size
+from limpet.backends.facts import Fact, human_size
+from limpet.backends.sqlite.appender import QUERIES
 from limpet.backends.sqlite.database import schema_version
 
 if TYPE_CHECKING:
@@ -74,13 +75,10 @@ def _journal_mode(connection: apsw.Connection) -> str:
 def _sizes(connection: apsw.Connection, path: str) -> Iterator[Fact]:
     log = path + "-wal"
     free = int(connection.pragma("freelist_count")) * int(connection.pragma("page_size"))
-    yield Fact("size", shown_size(os.path.getsize(path)))
-    yield Fact("log", shown_size(os.path.getsize(log) if os.path.exists(log) else 0))
-    yield Fact("free inside", shown_size(free))
-    for kind, journals, entries, size in connection.execute(
-        "SELECT kind, count(*), sum(seq - floor), sum(size) FROM limpet_journals"
-        " WHERE seq > 0 GROUP BY kind ORDER BY kind"
-    ):
+    yield Fact("size", human_size(os.path.getsize(path)))
+    yield Fact("log", human_size(os.path.getsize(log) if os.path.exists(log) else 0))
+    yield Fact("free inside", human_size(free))
+    for kind, journals, entries, size in connection.execute(QUERIES["sizes"]):
         yield Fact.of_kind(kind, journals, entries, size)
 
 

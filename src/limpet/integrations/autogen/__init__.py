@@ -31,7 +31,7 @@ from limpet.errors import CallsInDoubt, LimpetError
 from limpet.integrations.autogen.log import Doubt
 from limpet.integrations.autogen.run import exported
 from limpet.integrations.autogen.sdk import sdk
-from limpet.store import awaited
+from limpet.store import as_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -168,7 +168,7 @@ async def keep(
 
     if repair not in ("stub", "drop", "raise"):
         raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
-    core = awaited(store)
+    core = as_async(store)
     _check_free(agent)
     keeping, hooks = await make(
         agent,
@@ -218,6 +218,6 @@ async def export(store: Store | AsyncStore, id: str, *, at: int | None = None) -
 
     Of a run that is not over it is the state after the last turn that has ended.
     """
-    state = awaited(store).state(id)
+    state = as_async(store).state(id)
     position = (await state.info()).position if at is None else at
     return exported(await state.at(position, migrate=False))  # type: ignore[no-any-return]

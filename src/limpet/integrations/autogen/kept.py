@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from autogen_agentchat.messages import MessageFactory
 
-    from limpet.core.leases import Hold
+    from limpet.core.leases import LeaseLock
     from limpet.integrations.autogen.parts import Part
     from limpet.states.state import AsyncState
 
@@ -51,7 +51,7 @@ class Keeping:
         self,
         part: Part,
         state: AsyncState,
-        hold: Hold | None,
+        hold: LeaseLock | None,
         *,
         on_change: Any,
         repair: str,
@@ -114,7 +114,7 @@ class Keeping:
         """Nobody else runs it meanwhile: in this process, and with a hold in any other."""
         async with self._busy:
             if self._hold is not None:
-                await self._hold.take(self._wait)
+                await self._hold.acquire(self._wait)
             try:
                 if self._stale or (self._hold is not None and await self._is_behind()):
                     await self.load()
@@ -122,7 +122,7 @@ class Keeping:
             finally:
                 self.log.is_open = False
                 if self._hold is not None:
-                    await self._hold.let_go()
+                    await self._hold.release()
 
     async def _is_behind(self) -> bool:
         """Whether another process has saved it since."""

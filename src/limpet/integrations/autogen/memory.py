@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from limpet.errors import NotStorable
 from limpet.memory.rendering import messages as fenced
-from limpet.store import awaited, open_async
+from limpet.store import as_async, open_async
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autogen_core import CancellationToken
     from autogen_core.model_context import ChatCompletionContext
 
-    from limpet.memory import AsyncMemory, Hit
+    from limpet.memory import AsyncMemory, MemoryHit
     from limpet.store import AsyncStore, Store
 
 __all__ = ["Recall", "RecallConfig"]
@@ -83,7 +83,7 @@ class Recall(Memory, Component[RecallConfig]):
         min_score: float | None = None,
         max_tokens: int | None = 1_000,
     ) -> None:
-        core = awaited(store)
+        core = as_async(store)
         #: The memory itself, to remember, to confirm and to forget.
         self.memory: AsyncMemory = core.memory(namespace, embed=embed)
         self._tenant = core.tenant
@@ -243,7 +243,7 @@ def _text(message: Any) -> str:
 # -- contents --------------------------------------------------------------------------------------
 
 
-def _content(hit: Hit, text: str) -> MemoryContent:
+def _content(hit: MemoryHit, text: str) -> MemoryContent:
     about = {"id": hit.id, "score": hit.score, "kind": hit.kind, "at": hit.at.isoformat()}
     about |= {"tags": list(hit.tags)} if hit.tags else {}
     about |= {"source": hit.source} if hit.source else {}

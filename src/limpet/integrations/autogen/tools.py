@@ -21,7 +21,6 @@ from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
 from limpet.core.codec import plain
-from limpet.core.runtime import HopPort
 from limpet.errors import StepTimedOut
 from limpet.llm.messages.stubs import INTERRUPTED
 from limpet.tasks.effects import opened
@@ -141,7 +140,7 @@ def _as_step(function: Callable[..., Any], how: How) -> Callable[..., Any]:
         if call is None or call.step is None or task is None:
             return await _awaited(function, arguments)
         name, call.step = call.step, None  # what is called within it is another step
-        heard, core = _Heard(inner), task._through(HopPort)
+        heard, core = _Heard(inner), task._through(task._scope.as_async())
         try:
             # Not by `step`: the same call once more, as by a resume, would be a second step.
             result = await core._run(name, heard.call, (), arguments, how)

@@ -24,8 +24,7 @@ from limpet.conversations.transcript import MESSAGE
 from limpet.conversations.window import Budget
 from limpet.core.codec import plain
 from limpet.core.ids import check_seconds
-from limpet.core.leases import Keeper
-from limpet.core.runtime import HopPort, blocking, faced
+from limpet.core.runtime import AsyncRuntime, sync, wrapped
 from limpet.errors import CallsInDoubt, InvalidMessage, LimpetError, MissingExtra
 from limpet.integrations.openai.floor import (
     BEGUN,
@@ -112,12 +111,12 @@ class AsyncChat:
             raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
         self.conversation: AsyncConversation = conversation
         self.model = model
-        self._port = conversation._journal._port  # noqa: SLF001 - the way to the same store
-        _check_client(client, awaits=isinstance(self._port, HopPort))
+        self._runtime = conversation._journal.runtime  # noqa: SLF001 - the way to the same store
+        _check_client(client, awaits=isinstance(self._runtime, AsyncRuntime))
         self._client = client
         self._instructions = instructions
         functions, self._hosted = toolbox(tools)
-        self._hands = Hands(self._port, functions, task, repair)
+        self._hands = Hands(self._runtime, functions, task, repair)
         self._max_tokens = max_tokens
         # Exact counting loads a vocabulary, which takes a moment: not where nothing is counted.
         counted = count or (tokens.counter(model) if max_tokens else tokens.estimate)
@@ -127,7 +126,7 @@ class AsyncChat:
         self._wire = WIRES[api]
         self._repair: Rule = repair
         self._max_rounds = max_rounds
-        self._keeper = Keeper(self._port.backend)
+        self._keeper = conversation._scope.store.leases  # noqa: SLF001
         self._speaking: set[Floor] = set()
         self._lease = check_seconds(lease, "lease")
         self._wait = wait
@@ -236,7 +235,7 @@ class AsyncChat:
                 break
             body = await self._body(params)
             started = time.monotonic()
-            reply = await self._port.ask(self._wire.create(self._client), **body)
+            reply = await self._runtime.invoke(self._wire.create(self._client), **body)
             said = self._wire.said(reply)
             begun = await self._keep(floor, said, time.monotonic() - started)
         raise self._too_many()
@@ -339,8 +338,8 @@ class AsyncChat:
     async def _open(self, floor: Floor, params: dict[str, Any]) -> Live:
         body = await self._body(params, **self._wire.streamed)
         started = time.monotonic()
-        events = await self._port.ask(self._wire.create(self._client), **body)
-        return Live(floor, self._port, events, self._wire.assembly(), started)
+        events = await self._runtime.invoke(self._wire.create(self._client), **body)
+        return Live(floor, self._runtime, events, self._wire.assembly(), started)
 
     async def partial(self) -> str | None:
         """The beginning of a reply whose end has not come, as far as it is stored."""
@@ -444,13 +443,13 @@ class Chat:
         """Which model is asked."""
         return self._core.model
 
-    send = blocking(AsyncChat.send)
-    resume = blocking(AsyncChat.resume)
-    resolve = blocking(AsyncChat.resolve)
-    stream = faced(AsyncChat.stream, ReplyStream)
-    partial = blocking(AsyncChat.partial)
-    requests = blocking(AsyncChat.requests)
-    usage = blocking(AsyncChat.usage)
+    send = sync(AsyncChat.send)
+    resume = sync(AsyncChat.resume)
+    resolve = sync(AsyncChat.resolve)
+    stream = wrapped(AsyncChat.stream, ReplyStream)
+    partial = sync(AsyncChat.partial)
+    requests = sync(AsyncChat.requests)
+    usage = sync(AsyncChat.usage)
 
 
 def _message(content: Content) -> dict[str, Any]:

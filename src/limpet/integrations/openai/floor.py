@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from limpet.conversations.transcript import MESSAGE, Transcript
-from limpet.core.leases import Hold, Keeper
+from limpet.core.leases import LeaseKeeper, LeaseLock
 from limpet.errors import Conflict, IdReused, InvalidMessage, LeaseHeld, besides
 from limpet.integrations.openai.wire import Call, calls_in, text_of
 from limpet.llm.messages import results_of
@@ -164,7 +164,7 @@ class Floor:
     def __init__(
         self,
         conversation: AsyncConversation,
-        keeper: Keeper,
+        keeper: LeaseKeeper,
         *,
         lease: float,
         wait: float,
@@ -173,8 +173,8 @@ class Floor:
     ) -> None:
         self._conversation = conversation
         self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
-        self._port = self._journal._port  # noqa: SLF001
-        self._hold = Hold(self._port, keeper, self._journal.key, lease, agent="a chat")
+        self._runtime = self._journal.runtime  # noqa: SLF001
+        self._hold = LeaseLock(self._runtime, keeper, self._journal.key, lease, agent="a chat")
         self._wait = wait
         self._others = others  # of the same chat, who speak just now
         self._reader = reader or Reader()
@@ -188,7 +188,7 @@ class Floor:
         reads = any(floor._reader.who == caller for floor in others)  # noqa: SLF001
         try:
             # Whoever has it himself cannot let go of it while he waits here.
-            await self._hold.take(0 if tool or reads else self._wait)
+            await self._hold.acquire(0 if tool or reads else self._wait)
         except LeaseHeld as held:
             why = self._why(tool=tool)
             raise LeaseHeld(why, held.holder, held.until, held.epoch) if why else held from None
@@ -229,7 +229,7 @@ class Floor:
         """Let others speak."""
         self._others.discard(self)
         with besides(error, f"{self._conversation!r} could not be let go"):
-            await self._hold.let_go()
+            await self._hold.release()
 
     async def write(self, *entries: tuple[str, Any], id: str | None = None, **more: Any) -> int:
         """Make *entries* durable, all or none; the position of the last one."""
@@ -239,8 +239,6 @@ class Floor:
             entries,
             id=id,
             lease=held.lease,
-            labels=self._conversation._writer.labels,  # noqa: SLF001 - as its own append does
-            ttl=self._conversation._writer.ttl,  # noqa: SLF001
             **more,
         )
         return record.seq

@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.conversations.transcript import MESSAGE
 from limpet.core.codec import plain
-from limpet.core.runtime import HopPort
+from limpet.core.runtime import AsyncRuntime
 from limpet.errors import CallsInDoubt, StepTimedOut
 from limpet.integrations.openai.floor import BEGUN, DROPPED
 from limpet.integrations.openai.tools import BadArguments
@@ -22,7 +22,7 @@ from limpet.tasks.steps import NOT_THE_STEPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from limpet.core.runtime import Port
+    from limpet.core.runtime import Runtime
     from limpet.integrations.openai.floor import Floor, Turn
     from limpet.integrations.openai.tools import Tool
     from limpet.integrations.openai.wire import Call
@@ -41,10 +41,10 @@ _IN_DOUBT = {"stub": "skip", "drop": "skip", "raise": "ask"}
 class Hands:
     """The tools of a chat."""
 
-    def __init__(self, port: Port, tools: dict[str, Tool], task: Any, repair: str) -> None:
+    def __init__(self, port: Runtime, tools: dict[str, Tool], task: Any, repair: str) -> None:
         self.tools = tools
-        self._port = port
-        self._at_once = isinstance(port, HopPort)
+        self._runtime = port
+        self._at_once = isinstance(port, AsyncRuntime)
         self._task = getattr(task, "_core", task)
         self._repair = repair
         for tool in tools.values():
@@ -173,7 +173,7 @@ class Hands:
     ) -> Any:
         task = self._task_of(tool)
         if task is None:
-            return await self._port.ask(function, **arguments)
+            return await self._runtime.invoke(function, **arguments)
         name = f"{tool.name}:{call.id}"
         # Not by `step`: a second call under the same name, as by resume(), would be a second step.
         result = await task._run(name, function, (), arguments, self._how(tool))  # noqa: SLF001

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.core.runtime import Face, blocking, drive
+from limpet.core.runtime import SyncWrapper, run_to_end, sync
 from limpet.errors import LimpetError
 from limpet.integrations.openai.floor import PIECE
 from limpet.integrations.openai.wire import sound
@@ -14,7 +14,7 @@ from limpet.integrations.openai.wire import sound
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from limpet.core.runtime import Port
+    from limpet.core.runtime import Runtime
     from limpet.integrations.openai.floor import Floor, Reader
     from limpet.integrations.openai.reply import Reply
     from limpet.integrations.openai.wire import Assembly, Said
@@ -34,10 +34,10 @@ class Live:
     """A reply while it comes in."""
 
     def __init__(
-        self, floor: Floor, port: Port, events: Any, assembly: Assembly, started: float
+        self, floor: Floor, port: Runtime, events: Any, assembly: Assembly, started: float
     ) -> None:
         self._floor = floor
-        self._port = port
+        self._runtime = port
         self._events = events
         self._assembly = assembly
         self._started = self._stored_at = started
@@ -50,7 +50,7 @@ class Live:
     async def pull(self) -> str | None:
         """The text of the next event, which may be none; None at the end."""
         following = anext if hasattr(self._events, "__anext__") else next
-        event = await self._port.ask(following, self._events, None)
+        event = await self._runtime.invoke(following, self._events, None)
         if event is None:
             return None
         piece = self._joined(self._assembly.take(event))
@@ -98,7 +98,7 @@ class Live:
             if self._whole is None and self._unstored:
                 await self._store()
         finally:
-            await self._port.ask(self._events.close)
+            await self._runtime.invoke(self._events.close)
 
 
 class AsyncReplyStream:
@@ -142,7 +142,7 @@ class AsyncReplyStream:
         self._reader.who = None
 
 
-class ReplyStream(Face[AsyncReplyStream]):
+class ReplyStream(SyncWrapper[AsyncReplyStream]):
     """The pieces of a reply, as they come; when they have come, ``reply``."""
 
     @property
@@ -155,11 +155,11 @@ class ReplyStream(Face[AsyncReplyStream]):
 
     def __next__(self) -> str:
         try:
-            return drive(self._core.__anext__())
+            return run_to_end(self._core.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
 
-    close = blocking(AsyncReplyStream.close)
+    close = sync(AsyncReplyStream.close)
 
     def __enter__(self) -> Self:
         return self

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, ValidationError, convert
 
-from limpet.backends.contract import Head, for_people
-from limpet.core.journal import about
+from limpet.backends.contract import Head
+from limpet.backends.decide import holder_for_people
+from limpet.core.journal import listed_fields
 from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
 
 if TYPE_CHECKING:
@@ -93,10 +94,9 @@ class RunInfo(Struct, frozen=True):
     def of(cls, head: Head) -> RunInfo:
         """The view of a journal's *head*."""
         return cls(
-            **about(head),
+            **listed_fields(head),
             status=head.status or WAITING,
-            held_by=for_people(head.lease.holder) if head.lease else None,
-            expires_at=head.expires_at,
+            held_by=holder_for_people(head.lease.holder) if head.lease else None,
         )
 
 

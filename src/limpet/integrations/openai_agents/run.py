@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.backends.contract import for_people
-from limpet.core.leases import Hold
+from limpet.backends.decide import holder_for_people
+from limpet.core.leases import LeaseLock
 from limpet.errors import LeaseHeld, NotStorable, TaskNotOpen, Unreadable, besides
 from limpet.integrations.openai_agents.past import (
     DONE,
@@ -120,8 +120,8 @@ class AsyncRun:
         lease: float,
         wait: float,
     ) -> None:
-        port, keeper = store._port, store._keeper  # noqa: SLF001 - as a noun has them
-        self._hold = Hold(port, keeper, journal.key, lease)
+        port, keeper = store._runtime, store._scope.store.leases  # noqa: SLF001
+        self._hold = LeaseLock(port, keeper, journal.key, lease)
         self._journal = journal
         self._agent = agent
         self._context = context
@@ -151,16 +151,16 @@ class AsyncRun:
     async def __aenter__(self) -> Self:
         """Take the lease, read the newest snapshot, put the decisions in, and note the start."""
         try:
-            await self._hold.take(self._wait)
+            await self._hold.acquire(self._wait)
             past = self._checked(await Past.read(self._journal))
             self._state = await self._restored(past)
             await self._record((RESUMED, {"calls": past.approved()}), status=RUNNING)
             self._progress = False
         except LeaseHeld as error:
-            who = for_people(error.holder)
+            who = holder_for_people(error.holder)
             raise RunHeld(str(error), who, error.until, error.epoch) from error
         except BaseException:
-            await self._hold.let_go()
+            await self._hold.release()
             raise
         return self
 
@@ -204,7 +204,7 @@ class AsyncRun:
                     await self._keep_progress(WAITING)
             finally:
                 self._state = None
-                await self._hold.let_go()
+                await self._hold.release()
 
     # -- what is kept ----------------------------------------------------------------------------
 

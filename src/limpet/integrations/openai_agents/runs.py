@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.core.codec import convert
 from limpet.core.ids import check_labels, check_seconds, check_ttl
-from limpet.core.runtime import Face, blocking, blocking_iter
+from limpet.core.runtime import SyncWrapper, sync, sync_iter
 from limpet.errors import Conflict
 from limpet.integrations.openai_agents.past import (
     DECIDED,
@@ -25,7 +25,7 @@ from limpet.integrations.openai_agents.past import (
 )
 from limpet.integrations.openai_agents.run import AsyncRun, Context
 from limpet.integrations.openai_agents.sdk import sdk
-from limpet.store import awaited
+from limpet.store import as_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -61,7 +61,7 @@ class AsyncRuns:
         context_deserializer: Callable[[Any], Any] | None = None,
         strict_context: bool = False,
     ) -> None:
-        self._store = awaited(store)
+        self._store = as_async(store)
         self._context = Context(context_serializer, context_deserializer, strict=strict_context)
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class AsyncRuns:
         return await Past.read(self._journal(id))
 
 
-class Runs(Face[AsyncRuns]):
+class Runs(SyncWrapper[AsyncRuns]):
     """Runs of the OpenAI Agents SDK that wait until a person has decided.
 
     For those who decide, in code without an event loop. To resume a run takes one, as all of the
@@ -244,11 +244,11 @@ class Runs(Face[AsyncRuns]):
             raise TypeError(msg)
         super().__init__(AsyncRuns(core))
 
-    save = blocking(AsyncRuns.save)
-    asks = blocking(AsyncRuns.asks)
-    approve = blocking(AsyncRuns.approve)
-    reject = blocking(AsyncRuns.reject)
-    output = blocking(AsyncRuns.output)
-    info = blocking(AsyncRuns.info)
-    delete = blocking(AsyncRuns.delete)
-    list = blocking_iter(AsyncRuns.list)
+    save = sync(AsyncRuns.save)
+    asks = sync(AsyncRuns.asks)
+    approve = sync(AsyncRuns.approve)
+    reject = sync(AsyncRuns.reject)
+    output = sync(AsyncRuns.output)
+    info = sync(AsyncRuns.info)
+    delete = sync(AsyncRuns.delete)
+    list = sync_iter(AsyncRuns.list)

@@ -34,7 +34,7 @@ from limpet.integrations.openai_agents.run import AsyncRun
 from limpet.integrations.openai_agents.runs import AsyncRuns, Runs
 from limpet.integrations.openai_agents.sdk import sdk
 from limpet.llm.messages.shape import ITEM_CALLS, ITEM_RESULTS
-from limpet.store import AsyncStore, Store, awaited, open_async
+from limpet.store import AsyncStore, Store, as_async, open_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,7 +100,7 @@ class LimpetSession:
         self._max_tokens = max_tokens
         self._own = open_async(store) if isinstance(store, (str, os.PathLike)) else None
         self._closed = False
-        self._conversation = (self._own or awaited(store)).conversation(
+        self._conversation = (self._own or as_async(store)).conversation(
             session_id, labels=labels, ttl=ttl
         )
 

@@ -1,39 +1,42 @@
--- Journals, their records, labels. A journal's row is its head: it changes with every append.
+-- Journals, their records, labels. An append writes a record and nothing else: a journal's row says
+-- what changes seldom, and its last record says the rest. `limpet_heads` puts the two together.
 CREATE TABLE limpet_journals (
-    journal INTEGER PRIMARY KEY,
-    tenant  TEXT NOT NULL,
-    kind    TEXT NOT NULL,
-    id      TEXT NOT NULL,
-    seq     INTEGER NOT NULL DEFAULT 0, -- number of the newest entry
-    floor   INTEGER NOT NULL DEFAULT 0, -- entries up to here were compacted away
-    size    INTEGER NOT NULL DEFAULT 0, -- bytes of the bodies that are there
-    created INTEGER NOT NULL,           -- times are microseconds since 1970
-    updated INTEGER NOT NULL,
-    ttl     INTEGER,                    -- microseconds after the last append
-    expires INTEGER,
-    status  TEXT,
-    epoch   INTEGER,                    -- the newest lease
-    holder  TEXT,
-    until   INTEGER,
+    journal       INTEGER PRIMARY KEY,
+    tenant        TEXT NOT NULL,
+    kind          TEXT NOT NULL,
+    id            TEXT NOT NULL,
+    incarnation   TEXT NOT NULL,              -- '' before the first record
+    created       INTEGER NOT NULL,           -- times are microseconds since 1970
+    dropped_seq   INTEGER NOT NULL,           -- the last record that was compacted away: its number,
+    dropped_at    INTEGER NOT NULL,           -- its time, and the bytes
+    dropped_total INTEGER NOT NULL,           -- of all bodies up to it
+    ttl           INTEGER,                    -- microseconds after the last record,
+    ttl_from      INTEGER,                    -- or after this, if that is later
+    status        TEXT,
+    meta          BLOB,
+    holder        TEXT,                       -- the newest lease
+    epoch         INTEGER,
+    until         INTEGER,
     UNIQUE (tenant, kind, id)
 ) STRICT;
 
 CREATE INDEX limpet_journals_status ON limpet_journals (tenant, kind, status, id)
     WHERE status IS NOT NULL;
-CREATE INDEX limpet_journals_expires ON limpet_journals (expires)
-    WHERE expires IS NOT NULL;
--- Leased and never written to: what `sweep` clears away.
+-- What `sweep` looks at: an expired journal, or one that was leased and never written to.
+CREATE INDEX limpet_journals_ttl ON limpet_journals (ttl_from + ttl)
+    WHERE ttl IS NOT NULL;
 CREATE INDEX limpet_journals_empty ON limpet_journals (until)
-    WHERE seq = 0;
+    WHERE incarnation = '';
 
 -- In the order of their commits, so that a batch for many journals fills few pages.
 CREATE TABLE limpet_records (
     record  INTEGER PRIMARY KEY,
     journal INTEGER NOT NULL,
-    seq     INTEGER NOT NULL,           -- number of the last entry in it
+    seq     INTEGER NOT NULL,                 -- number of the last entry in it
     count   INTEGER NOT NULL,
     at      INTEGER NOT NULL,
-    id      TEXT,                       -- the append's, where it was given one
+    total   INTEGER NOT NULL,                 -- bytes of all bodies up to and with this one
+    id      TEXT,                             -- the append's, where it was given one
     body    BLOB NOT NULL
 ) STRICT;
 
@@ -49,3 +52,17 @@ CREATE TABLE limpet_labels (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX limpet_labels_value ON limpet_labels (name, value);
+
+CREATE VIEW limpet_heads AS
+SELECT j.journal, j.tenant, j.kind, j.id, j.incarnation,
+       coalesce(r.seq, j.dropped_seq) AS seq,
+       j.dropped_seq + 1 AS first,
+       coalesce(r.total, j.dropped_total) - j.dropped_total AS size,
+       j.created,
+       coalesce(r.at, j.dropped_at) AS updated,
+       j.ttl,
+       max(coalesce(r.at, j.dropped_at), j.ttl_from) + j.ttl AS expires,
+       j.status, j.meta, j.holder, j.epoch, j.until, j.dropped_total
+FROM limpet_journals j LEFT JOIN limpet_records r ON r.record = (
+    SELECT record FROM limpet_records WHERE journal = j.journal ORDER BY seq DESC LIMIT 1
+);

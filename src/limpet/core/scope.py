@@ -1,0 +1,116 @@
+"""An open store, and one tenant of it: what every model is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
+
+from limpet.backends import forks
+from limpet.backends.url import command, is_default
+from limpet.core.codec import Codec
+from limpet.core.ids import make_key
+from limpet.core.journal import AsyncJournal
+from limpet.core.leases import LeaseKeeper
+from limpet.core.runtime import AsyncRuntime, Runtime, SyncRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.backends.contract import Backend
+
+__all__ = ["OpenStore", "Scope"]
+
+
+class OpenStore:
+    """What everything that belongs to one open store shares, whoever's it is, sync and async."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        codec: Codec | None = None,
+        ttl: float | None = None,
+        make_memory: Callable[..., Any],
+    ) -> None:
+        self.backend = backend
+        self.codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
+        self.ttl = ttl
+        #: Makes the memory of a scope: a task asks for one, and does not know that model.
+        self.make_memory = make_memory
+        self.leases = LeaseKeeper(backend)
+        self.sync_runtime = SyncRuntime(backend)
+        self.async_runtime = AsyncRuntime(backend)
+        #: What is called with the checkpoint of each task that finishes here.
+        self.on_finish: list[Callable[[Any], Any]] = []
+        forks.register(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.backend.closed
+
+    def close(self) -> None:
+        """Finish what is under way and let go of everything. A second call does nothing."""
+        self.leases.stop()
+        self.async_runtime.close()
+        self.backend.close()
+
+    def before_fork(self) -> None:
+        """Nothing of its own: the backend comes to rest by itself."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing of its own, as before."""
+
+    def after_fork_in_child(self) -> None:
+        """Threads, and leases, are the parent's."""
+        self.leases.after_fork()
+        self.async_runtime.after_fork()
+
+
+class Scope(Struct, frozen=True):
+    """One tenant of an open store, reached through one runtime."""
+
+    store: OpenStore
+    tenant: str
+    runtime: Runtime
+
+    @property
+    def backend(self) -> Backend:
+        """Where the journals live."""
+        return self.store.backend
+
+    def journal(self, kind: str, id_: str, **attributes: Any) -> AsyncJournal:
+        """The journal *id_* of some *kind*; *attributes* are those of `AsyncJournal`."""
+        return AsyncJournal(
+            self.runtime,
+            self.store.codec,
+            make_key(self.tenant, kind, id_),
+            default_ttl=self.store.ttl,
+            **attributes,
+        )
+
+    def memory(self, namespace: str, embed: Any = None) -> Any:
+        """What is remembered in a *namespace* of this tenant."""
+        return self.store.make_memory(self, namespace, embed)
+
+    def command(self, *words: str) -> str:
+        """The command ``limpet`` *words* for this store, as errors name it: it can be pasted."""
+        import shlex  # noqa: PLC0415 - for errors only
+
+        url = self.backend.url
+        named = None if is_default(url) else url
+        return f"`{command(shlex.join(words), url=named, tenant=self.tenant)}`"
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether it is for code that blocks."""
+        return self.runtime is self.store.sync_runtime
+
+    def as_sync(self) -> Scope:
+        """The same for code that blocks."""
+        return self if self.is_sync else structs.replace(self, runtime=self.store.sync_runtime)
+
+    def as_async(self) -> Scope:
+        """The same for code that awaits."""
+        return structs.replace(self, runtime=self.store.async_runtime) if self.is_sync else self
