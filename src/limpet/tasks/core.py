@@ -15,7 +15,6 @@ from limpet.backends.decide import holder_for_people
 from limpet.core.codec import convert, fresh
 from limpet.core.leases import HeldLease, LeaseLock
 from limpet.core.runtime import run_to_end
-from limpet.core.scope import Scope
 from limpet.errors import (
     Conflict,
     DeadlinePassed,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from limpet.core.journal import AsyncJournal, Entry
+    from limpet.core.scope import Scope
     from limpet.tasks.checkpoint import Decision
 
 __all__ = ["HALTED", "Core", "Terms", "View", "described", "single", "typed"]

@@ -80,7 +80,7 @@ def _lives_in(scope: Scope, memory: object) -> bool:
     journal = getattr(core, "_journal", None)
     if not isinstance(journal, AsyncJournal) or journal.key.kind != "memory":
         return False
-    at_home = journal.runtime.backend is scope.runtime.backend  # noqa: SLF001 - a noun's own
+    at_home = journal.runtime.backend is scope.runtime.backend
     return at_home and journal.key.tenant == scope.tenant
 
 

@@ -403,7 +403,7 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
 
 def codec_of(store: Store) -> Codec:
     """How *store* writes bodies: perhaps with a key that it alone has."""
-    codec: Codec = store._core._scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
+    codec: Codec = store._core.scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
     return codec
 
 

@@ -177,7 +177,7 @@ class Worker:
 
     async def _run_async(self, run: _Run) -> None:
         with run.ending(self._events):
-            store = AsyncStore(self._store._core._scope.as_async())  # noqa: SLF001
+            store = AsyncStore(self._store._core.scope.as_async())  # noqa: SLF001
             run.how = await self._registry.run_async(
                 store, run.found.id, on_open=run.opened, **self._options
             )
