@@ -85,7 +85,7 @@ from limpet.errors import (
     WrongType,
 )
 from limpet.store import AsyncStore, Store, open, open_async
-from limpet.tasks.checkpoint import Checkpoint, Decision
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.tasks.task import (
     AsyncStep,
     AsyncTask,

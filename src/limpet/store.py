@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
-    from limpet.tasks.checkpoint import Checkpoint
+    from limpet.core.checkpoint import Checkpoint
     from limpet.tasks.remembering import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from limpet.backends.contract import Append, Backend, Head, Record
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.journal import AsyncJournal
     from limpet.memory.entries import Draft
     from limpet.memory.index import Index
-    from limpet.tasks.checkpoint import Checkpoint
 
     Progress = Callable[[int, int], object]
     #: What was found, and what is to be written.

@@ -23,7 +23,7 @@ from limpet.errors import (
     TaskNotFound,
     TaskNotOpen,
 )
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import KIND, folded
 from limpet.tasks.steps import called
 

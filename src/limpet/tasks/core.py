@@ -32,7 +32,7 @@ from limpet.errors import (
     WrongType,
     besides,
 )
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, Turn, running
 from limpet.tasks.reports import Reports
 from limpet.tasks.state import Large, TaskState
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from limpet.core.checkpoint import Decision
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
-    from limpet.tasks.checkpoint import Decision
 
 __all__ = ["HALTED", "Core", "Terms", "View", "described", "single", "typed"]
 

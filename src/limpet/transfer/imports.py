@@ -26,7 +26,7 @@ from limpet.conversations import conversation
 from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
-from limpet.tasks import checkpoint, task
+from limpet.tasks import entries as checkpoint, task
 from limpet.transfer.foreign import (
     agents,
     is_autogen,

@@ -23,7 +23,7 @@ from limpet.errors import (
     UnknownKind,
 )
 from limpet.store import AsyncStore
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import single
 from limpet.tasks.task import Task, TaskInfo
 from limpet.tasks.words import frames

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
 from limpet.store import AsyncStore
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.words import frames
 from limpet.workers import registry as runs
 from limpet.workers.registry import AWAY, GIVE_UP_AFTER, RunResult
