@@ -76,7 +76,7 @@ class GroupCommit:
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, none of the tickets without an outcome was done. *what* is what errors call the place.
+    raises, none of it was done. *what* is what errors call the place.
     """
 
     def __init__(
@@ -281,12 +281,13 @@ class _Writer:
 
 
 def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> None:
-    """Commit *batch*; an error that concerns all of it goes to each who has no outcome."""
+    """Commit *batch*; if that fails, each who was not refused anyway is told why."""
     try:
         commit(batch)
     except Exception as error:  # noqa: BLE001 - handed to every caller
         for ticket in batch:
-            if ticket.error is None and ticket.result is None:
+            ticket.result = None
+            if ticket.error is None:
                 ticket.error = copy.copy(error)  # one each: a raised error has its own traceback
                 ticket.error.__cause__ = error.__cause__
 

@@ -162,7 +162,7 @@ class SqliteBackend(TransactionalBackend):
                 try:
                     self._commit_once([ticket])
                 except Exception as error:  # noqa: BLE001 - the caller's to see
-                    ticket.error = error
+                    ticket.result, ticket.error = None, error
 
     def _commit_once(self, batch: list[Ticket]) -> None:
         with self._database.translated():
