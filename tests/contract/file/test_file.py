@@ -24,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import limpet
-from limpet.backends.contract import Append, Key
-from limpet.backends.file import FileBackend, disk, listing, writing
-from limpet.backends.file.lines import body_of, is_whole, pack, read_line
-from limpet.backends.file.names import name_of
+from limpet.backends.contract import Append, Head, Key, Record
+from limpet.backends.file import FileBackend, directory, disk, writing
+from limpet.backends.file.directory import name_of
+from limpet.backends.file.format import decode_line, encode, is_whole, record_line
 from limpet.testing.conformance import BackendContract
 from limpet.testing.machine import contract_machine
 from tests.support.paths import DATA
@@ -209,15 +209,17 @@ def test_json_within_a_body_is_shown_as_it_is(head: bytes, value: Any, tail: byt
 )
 def test_what_would_not_come_back_as_it_is_goes_as_base64(text: bytes) -> None:
     """Other line ends, space around it, no UTF-8, no JSON, an attempt to add fields."""
-    assert b'"base64":' in _check_round_trip(b"abcd" + text + b"efgh")
+    assert b'"body_base64":' in _check_round_trip(b"abcd" + text + b"efgh")
 
 
 def _check_round_trip(body: bytes) -> bytes:
-    raw = b'{"seq":1,"count":1,"at":"2026-01-31T12:00:00Z","size":0' + pack(body) + b"}"
+    head = Head(KEY, "abc", 1, 1, len(body), 1, 1)
+    raw = encode(record_line(head, 0, Record(1, 1, 1, body))).removesuffix(b"\n")
     assert b"\n" not in raw
+    assert is_whole(raw)
     raw.decode("utf-8")
-    line = read_line(raw)
-    assert (body_of(line), line.seq) == (body, 1)
+    line = decode_line(raw)
+    assert (line.record_body(), line.seq) == (body, 1)
     return raw
 
 
@@ -391,7 +393,7 @@ def test_a_store_opened_for_reading_changes_nothing(root: Path) -> None:
             lambda: store.backend.delete(KEY),
             store.sweep,
         ):
-            with pytest.raises(limpet.StoreReadOnly, match="read-only"):
+            with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
                 write()
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
@@ -464,7 +466,7 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
         ]
         head = backend.head(note)
         assert head is not None
-        assert (head.seq, head.floor, head.size, head.status) == (10, 4, 120, "open")
+        assert (head.seq, head.first, head.size, head.status) == (10, 5, 120, "open")
         assert (head.labels, head.ttl) == ({"n": "4"}, 3_000_000_000_500_000)
         assert head.expires == head.updated + 3_000_000_000_500_000
         assert backend.lost(note._replace(id="repaired")) == [(2, 2)]
@@ -551,7 +553,7 @@ def test_a_new_id_is_looked_for_without_reading_every_line(
         add(backend, b"x" * 50, id=known[number] if number < len(known) else None)
     backend.close()
     read = counted(monkeypatch, writing, "_ids_in")
-    monkeypatch.setattr(writing, "_CHUNK", 450)  # so that ids lie across
+    monkeypatch.setattr(writing, "CHUNK", 450)  # so that ids lie across
     for number, id_ in enumerate(known, 1):
         backend = FileBackend(str(root), durability="normal")
         new = add(backend, id=f"new-{number}")
@@ -574,7 +576,7 @@ def test_the_pages_of_a_scan_share_one_listing(root: Path, monkeypatch: pytest.M
     backend = FileBackend(str(root), durability="normal")
     for number in range(25):
         add(backend, key=KEY._replace(id=f"n{number:02}"))
-    listed = counted(monkeypatch, listing, "names")
+    listed = counted(monkeypatch, directory, "names")
     found = [head.key.id for head in backend.heads("default", "note", limit=3)]
     assert found == [f"n{number:02}" for number in range(25)]
     assert len(listed) == 1
@@ -660,7 +662,7 @@ def test_what_another_process_deletes_and_makes_again_is_seen(backend: FileBacke
     assert add(backend) == 3
     head = other.head(KEY)
     assert head is not None
-    assert (head.seq, head.floor) == (3, 1)
+    assert (head.seq, head.first) == (3, 2)
     other.close()
 
 
@@ -672,11 +674,11 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
             import sys, time, limpet
             from limpet.backends.contract import Key
             with limpet.open("file:" + sys.argv[1]) as store:
-                place = store.backend._place(Key("default", "conversation", "a"))
+                paths = store.backend._directory.paths(Key("default", "conversation", "a"))
                 def hold():
                     print("held", flush=True)
                     time.sleep(60)
-                store.backend._shelves[place.stripe].alone(hold)
+                store.backend._stripes[paths.stripe].lock.run(hold)
         """
         child = python(code, root)
         try:
@@ -743,7 +745,7 @@ def test_few_files_are_kept_open_however_many_are_written(backend: FileBackend) 
 
 
 class Sabotage:
-    """Makes the next calls of a function of `_file_disk` fail."""
+    """Makes the next calls of a function of `disk` fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch

@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet.backends.contract import Append, Head, Key, Record
 from limpet.backends.file import FileBackend, disk
-from limpet.backends.file.names import name_of
+from limpet.backends.file.directory import name_of
 from limpet.core.codec import Codec
 from limpet.testing.crash import seeded, soak
 
@@ -324,7 +324,7 @@ def test_numbers_that_were_lost_are_not_given_out_again(original: Original) -> N
     """Whoever remembers one would take a new entry for an old one."""
     last = original.records[KEY][-1]
     lines = original.content(KEY).splitlines(keepends=True)
-    lines[-1] = lines[-1].replace(b'"size"', b'"Size"')
+    lines[-1] = lines[-1].replace(b'"total_bytes"', b'"Total_bytes"')
     backend = original.copied(KEY, b"".join(lines))
     with pytest.raises(limpet.StoreCorrupt):
         backend.append(Append(key=KEY, body=b"x", count=1))
