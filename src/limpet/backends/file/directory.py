@@ -272,19 +272,15 @@ class Directory:
 
 
 def _kinds(root: str) -> list[str]:
-    """The directories two levels below *root*."""
+    """The directories two levels below *root*, as ``tenant/kind``."""
     found = [""]
     for _ in range(2):
-        found = [f"{above}/{name}" for above in found for name in _directories(root + above)]
-    return [path[1:] for path in found]
-
-
-def _directories(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as found:
-            return sorted(one.name for one in found if one.is_dir() and one.name[0] != ".")
-    except FileNotFoundError:
-        return []
+        above, found = found, []
+        for path in above:
+            with suppress(FileNotFoundError), os.scandir(os.path.join(root, path)) as inside:
+                directories = [one.name for one in inside if one.is_dir() and one.name[0] != "."]
+                found += [f"{path}/{name}".lstrip("/") for name in sorted(directories)]
+    return found
 
 
 def make_private(root: str) -> None:

@@ -177,7 +177,7 @@ class Examination:
             return f"entry {line.previous + 1} comes a second time"
         last, other = self._last, self._other
         if other is not None and _follows(line, other):
-            fits = last is not None and _follows(line, last) and _are_same(last, other)
+            fits = last is not None and _follows(line, last) and last.record() == other.record()
         else:
             fits = last is None or line.previous != last.seq or _follows(line, last)
         return None if fits else "it goes on from another line than the one before it"
@@ -272,10 +272,6 @@ def _follows(line: Line, before: Line) -> bool:
     known = not (before.lost or line.lost)  # what was in lines that were lost is not counted
     size = line.total_bytes - len(line.record_body())
     return line.previous == before.seq and (size == before.total_bytes or not known)
-
-
-def _are_same(one: Line, other: Line) -> bool:
-    return (one.seq, one.at, one.record_body()) == (other.seq, other.at, other.record_body())
 
 
 def _key_in(raw: bytes, name: str) -> Key | None:

@@ -62,15 +62,7 @@ class Lock:
             msg = f"The store {self._root} is closed. Open it again, or close it later."
             raise StoreClosed(msg)
         while self._handle >= 0 or self._open():
-            while True:
-                try:
-                    fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise self._busy() from None
-                    # In short, uneven naps: flock itself knows no timeout.
-                    time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - not a secret
+            self._wait(deadline)
             try:
                 there = os.stat(self._path)
                 if (there.st_dev, there.st_ino) == self._inode:
@@ -79,6 +71,21 @@ class Lock:
                 pass
             # What we have locked is no longer the file that others find: `git clean`, perhaps.
             self._close_file()
+
+    def _wait(self, deadline: float) -> None:
+        """Take the lock, asking again in short, uneven naps: flock itself knows no timeout."""
+        while True:
+            try:
+                return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    msg = (
+                        f"Another process held the write lock on {self._root} for longer than "
+                        "the timeout. Look for one that hangs, or open the store with a larger "
+                        "timeout=."
+                    )
+                    raise StoreBusy(msg) from None
+                time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - jitter, not a secret
 
     def _open(self) -> bool:
         """Open the lock's file. False: there is none, and so nobody who writes."""
@@ -95,12 +102,6 @@ class Lock:
                 self._inode = (opened.st_dev, opened.st_ino)
                 return True
         raise FileNotFoundError(errno.ENOENT, "The lock cannot be made", self._path)
-
-    def _busy(self) -> StoreBusy:
-        return StoreBusy(
-            f"Another process held the write lock on {self._root} for longer than the timeout. "
-            "Look for one that hangs, or open the store with a larger timeout=."
-        )
 
     def close(self) -> None:
         """Let nobody in any more. Hold ``mutex`` meanwhile."""
