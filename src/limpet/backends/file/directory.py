@@ -184,34 +184,31 @@ class Directory:
         if not os.path.isdir(root) or self._is_unused():
             msg = f"There is no store at {root}. Check the name, or open it with create=True."
             raise StoreNotFound(msg)
-        self._check_marker()
-        if not readonly and not os.access(root, os.W_OK | os.X_OK):
-            msg = (
-                f"{root} cannot be written: the directory or the file system is read-only for this "
-                "user. Change owner or mode, or open it with readonly=True."
-            )
-            raise StoreReadOnly(msg)
-
-    def _check_marker(self) -> None:
-        raw = disk.read_file(os.path.join(self.root, MARKER))
+        raw = disk.read_file(os.path.join(root, MARKER))
         try:
             marker = None if raw is None else decode_marker(raw)
         except msgspec.DecodeError:
             marker = None
         if marker is None or marker.limpet != "store":
             msg = (
-                f"{self.root} is no store: it has files in it, and no {MARKER} that says so. "
-                "Nothing was changed. Name a new or an empty directory. If this was a store, make "
-                f"that file again, with this line in it: {MARKER_TEXT.decode().strip()}"
+                f"{root} is no store: it has files in it, and no {MARKER} that says so. Nothing "
+                "was changed. Name a new or an empty directory. If this was a store, make that "
+                f"file again, with this line in it: {MARKER_TEXT.decode().strip()}"
             )
             raise NotAStore(msg)
         if marker.format > FORMAT:
             msg = (
-                f"{self.root} has format {marker.format}, but this version reads up to {FORMAT}.\n"
+                f"{root} has format {marker.format}, but this version reads up to {FORMAT}.\n"
                 "A newer release wrote to this directory. "
                 "Upgrade limpet, or open a copy made before the upgrade."
             )
             raise SchemaTooNew(msg)
+        if not readonly and not os.access(root, os.W_OK | os.X_OK):
+            msg = (
+                f"{root} cannot be written: the directory or the file system is read-only for this "
+                "user. Change owner or mode, or open it with readonly=True."
+            )
+            raise StoreReadOnly(msg)
 
     # -- what is in it -----------------------------------------------------------------------------
 

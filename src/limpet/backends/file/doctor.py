@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -77,46 +78,43 @@ class Damage(Struct, frozen=True):
 class Examination:
     """All that there is in a file: what can be kept, in order, and what cannot."""
 
+    key: Key | None = None
+    newer = False  # a newer release wrote it, and this one had better not touch it
+    torn: Damage | None = None  # a last line that was never finished
+    lines = 0
+
+    _header: Header | None = None
+    _incarnation = b""  # in a header that is damaged
+    _last: Line | None = None  # the last one that is kept
+    _other: Line | None = None  # the last one of another history, if it was before this
+    _seq: int | None = None  # of the last entry that is kept; None: not known yet
+    _claimed = 0  # the same, if damaged lines are believed
+    _lost_bytes = 0
+
     def __init__(self, text: TextFile, name: str) -> None:
-        self.key: Key | None = None
-        self.newer = False  # a newer release wrote it, and this one had better not touch it
         self.damage: list[Damage] = []
-        self.torn: Damage | None = None  # a last line that was never finished
         self.lost: list[tuple[int, int]] = []  # entries, from and to
         self.gaps: list[tuple[int, int]] = []  # the same, taken out by earlier repairs
-        self.lines = 0
         self._text = text
         self._name = name
-        self._header: Header | None = None
-        self._incarnation = b""  # in a header that is damaged
-        self._kept: list[tuple[int, int] | bytes] = []  # a run of good lines, or a line to put in
-        self._last: Line | None = None
-        self._seq: int | None = None  # of the last entry that is kept; None: not known yet
-        self._claimed = 0  # the same, if damaged lines are believed
-        self._other: Line | None = None  # the last one of another history, if it was before this
-        self._lost_bytes = 0
-        for self.lines, (offset, raw) in enumerate(text.forward(0, text.size), 1):
-            self._examine(offset, raw)
-        self._finish(text.size)
-
-    def _finish(self, size: int) -> None:
-        if not size:
+        self._kept: list[tuple[int, int] | bytes] = []  # a run of good lines, or what to put in
+        for offset, raw in text.forward(0, text.size):
+            self.lines += 1
+            end = min(offset + len(raw) + 1, text.size)
+            closed = end - offset > len(raw)
+            span = Damage(self.lines, offset, end, "it does not match its checksum")
+            if self.lines == 1:
+                self._examine_header(raw, span)
+            elif end < text.size or is_whole(raw) or not is_unfinished(raw, closed=closed):
+                self._examine_line(raw, span)
+            else:
+                self.torn = span
+        if not text.size:
             self.damage.append(Damage(1, 0, 0, "the file is empty"))
         elif not self.damage and self._last is None:
-            self.damage.append(Damage(2, size, size, "the first record is missing"))
+            self.damage.append(Damage(2, text.size, text.size, "the first record is missing"))
         if self._seq is not None and self._claimed > self._seq:
             self._lose(self._seq, self._claimed, self._last)
-
-    def _examine(self, offset: int, raw: bytes) -> None:
-        end = min(offset + len(raw) + 1, self._text.size)
-        closed = end - offset > len(raw)
-        span = Damage(self.lines, offset, end, "it does not match its checksum")
-        if self.lines == 1:
-            self._examine_header(raw, span)
-        elif end < self._text.size or is_whole(raw) or not is_unfinished(raw, closed=closed):
-            self._examine_line(raw, span)
-        else:
-            self.torn = span
 
     def _examine_header(self, raw: bytes, span: Damage) -> None:
         header = self._header = _decoded(decode_header, raw)
@@ -152,6 +150,8 @@ class Examination:
         if line.previous > self._seq:
             self._examine_gap(line, self._seq, span)
         self._keep(line, span)
+        if span.end - span.start == len(raw):  # the last line, and it has no end
+            self._kept.append(b"\n")
 
     def _header_before(self, line: Line) -> Header | None:
         """A header for a file whose own is damaged, and whose first good line is *line*."""
@@ -226,19 +226,13 @@ class Examination:
         """The file as it is to be; None if nothing of it can stay."""
         if self.key is None or self._header is None or not self._kept:
             return None
-        return self._good(self._header)
-
-    def _good(self, header: Header) -> Iterator[bytes]:
-        yield encode(structs.replace(header, dropped_bytes=header.dropped_bytes + self._lost_bytes))
-        for piece in self._kept:
-            if isinstance(piece, bytes):
-                yield piece
-                continue
-            data = b""
-            for data in self._text.pieces(*piece):
-                yield data
-            if not data.endswith(b"\n"):
-                yield b"\n"
+        dropped = self._header.dropped_bytes + self._lost_bytes
+        header = encode(structs.replace(self._header, dropped_bytes=dropped))
+        pieces = (
+            [piece] if isinstance(piece, bytes) else self._text.pieces(*piece)
+            for piece in self._kept
+        )
+        return chain([header], chain.from_iterable(pieces))
 
     def bad(self) -> Iterator[bytes]:
         """What does not stay, as it is."""

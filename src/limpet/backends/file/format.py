@@ -1,19 +1,12 @@
 """The text of a ``file:`` store: what each field means, and how lines become text and back.
 
-A journal is a file of JSON objects, one a line. The first line says whose journal this is::
+A journal is a file of JSON objects, one a line. The first line says whose journal this is:
 
-    {
-        "limpet": "journal",
-        "format": 1,
-        "tenant": "default",
-        "kind": "conversation",
-        "id": "alice",
-        "incarnation": "8d0c51f2a7b3e964",
-        "created": "2026-01-31T12:00:00.123456Z",
-        "first": 1,
-        "dropped_bytes": 0,
-        "crc": "1f0e2d3c",
-    }
+.. code-block:: json
+
+    {"limpet":"journal","format":1,"tenant":"default","kind":"conversation","id":"alice",
+     "incarnation":"8d0c51f2a7b3e964","created":"2026-01-31T12:00:00.123456Z","first":1,
+     "dropped_bytes":0,"crc":"1f0e2d3c"}
 
 =================  =================================================================================
 limpet, format     what this is, and which version of this page it follows
@@ -25,19 +18,13 @@ dropped_bytes      bytes of the bodies that are gone: compacted away, or lost be
 =================  =================================================================================
 
 Every other line is an append. It repeats the journal's attributes, so that the last line and the
-first are all that is needed to know where the journal stands::
+first are all that is needed to know where the journal stands:
 
-    {
-        "seq": 2,
-        "count": 1,
-        "at": "2026-01-31T12:00:05.000001Z",
-        "status": "open",
-        "total_bytes": 57,
-        "body_prefix": "01000000",
-        "body": ["message", {"role": "user", "content": "Hello"}],
-        "body_suffix": "5ac81a00",
-        "crc": "0a1b2c3d",
-    }
+.. code-block:: json
+
+    {"seq":2,"count":1,"at":"2026-01-31T12:00:05.000001Z","status":"open","total_bytes":57,
+     "body_prefix":"01000000","body":["message",{"role":"user","content":"Hello"}],
+     "body_suffix":"5ac81a00","crc":"0a1b2c3d"}
 
 ================================  ==================================================================
 seq                               number of its last entry
@@ -51,7 +38,7 @@ updated                           when the last entry was added, in a line that 
 lost, note                        how many entries before this line a repair took out, and why
 body                              the record's JSON text, as the store's codec made it
 body_prefix, body_suffix          the bytes before and behind that text, in hex
-body_base64, meta_base64          instead: a body or meta that is no JSON text on one line
+body_base64, meta_base64          a body or a meta that is not JSON text on one line, in base64
 crc                               in every line: the CRC-32 of all that stands before it, in hex
 ================================  ==================================================================
 

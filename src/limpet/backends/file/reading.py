@@ -21,7 +21,7 @@ from limpet.backends.file.format import (
     is_whole,
     leased_head,
 )
-from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt, StoreError
+from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,14 +115,12 @@ class JournalFile:
 
     Lines are found without reading all of the file, and each is checked when it is read. What is
     behind the last whole line was being written when a process or the machine died, or is being
-    written now: nobody was told that it is safe. ``torn`` is how many bytes of that there are.
+    written now, and was not acknowledged. ``torn`` is how many bytes of that there are.
     """
 
     def __init__(self, handle: int, path: str) -> None:
         self.text = text = TextFile(handle, path)
         raw = next(text.forward(0, text.size, _PEEK), (0, b""))[1]
-        if not is_whole(raw):
-            raise self._no_header(raw)
         self.header = self._header(raw)
         self.begin = min(len(raw) + 1, text.size)
         offset, raw, self.closed = self._find_last()
@@ -142,26 +140,28 @@ class JournalFile:
     # -- both ends ---------------------------------------------------------------------------------
 
     def _header(self, raw: bytes) -> Header:
+        """The first line, which is *raw*."""
+        path = self.text.path
+        if not is_beginning(raw):
+            msg = (
+                f"{path} does not begin as a journal of Limpet does. If it is something else, move "
+                "it away; if it is damaged, `limpet doctor --repair` keeps what can be read."
+            )
+            raise NotAStore(msg)
+        if not is_whole(raw):
+            raise self.text.damaged(0, _ALTERED if raw else "the file is empty")
         try:
             header = decode_header(raw)
         except msgspec.DecodeError as error:
             raise self.text.damaged(0, f"it cannot be understood ({error})") from error
         if header.format > FORMAT:
             msg = (
-                f"{self.text.path} has format {header.format}, but this version reads up to "
-                f"{FORMAT}.\nA newer release wrote this file. "
+                f"{path} has format {header.format}, but this version reads up to {FORMAT}.\n"
+                "A newer release wrote this file. "
                 "Upgrade limpet, or open a copy made before the upgrade."
             )
             raise SchemaTooNew(msg)
         return header
-
-    def _no_header(self, raw: bytes) -> StoreError:
-        if is_beginning(raw):
-            return self.text.damaged(0, _ALTERED if raw else "the file is empty")
-        return NotAStore(
-            f"{self.text.path} does not begin as a journal of Limpet does. If it is something "
-            "else, move it away; if it is damaged, `limpet doctor --repair` keeps what can be read."
-        )
 
     def _find_last(self) -> tuple[int, bytes, bool]:
         """The last whole line: its offset, its text, and whether it ends as a line does."""

@@ -82,7 +82,7 @@ class OpenJournal:
     __del__ = close  # of a store that was dropped and never closed
 
     def _load(self) -> JournalFile:
-        """Take in what the file holds, and cut off what nobody was told is safe."""
+        """Take in what the file holds, and cut off what was never acknowledged."""
         file = JournalFile(self.handle, self._path)
         self.head, self._dropped = file.head, file.header.dropped_bytes
         self._end, self._closed = file.end, file.closed  # the last line ends as a line does
@@ -263,7 +263,9 @@ class Stripe:
             if record is not None or after != head:
                 journal.append(after, record, at)
         elif record is not None:
-            self._begin(paths, after, record)
+            # With its first record: a journal is never there without.
+            line = record_line(after, 0, record)
+            self.rewrite(paths, [encode(header_of(after, 0)), encode(line)])
         else:
             self._set_lease(paths, after)
         return decision.answer
@@ -358,7 +360,7 @@ class Stripe:
             handle = disk.open_file(path, _FLAGS)
         except FileNotFoundError:
             return None
-        journal = self._keep(path, handle)
+        journal = self._hold_open(path, handle)
         if journal.head.key != key:
             self._forget(path)
             raise misplaced(path, journal.head.key)
@@ -369,7 +371,7 @@ class Stripe:
             self._sync_name(path, journal.inode)
         return journal
 
-    def _keep(self, path: str, handle: int) -> OpenJournal:
+    def _hold_open(self, path: str, handle: int) -> OpenJournal:
         journal = self._journals[path] = OpenJournal(handle, path, durable=self._durable)
         if len(self._journals) > MOST_OPEN:
             self._forget(next(iter(self._journals)))
@@ -383,16 +385,12 @@ class Stripe:
                 self._doubtful.add(path)
             journal.close()
 
-    def _begin(self, paths: Paths, head: Head, record: Record) -> None:
-        """Make a journal with its first *record*: it is never there without."""
+    def rewrite(self, paths: Paths, pieces: Iterable[bytes]) -> OpenJournal:
+        """Put *pieces* in the place of the journal's file: all of them, or nothing changes."""
         kind = os.path.dirname(paths.journal)
         if not os.path.isdir(kind):
             disk.make_directory(os.path.dirname(kind))
             disk.make_directory(kind)
-        self.rewrite(paths, [encode(header_of(head, 0)), encode(record_line(head, 0, record))])
-
-    def rewrite(self, paths: Paths, pieces: Iterable[bytes]) -> OpenJournal:
-        """Put *pieces* in the place of the journal's file: all of them, or nothing changes."""
         disk.make_directories(os.path.dirname(paths.new))
         handle = disk.open_file(paths.new, _FLAGS | os.O_CREAT | os.O_TRUNC)
         try:
@@ -405,7 +403,7 @@ class Stripe:
             os.close(handle)
             disk.remove(paths.new)
             raise
-        journal = self._keep(paths.journal, handle)
+        journal = self._hold_open(paths.journal, handle)
         self._sync_name(paths.journal, journal.inode)
         self._doubtful.discard(paths.journal)
         return journal
