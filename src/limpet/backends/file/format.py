@@ -49,6 +49,7 @@ A lease is a file of one such line: the journal's ``tenant``, ``kind`` and ``id`
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from zlib import crc32
 
 import msgspec
@@ -73,6 +74,7 @@ __all__ = [
     "is_beginning",
     "is_unfinished",
     "is_whole",
+    "lease_in",
     "lease_text",
     "leased_head",
     "record_line",
@@ -285,11 +287,8 @@ def leased_head(text: bytes, at: int) -> Head | None:
     None if that cannot be read. Nothing is at risk then: by the clock, the next lease gets a higher
     epoch all the same.
     """
-    if not is_whole(text.removesuffix(b"\n")):
-        return None
-    try:
-        line = _decode_lease(text)
-    except msgspec.DecodeError:
+    line = _lease_line(text)
+    if line is None:
         return None
     return Head(
         Key(line.tenant, line.kind, line.id),
@@ -306,6 +305,22 @@ def leased_head(text: bytes, at: int) -> Head | None:
         _meta(line),
         Lease(line.holder, line.epoch, to_micros(line.until)),
     )
+
+
+@lru_cache(maxsize=128)  # under a lease, it is read again for every append
+def lease_in(text: bytes) -> Lease | None:
+    """The lease alone."""
+    line = _lease_line(text)
+    return None if line is None else Lease(line.holder, line.epoch, to_micros(line.until))
+
+
+def _lease_line(text: bytes) -> _LeaseLine | None:
+    if not is_whole(text.removesuffix(b"\n")):
+        return None
+    try:
+        return _decode_lease(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def _set_meta(line: Line | _LeaseLine, meta: bytes | None) -> None:

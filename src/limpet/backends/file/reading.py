@@ -19,6 +19,7 @@ from limpet.backends.file.format import (
     is_beginning,
     is_unfinished,
     is_whole,
+    lease_in,
     leased_head,
 )
 from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
@@ -274,8 +275,8 @@ def read_leased_head(path: str, at: int) -> Head | None:
 
 def read_lease(path: str) -> Lease | None:
     """The newest lease, valid or not."""
-    head = read_leased_head(path, 0)
-    return None if head is None else head.lease
+    text = disk.read_file(path)
+    return None if text is None else lease_in(text)
 
 
 def entries(first: int, last: int) -> str:
