@@ -366,7 +366,7 @@ def test_a_batch_fails_only_for_who_spoilt_it(path: str) -> None:
 
     with backend._database.writing, ThreadPoolExecutor(12) as pool:
         futures = [pool.submit(write, number) for number in range(12)]
-        _wait_until(lambda: len(backend._group._queue) == 11)
+        _wait_until(lambda: backend._group._shared.queue.qsize() == 10)
         backend._database.writing.release()
         found = [future.result() for future in futures]
         backend._database.writing.acquire()
