@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psycopg
@@ -43,6 +44,9 @@ LEAST = 1.0
 #: Seconds after which a statement that waits for a lock is tried again: those who append together
 #: do not wait for one of them for longer.
 LOCKED = 1.0
+
+#: Bodies over this are not held by a cursor until the next append.
+LARGE = 65_536
 
 #: Seconds for which closing waits for calls that are under way.
 CLOSING = 60.0
@@ -156,6 +160,12 @@ def _malformed(url: str, text: str) -> str:
     )
 
 
+@lru_cache(1000)
+def _encoded(sql: str) -> bytes:
+    """Once: psycopg looks up each statement, and of the same object it knows the hash."""
+    return sql.encode()
+
+
 # -- a connection --------------------------------------------------------------------------------
 
 
@@ -169,6 +179,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.session: tuple[int, int] | None = None
         #: What its commits wait for (``synchronous_commit``). None if unknown.
         self.commits: str | None = None
+        self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
 
     def __del__(self, *_: object) -> None:
         """A store that is left open is no fault, and a forked child's copy is its parent's."""
@@ -185,10 +196,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def run(self, sql: str, **values: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         """Run a statement of ours, whatever is set on the connection; or several without values."""
-        cursor = psycopg.Cursor(self, row_factory=tuple_row)
-        # One type whatever the size: a statement is prepared for types.
-        cursor.adapters.register_dumper(int, Int8BinaryDumper)
-        return cursor.execute(sql.encode(), values or None, binary=bool(values) or None)
+        return self._execute(self._new_cursor(), sql, values)
 
     def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """The rows that a statement returns."""
@@ -196,7 +204,23 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def row(self, sql: str, **values: Any) -> tuple[Any, ...] | None:
         """The one row that a statement returns, if it does."""
-        return self.run(sql, **values).fetchone()
+        cursor, self._cursor = self._cursor or self._new_cursor(), None
+        row = self._execute(cursor, sql, values).fetchone()
+        if len(values.get("body", b"")) < LARGE:
+            self._cursor = cursor  # which has learnt how to send each type, and holds the values
+        return row
+
+    def _new_cursor(self) -> psycopg.Cursor[tuple[Any, ...]]:
+        cursor = psycopg.Cursor(self, row_factory=tuple_row)
+        # One type whatever the size: a statement is prepared for types.
+        cursor.adapters.register_dumper(int, Int8BinaryDumper)
+        return cursor
+
+    @staticmethod
+    def _execute(
+        cursor: psycopg.Cursor[tuple[Any, ...]], sql: str, values: dict[str, Any]
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        return cursor.execute(_encoded(sql), values or None, binary=bool(values) or None)
 
     @property
     def is_usable(self) -> bool:
