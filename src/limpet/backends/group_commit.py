@@ -100,11 +100,20 @@ class GroupCommit:
         """Have *work* committed and return its value."""
         ticket, shared = Ticket(work), self._shared
         if not shared.busy:
-            # Of two who come to this at once the second waits for the first, and is alone then.
-            with self._lock:
+            try:
+                # Of two who come to this at once the second waits for the first, and is alone then.
+                if not self._lock.acquire(True, self._timeout):  # noqa: FBT003 - quicker than names
+                    raise _busy(self._what)
                 shared.busy = True
                 _perform(self._commit, [ticket])
                 shared.busy = False
+            finally:
+                # An RLock can be released by its holder only: where an interrupt came before it was
+                # taken, this does no harm.
+                try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+                    self._lock.release()
+                except RuntimeError:
+                    pass
             return ticket.outcome()
         ticket.waiting = threading.Lock()
         ticket.waiting.acquire()
@@ -159,15 +168,13 @@ class GroupCommit:
         counted = 0
         try:
             shared.transactions, counted = shared.transactions + 1, 1
-            # An RLock can be released by its holder only: to do so does no harm where an interrupt
-            # came before it was taken.
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise _busy(self._what)
             shared.busy = True
             yield
         finally:
             shared.busy, shared.transactions = False, shared.transactions - counted
-            try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+            try:  # noqa: SIM105 - as in `run`
                 self._lock.release()
             except RuntimeError:
                 pass
