@@ -510,7 +510,7 @@ def test_two_threads_may_fork_at_once(path: str, monkeypatch: pytest.MonkeyPatch
         second.set()
         return _in_a_fork(lambda: _add(backend) > 0)
 
-    monkeypatch.setattr(backend, "_before_fork", prepared)
+    monkeypatch.setattr(backend, "before_fork", prepared)
     with ThreadPoolExecutor(3) as pool:
         forks = [pool.submit(fork_second), pool.submit(_in_a_fork, lambda: _add(backend) > 0)]
         assert [_watched(fork.result(60)) for fork in forks] == [0, 0]
@@ -538,7 +538,7 @@ def test_nobody_begins_to_read_in_the_middle_of_a_fork(
         time.sleep(0.1)  # for it to get as far as it does
         done.append(reading.done())
 
-    monkeypatch.setattr(backend, "_before_fork", prepare_and_look)
+    monkeypatch.setattr(backend, "before_fork", prepare_and_look)
     with ThreadPoolExecutor(1) as pool:
         # Submitted before: a pool's own lock may be taken in a fork.
         reading = pool.submit(read)
