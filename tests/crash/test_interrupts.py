@@ -127,7 +127,7 @@ def check(group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor, *others: Any
     assert pool.submit(group.run, "after").result(60) == "after"
     with group.alone():
         pass
-    assert until(lambda: not group._shared.busy)
+    assert until(lambda: not group._shared.awake)
     assert group._shared.transactions == 0
     group.close()
     assert disk.done.pop("struck", 1) == 1

@@ -300,7 +300,9 @@ class Stripe:
         """`Backend.acquire`."""
         at = disk.now()
         head = self._stored(paths, key, at)
-        return self._set_lease(paths, decide.acquire(head, key, holder, ttl, over, at))
+        return self._set_lease(
+            paths, decide.acquire(head, key, at, holder=holder, ttl=ttl, over=over)
+        )
 
     def renew(self, paths: Paths, key: Key, lease: Lease, ttl: float) -> Lease:
         """`Backend.renew`."""
