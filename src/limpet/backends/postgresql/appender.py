@@ -8,6 +8,7 @@ others were faster.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,14 @@ from limpet.backends.contract import (
     micros,
     new_incarnation,
 )
+from limpet.backends.group_commit import GroupCommit, tell
 from limpet.errors import StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from concurrent.futures import ThreadPoolExecutor
 
+    from limpet.backends.group_commit import Ticket
     from limpet.backends.postgresql.connections import Connection, Connections
 
 __all__ = [
@@ -45,6 +49,15 @@ __all__ = [
     "new_journal",
     "remove_expired",
 ]
+
+#: What an append may be, in the order in which they are tried.
+STATEMENTS = ("append", "append_and_change", "begin", "change")
+
+#: Up to so many callers are served side by side.
+SIDE_BY_SIDE = 4
+
+#: From so many in a batch on, all are served together.
+CROWD = 4
 
 
 class IdCameIn(Exception):
@@ -59,37 +72,38 @@ def new_journal() -> str:
 class Write:
     """An append on its way, under an id that it keeps through every try until *deadline*."""
 
-    __slots__ = ("deadline", "id", "request", "tried", "unanswered")
+    __slots__ = ("deadline", "id", "request", "statements", "tried", "unanswered")
 
     def __init__(self, request: Append, deadline: float) -> None:
         self.request = request
         self.deadline = deadline
         self.id = request.id or generated_id()
+        self.statements = _statements(request)
         self.tried = False  # so that its id may be known
         self.unanswered = False  # a try of it had no answer
 
-    def statements(self) -> tuple[str, ...]:
-        """What to try, one after the other, until one returns something."""
+    def values(self, statement: str) -> dict[str, Any]:
+        """What a *statement* is given."""
         request = self.request
-        if not request.count:
-            return ("change",)
-        if request.expect is None:
-            return "append", "begin"
-        return ("append",) if request.expect.seq else ("begin",)
-
-    def values(self) -> dict[str, Any]:
-        """What these are given."""
-        request = self.request
-        expect, origin, ttl = request.expect, request.origin, request.ttl
-        labels = None if request.labels is UNSET else msgspec.json.encode(request.labels).decode()
-        lifetime = None if ttl is UNSET or ttl is None else micros(ttl)
+        key, expect, origin, ttl = request.key, request.expect, request.origin, request.ttl
         values = {
-            **request.key._asdict(),
+            "tenant": key.tenant,
+            "kind": key.kind,
+            "id": key.id,
             "append_id": self.id,
             "known": self.tried or request.id is not None,
             "epoch": request.epoch,
             "expect_seq": None if expect is None else expect.seq,
             "expect_incarnation": None if expect is None else expect.incarnation,
+            "at": None if origin is None else origin.at,
+            "count": request.count,
+            "body": request.body,
+        }
+        if statement == "append":
+            return values
+        lifetime = None if ttl is UNSET or ttl is None else micros(ttl)
+        labels = None if request.labels is UNSET else msgspec.json.encode(request.labels).decode()
+        values |= {
             "sets_status": request.status is not UNSET,
             "status": None if request.status is UNSET else request.status,
             "labels": labels,
@@ -97,12 +111,8 @@ class Write:
             "meta": None if request.meta is UNSET else request.meta,
             "sets_ttl": ttl is not UNSET,
             "ttl": lifetime,
-            "at": None if origin is None else origin.at,
         }
-        if not request.count:
-            return values
-        values |= {"count": request.count, "body": request.body}
-        if expect is None or not expect.seq:  # it may be the first of a journal
+        if statement == "begin":
             if ttl is UNSET and request.default_ttl is not None:
                 lifetime = micros(request.default_ttl)
             values |= {
@@ -113,6 +123,17 @@ class Write:
                 "first": 1 if origin is None else origin.first,
             }
         return values
+
+
+def _statements(request: Append) -> tuple[str, ...]:
+    """What to try for it, one after the other, until one returns something."""
+    changes = not (request.status is request.labels is request.meta is request.ttl is UNSET)
+    if not request.count:
+        return ("change",)
+    if request.expect is not None and not request.expect.seq:
+        return ("begin",)
+    append = "append_and_change" if changes else "append"
+    return (append, "begin") if request.expect is None else (append,)
 
 
 class Stored(Struct, frozen=True):
@@ -145,16 +166,99 @@ def head_of(tenant: str, kind: str, row: Sequence[Any]) -> Head:
 
 
 class Appender:
-    """The appends of one store."""
+    """The appends of one store.
+
+    Few callers are served side by side, each on a connection of the pool. Where many come at once,
+    and for async callers, those who wait are served together, as one transaction: each of its
+    statements costs less than a transaction of its own. Whoever could not be served so at the first
+    try (it was refused, or met a lock or a lost connection) goes on alone.
+    """
 
     def __init__(self, connections: Connections, queries: Mapping[str, str]) -> None:
         self._connections = connections
         self._queries = queries
+        self.start()
+
+    def start(self) -> None:
+        """With nobody waiting, also in a forked child."""
+        self._group = GroupCommit(
+            self._commit,
+            threading.RLock(),
+            timeout=self._connections.timeout,
+            what=self._connections.place,
+        )
+        self._crowd = 0  # how many were served together lately
+        self._threads: ThreadPoolExecutor | None = None
 
     def append(self, request: Append) -> Appended:
         """`Backend.append`."""
         write = Write(request, self._connections.deadline())
-        return self._connections.run(partial(self.add, write), write.deadline, writes=True)
+        if self._crowd >= CROWD or self._connections.pool.in_use >= SIDE_BY_SIDE:
+            done: Appended | None = self._group.run(write)
+            if done is not None:
+                return done
+        return self._alone(write)
+
+    async def append_async(self, request: Append) -> Appended:
+        """`Backend.append_async`."""
+        done: Appended = await self._group.run_async(Write(request, self._connections.deadline()))
+        return done
+
+    def _alone(self, write: Write) -> Appended:
+        return self._connections.run(
+            partial(self.add, write), write.deadline, writes=True, unanswered=write.unanswered
+        )
+
+    def _commit(self, batch: list[Ticket]) -> None:
+        """Serve *batch* as `GroupCommit` asks, as far as that goes at the first try."""
+        # Half of it: after a crowd comes the one who was too late for it, and then a crowd.
+        self._crowd = max(len(batch), self._crowd // 2)
+        # In the order of their keys, in every process, so that no two wait for each other.
+        batch.sort(key=lambda ticket: ticket.work.request.key)
+        try:
+            with self._connections.taken(batch[0].work.deadline) as slot:
+                self._try_together(batch, slot.connected)
+        except psycopg.Error as error:
+            for ticket in batch:
+                ticket.work.unanswered = self._connections.errors.unanswered(error)
+        for ticket in [one for one in batch if one.result is None and one.loop is not None]:
+            batch.remove(ticket)
+            if self._threads is None:
+                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - rarely needed
+
+                size = self._connections.pool.size
+                self._threads = ThreadPoolExecutor(size, thread_name_prefix="limpet-append")
+            self._threads.submit(self._finish, ticket)
+
+    def _try_together(self, batch: list[Ticket], connection: Connection) -> None:
+        for name in STATEMENTS:
+            some = [one for one in batch if one.result is None and name in one.work.statements]
+            if some:
+                answers = self._run(name, [ticket.work for ticket in some], connection)
+                for ticket, answer in zip(some, answers, strict=True):
+                    ticket.result = answer
+
+    def _run(self, name: str, writes: list[Write], connection: Connection) -> list[Appended | None]:
+        """Try a statement for each of *writes*, all in one transaction."""
+        values = [write.values(name) for write in writes]
+        for write in writes:
+            write.tried = True
+        rows = connection.append(self._queries[name], values)
+        return [None if row is None else Appended(*row[:3]) for row in rows]
+
+    def _finish(self, ticket: Ticket) -> None:
+        """Do alone what an async caller waits for."""
+        try:
+            ticket.result = self._alone(ticket.work)
+        except Exception as error:  # noqa: BLE001 - the caller's to see
+            ticket.error = error
+        tell([ticket])
+
+    def close(self) -> None:
+        """Finish what has come."""
+        self._group.close()
+        if self._threads is not None:
+            self._threads.shutdown()
 
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
         """`Backend.append_all`, as one transaction."""
@@ -184,13 +288,11 @@ class Appender:
         In a transaction, `IdCameIn` if its id came in just before it.
         """
         while True:
-            values = write.values()
-            write.tried = True
             try:
-                for name in write.statements():
-                    row = connection.row(self._queries[name], **values)
-                    if row is not None:
-                        return Appended(*row[:3])
+                for name in write.statements:
+                    (answer,) = self._run(name, [write], connection)
+                    if answer is not None:
+                        return answer
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name != "limpet_records_id":
                     raise

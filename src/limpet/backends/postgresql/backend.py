@@ -122,6 +122,10 @@ class PostgresBackend(TransactionalBackend):
         self.check_writable()
         return self._appender.append(request)
 
+    async def append_async(self, request: Append) -> Appended:
+        self.check_writable()
+        return await self._appender.append_async(request)
+
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
         self.check_writable()
         return self._appender.append_all(requests)
@@ -279,7 +283,9 @@ class PostgresBackend(TransactionalBackend):
                 head = decide.live(stored.head, stored.now)
                 if head is None:
                     remove_expired(connection, self._queries, key)
-                decide.acquire(head, key, holder, ttl, over, stored.now)  # LeaseHeld, if it is
+                decide.acquire(
+                    head, key, stored.now, holder=holder, ttl=ttl, over=over
+                )  # or LeaseHeld
                 check_time(key, deadline)
 
         return self._connections.run(work, deadline, writes=True)
@@ -325,6 +331,7 @@ class PostgresBackend(TransactionalBackend):
 
     def _close(self) -> None:
         self._wakeups.close()
+        self._appender.close()
         self._callers_connections.close()
         self._connections.close()
 
@@ -340,4 +347,5 @@ class PostgresBackend(TransactionalBackend):
         self._forget_other_threads()
         self._connections.abandon()
         self._callers_connections.abandon()
+        self._appender.start()
         self._wakeups.abandon()

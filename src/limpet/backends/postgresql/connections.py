@@ -31,7 +31,7 @@ from limpet.backends.url import check_durability, flag, safe_url, seconds
 from limpet.errors import InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 __all__ = ["OPTIONS", "Connection", "Connections", "Pool", "Slot", "split_url"]
 
@@ -196,31 +196,39 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def run(self, sql: str, **values: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         """Run a statement of ours, whatever is set on the connection; or several without values."""
-        return self._execute(self._new_cursor(), sql, values)
+        cursor = self._new_cursor()
+        return cursor.execute(_encoded(sql), values or None, binary=bool(values) or None)
 
     def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """The rows that a statement returns."""
         return self.run(sql, **values).fetchall()
 
     def row(self, sql: str, **values: Any) -> tuple[Any, ...] | None:
-        """The one row that a statement returns, if it does."""
+        """The row that a statement returns, if it returns one."""
+        return self.run(sql, **values).fetchone()
+
+    def append(
+        self, sql: str, all_values: Sequence[dict[str, Any]]
+    ) -> list[tuple[Any, ...] | None]:
+        """Run a statement once with each of *all_values*, as one transaction; the row of each."""
+        # The cursor is kept, because it has learnt how to send each type, unless it holds much.
         cursor, self._cursor = self._cursor or self._new_cursor(), None
-        row = self._execute(cursor, sql, values).fetchone()
-        if len(values.get("body", b"")) < LARGE:
-            self._cursor = cursor  # which has learnt how to send each type, and holds the values
-        return row
+        if len(all_values) == 1:
+            rows = [cursor.execute(_encoded(sql), all_values[0], binary=True).fetchone()]
+        else:
+            cursor.executemany(_encoded(sql), all_values, returning=True)
+            rows = [cursor.fetchone()]
+            while cursor.nextset():
+                rows.append(cursor.fetchone())
+        if all(len(values.get("body", b"")) < LARGE for values in all_values):
+            self._cursor = cursor
+        return rows
 
     def _new_cursor(self) -> psycopg.Cursor[tuple[Any, ...]]:
         cursor = psycopg.Cursor(self, row_factory=tuple_row)
         # One type whatever the size: a statement is prepared for types.
         cursor.adapters.register_dumper(int, Int8BinaryDumper)
         return cursor
-
-    @staticmethod
-    def _execute(
-        cursor: psycopg.Cursor[tuple[Any, ...]], sql: str, values: dict[str, Any]
-    ) -> psycopg.Cursor[tuple[Any, ...]]:
-        return cursor.execute(_encoded(sql), values or None, binary=bool(values) or None)
 
     @property
     def is_usable(self) -> bool:
@@ -308,6 +316,11 @@ class Pool:
         self._slots: weakref.WeakSet[Slot] = weakref.WeakSet()
         self._idle: list[Slot] = []
         self._waiting: deque[_Waiter] = deque()
+
+    @property
+    def in_use(self) -> int:
+        """How many connections are."""
+        return len(self._slots) - len(self._idle)
 
     def take(self, deadline: float) -> Slot:
         """A slot for the caller alone; `StoreBusy` if there is none by *deadline*."""

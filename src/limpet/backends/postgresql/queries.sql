@@ -60,19 +60,32 @@ meta = CASE WHEN %(sets_meta)s::boolean THEN %(meta)s::bytea ELSE j.meta END
 -- name: ttl
 (CASE WHEN %(sets_ttl)s::boolean THEN %(ttl)s::bigint ELSE j.ttl END)
 
--- A clock may be set back, a journal's times do not go back.
+-- The time of the append. A clock may be set back, a journal's times do not go back.
 -- name: at
 greatest(j.updated, coalesce(%(at)s::bigint, {began}))
 
--- A record to a journal that has one. Returns nothing where that is not allowed.
+-- A record to a journal that has one, and nothing else. Returns nothing where it is not allowed.
 -- name: append
+WITH head AS (
+    UPDATE {journals} AS j
+    SET seq = j.seq + %(count)s, size = j.size + octet_length(%(body)s::bytea), updated = {at},
+        expires = {at} + j.ttl, due = ({at} + j.ttl) / {hour}
+    WHERE {key} AND j.seq > 0 AND {allowed}
+    RETURNING j.journal, j.seq, j.updated, j.incarnation
+), {record}
+
+-- The same with attributes. To name only what changes would be a statement for each combination.
+-- name: append_and_change
 WITH head AS (
     UPDATE {journals} AS j
     SET seq = j.seq + %(count)s, size = j.size + octet_length(%(body)s::bytea), updated = {at},
         ttl = {ttl}, expires = {at} + {ttl}, due = ({at} + {ttl}) / {hour}, {attributes}
     WHERE {key} AND j.seq > 0 AND {allowed}
     RETURNING j.journal, j.seq, j.updated, j.incarnation
-), record AS (
+), {record}
+
+-- name: record
+record AS (
     INSERT INTO {records} (journal, seq, count, at, id, body)
     SELECT journal, seq, %(count)s, updated, %(append_id)s, %(body)s FROM head
 )
@@ -104,11 +117,7 @@ WITH leased AS (
     RETURNING journal, seq, updated, incarnation
 ), head AS (
     SELECT * FROM leased UNION ALL SELECT * FROM begun
-), record AS (
-    INSERT INTO {records} (journal, seq, count, at, id, body)
-    SELECT journal, seq, %(count)s, updated, %(append_id)s, %(body)s FROM head
-)
-SELECT seq, updated, incarnation {notify} FROM head
+), {record}
 
 -- name: new_at
 greatest(coalesce(%(at)s::bigint, {began}), %(created)s::bigint)
