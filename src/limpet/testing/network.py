@@ -406,10 +406,11 @@ def _at_once(
 @contextmanager
 def _used(backend: Backend) -> Iterator[Caller]:
     """*backend*, closed afterwards."""
+    caller = Caller(backend, None)
     try:
-        yield Caller(backend, None)
+        yield caller
     finally:
-        backend.close()
+        caller.close()
 
 
 def _key(number: int) -> Key:
