@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -52,7 +53,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     own: RedisServer = request.getfixturevalue(f"own_{request.param}")
     client = redis.Redis(port=own.port)
     names = ["appendonly", "appendfsync", "no-appendfsync-on-rewrite"]
-    before: dict[Any, Any] = client.config_get(*names, "maxmemory", "maxmemory-policy")
+    names += ["maxmemory", "maxmemory-policy", "busy-reply-threshold"]
+    before: dict[Any, Any] = client.config_get(*names)
     yield own
     for name, value in before.items():
         client.config_set(name, value)
@@ -364,11 +366,15 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         assert head.seq == 2
 
 
-def test_a_master_that_became_a_replica_is_left_for_the_new_one(own_redis: RedisServer) -> None:
+@pytest.mark.parametrize("parameters", [{}, {"durability": "full"}])
+def test_a_master_that_became_a_replica_is_left_for_the_new_one(
+    own_redis: RedisServer, parameters: dict[str, str]
+) -> None:
     """Its name may stand for another server by then; here it becomes the master again."""
     client = redis.Redis(port=own_redis.port)
+    client.config_resetstat()
     with (
-        closing(RedisBackend.from_url(place(own_redis))) as backend,
+        closing(RedisBackend.from_url(place(own_redis, **parameters))) as backend,
         ThreadPoolExecutor(1) as pool,
     ):
         append(backend)
@@ -485,6 +491,37 @@ def test_a_restart_is_not_noticed() -> None:
         server.start()
         append(backend, b"after")
         assert [body for _, body in backend.bodies(KEY)] == [b"before", b"after"]
+
+
+def test_a_busy_server_is_not_taken_for_one_that_may_forget(server: RedisServer) -> None:
+    """It does not say what it promises while somebody's script runs; it is asked again."""
+    change(server, **LEVELS["full"], busy_reply_threshold="1")
+    client = redis.Redis(port=server.port)
+    with (
+        closing(RedisBackend.from_url(place(server, durability="full"))) as backend,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        append(backend)
+        backend._client._servers.first().drop_idle()
+        endless = pool.submit(redis.Redis(port=server.port).eval, "while true do end", 0)
+        assert until(lambda: is_busy(client))
+        try:
+            waiting = pool.submit(append, backend)
+            time.sleep(0.1)
+            assert not waiting.done()
+        finally:
+            client.script_kill()
+        assert waiting.result().seq == 2
+        assert isinstance(endless.exception(), redis.ResponseError)
+
+
+def is_busy(client: redis.Redis) -> bool:
+    """Whether it runs a script and has no time for us."""
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
 
 
 def test_a_server_says_itself_whether_it_can_wait(server: RedisServer) -> None:

@@ -63,7 +63,7 @@ from limpet.backends.facts import Fact
 from limpet.backends.redis.client import Client
 from limpet.backends.redis.durability import Durability
 from limpet.backends.redis.facts import journal_facts, server_facts
-from limpet.backends.redis.layout import Keys, body_of, decoded_head, decoded_record
+from limpet.backends.redis.layout import Keys, body_of, decoded_head, decoded_record, format_key
 from limpet.backends.redis.url import PARAMETERS, Address, check_durability, check_prefix, count
 from limpet.backends.url import safe_url, seconds, url_parameters
 
@@ -166,7 +166,7 @@ class RedisBackend(Backend):
 
     def _shards(self, prefix: str, *, create: bool) -> int:
         """How many shards the store has; with *create* it is made if there is none."""
-        key = Keys(prefix, 0).format
+        key = format_key(prefix)
         not_ours = NotAStore(f"{key.decode()} at {self.url} is not ours. Use another prefix=.")
         try:
             found = self._client.command(key, "GET", key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from limpet.backends.redis.errors import Unconfirmed
+from limpet.backends.redis.errors import RedisErrors, Unconfirmed
 from limpet.backends.redis.servers import Message, Word, packed
 from limpet.errors import NotDurable
 
@@ -104,11 +104,12 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 def survey(exchange: Exchange) -> Standing:
     """Ask the server behind *exchange* about itself."""
-    hello, info, config, waited = exchange(_SURVEY, 4)
-    if isinstance(hello, ResponseError):
-        raise hello
+    hello, info, config, waited = replies = exchange(_SURVEY, 4)
+    for reply in replies:
+        if isinstance(reply, ResponseError) and (reply is hello or RedisErrors.passes(reply)):
+            raise reply
     about = _pairs(hello)
-    # Either of these two may not be allowed.
+    # Either of the next two may not be allowed.
     lines = [] if isinstance(info, ResponseError) else info.decode(errors="replace").splitlines()
     state = dict(line.split(":", 1) for line in lines if ":" in line)
     settings = {} if isinstance(config, ResponseError) else _pairs(config)
@@ -186,7 +187,7 @@ class Durability:
         self.replicas = replicas
         self._patience = patience
 
-    def confirm(self, exchange: Exchange) -> Confirmation:
+    def check(self, exchange: Exchange) -> Confirmation:
         """How the server of a new connection confirms its writes; `NotDurable` if it cannot."""
         if self._wanted in (None, "none"):  # it is taken as it is, and need not be asked
             return self._confirmation(disk=False)

@@ -57,12 +57,14 @@ class RedisErrors:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def passes(self, error: Exception) -> bool:
+    @staticmethod
+    def passes(error: Exception) -> bool:
         if isinstance(error, _LOGIN_FAILED):
             return False
         return isinstance(error, _PASSING) or _first_word(error) in _PASSING_WORDS
 
-    def unanswered(self, error: Exception) -> bool:
+    @staticmethod
+    def unanswered(error: Exception) -> bool:
         if isinstance(error, (BusyLoadingError, *_LOGIN_FAILED)):
             return False
         return isinstance(error, (ConnectionError, TimeoutError, Unconfirmed))

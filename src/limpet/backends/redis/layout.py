@@ -15,7 +15,7 @@ from limpet.backends.redis.servers import slot_of
 if TYPE_CHECKING:
     from limpet.backends.contract import Key
 
-__all__ = ["Index", "Keys", "body_of", "decoded_head", "decoded_record"]
+__all__ = ["Index", "Keys", "body_of", "decoded_head", "decoded_record", "format_key"]
 
 
 class Index(NamedTuple):
@@ -35,11 +35,6 @@ class Keys:
         self.shards = shards
         self._starts = [f"{prefix}:{{{shard}}}:" for shard in range(shards)]
         self._slots = [slot_of(start.encode()) for start in self._starts]
-
-    @property
-    def format(self) -> bytes:
-        """The key that says that there is a store, and of what format."""
-        return f"{self.prefix}:format".encode()
 
     def shard(self, key: Key) -> int:
         """The shard that *key* belongs to, for ever."""
@@ -80,6 +75,11 @@ class Keys:
         """What a member of the kinds stands for."""
         tenant, _, kind = member.decode().rpartition("/")
         return tenant.replace("%2F", "/").replace("%25", "%"), kind
+
+
+def format_key(prefix: str) -> bytes:
+    """The key that says that there is a store, and of what format."""
+    return f"{prefix}:format".encode()
 
 
 def _kind(tenant: str, kind: str) -> str:

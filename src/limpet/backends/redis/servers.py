@@ -107,7 +107,7 @@ class _Connection:
         """
         confirmation = self._confirmation
         if confirmation is None:
-            confirmation = self._confirmation = durability.confirm(self.exchange)
+            confirmation = self._confirmation = durability.check(self.exchange)
         replies = self.exchange(message + confirmation.message, count + confirmation.count)
         answers = replies[:count]
         if not any(isinstance(answer, ResponseError) for answer in answers):
@@ -235,7 +235,10 @@ class Servers:
                 break
             server = self._server((reply.host or server.address[0], reply.port))
             if type(reply) is MovedError:
-                self._move(slot, server)
+                if self._slots is None:
+                    # One server of a cluster that was none when we opened it.
+                    raise ClusterDownError("it has become one of a cluster")
+                self._slots[slot], self._stale = server, True
                 (reply,) = self._exchange(server, message, 1, writes=writes)
             else:  # this key only, and for this time only
                 _, reply = self._exchange(server, ASKING + message, 2, writes=writes)
@@ -313,13 +316,6 @@ class Servers:
             self._stale = True
             raise ClusterDownError(f"no server has slot {slot}")
         return server
-
-    def _move(self, slot: int, server: Server) -> None:
-        if self._slots is None:
-            # One server of a cluster that was none when we opened it.
-            raise ClusterDownError("it has become one of a cluster")
-        self._slots[slot] = server
-        self._stale = True
 
     def _server(self, address: tuple[str, int]) -> Server:
         server = self._servers.get(address)
