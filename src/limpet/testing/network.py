@@ -317,7 +317,7 @@ class NetworkContract:
         fault: Fault | Literal["slow"],
     ) -> None:
         """It is there once or not at all, and nothing lands after the cancellation was heard."""
-        key, backend = _key(0), hasty.backend
+        key = _key(0)
         hasty.append(key, b"first")
         if fault == "slow":
             network.delay(0.3)
