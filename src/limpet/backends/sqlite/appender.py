@@ -81,15 +81,21 @@ class Heads:
 
     def __init__(self) -> None:
         self._found: dict[Key, Stored | None] = {}
-        self._version: object = None
+        self._connection: apsw.Connection | None = None
+        self._version: object = None  # which says something about this connection only
         self._open = False
 
     def begin(self, connection: apsw.Connection) -> None:
         """A transaction has begun, and holds the lock for writing."""
         version = connection.execute("PRAGMA data_version").get
-        if self._open or version != self._version or len(self._found) > MOST_HEADS:
+        if (
+            self._open
+            or connection is not self._connection
+            or version != self._version
+            or len(self._found) > MOST_HEADS
+        ):
             self._found.clear()
-            self._version = version
+            self._connection, self._version = connection, version
         self._open = True
 
     def committed(self) -> None:
