@@ -225,7 +225,7 @@ class Tools:
         )
 
     async def _newest(self, kind: str, most: int) -> list[dict[str, Any]]:
-        newest = await self._memory.all(kinds=[kind], limit=most)
+        newest = await self._memory.list(kinds=[kind], limit=most)
         return [telling.memory(one, GLIMPSE) for one in newest]
 
     async def _checkpoint(self, asked: asking.Checkpoint) -> str:

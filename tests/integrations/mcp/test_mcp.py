@@ -111,7 +111,7 @@ def foreign(tenant: str, scope: str) -> list[str]:
 async def ids(url: str, tenant: str, scope: str) -> list[str]:
     """The ids of the memories of a scope."""
     async with limpet.open_async(url, tenant=tenant) as store:
-        return [one.id for one in await store.memory(scope).all()]
+        return [one.id for one in await store.memory(scope).list()]
 
 
 # -- what it can do --------------------------------------------------------------------------------
