@@ -23,7 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 import limpet
 from limpet.cli import main
 from limpet.errors import StoreBusy, StoreUnavailable
-from limpet.mcp import asking, misfits, telling
+from limpet.mcp import arguments
+from limpet.mcp.rendering import render_lines
 from limpet.mcp.server import application, make_server
 from limpet.mcp.tools import Tools
 
@@ -431,11 +432,13 @@ def test_what_does_not_fit_is_refused_in_words_a_model_can_use(path: str) -> Non
 
 def test_the_example_of_a_time_is_one_that_is_taken() -> None:
     """A model does as it is told."""
-    asked = asking.read({"query": "x", "since": misfits.EXAMPLE}, asking.Recall)
+    asked = arguments.parse({"query": "x", "since": arguments.EXAMPLE}, arguments.Recall)
     assert asked.since is not None
-    assert misfits.EXAMPLE in str(asking.schema(asking.Recall))
-    with pytest.raises(asking.Misfit, match=r"`k` must be .*; text of 1 character was given"):
-        asking.read({"query": "x", "k": "\ud800"}, asking.Recall)
+    assert arguments.EXAMPLE in str(arguments.schema(arguments.Recall))
+    with pytest.raises(
+        arguments.InvalidArguments, match=r"`k` must be .*; text of 1 character was given"
+    ):
+        arguments.parse({"query": "x", "k": "\ud800"}, arguments.Recall)
 
 
 def test_a_number_may_come_as_text(path: str) -> None:
@@ -528,7 +531,7 @@ def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None
         memory = store.memory("support")
         tagged = memory.remember("Lantern printer", tags=[f"{'t' * 400}{n}" for n in range(200)])
         other = memory.contradict(tagged.id, "Lantern scanner").contradicted_by
-    found = telling.lines("Found.", ["x" * 70_000, "y"], none="Nothing.")
+    found = render_lines("Found.", ["x" * 70_000, "y"], none="Nothing.")
     assert '"y"' in found
     assert "1 more" in found
 
