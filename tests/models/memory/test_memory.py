@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import Checkpoint, Decision, IdReused, InvalidId, MemoryNotFound, Recalled, TooLarge
 from limpet.core import text_index
-from limpet.memory import index
+from limpet.memory import index, remember
 from limpet.memory.entries import is_id
 from tests.support import nouns
 from tests.support.scopes import Scopes
@@ -207,6 +207,30 @@ def test_what_does_not_count_yet_does_not_count_sooner_in_other_words(scopes: Sc
     known = memory.remember("the shop is in Paris", valid_from=past)
     assert memory.update(known.id, "the shop is in Rome").valid_from is None
     assert texts(memory.recall("shop")) == ["the shop is in Rome"]
+
+
+def test_a_change_of_a_memory_that_has_begun_again_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be the same as before, but what was decided was about another journal."""
+    scopes = Scopes(partial(limpet.open, tmp_path / "a.db"))
+    memory = scopes.memory
+    made = memory.remember("the price is ten")
+    real = remember.update
+
+    def meanwhile(*values: Any, **more: Any) -> Any:
+        decided = real(*values, **more)
+        scopes.store.journal("memory", "support").delete()
+        scopes.store.memory("support").remember("a giraffe")
+        monkeypatch.setattr(remember, "update", real)
+        return decided
+
+    monkeypatch.setattr(remember, "update", meanwhile)
+    with pytest.raises(MemoryNotFound):
+        memory.update(made.id, "the price is twelve")
+    assert texts(memory.list(superseded=True)) == ["a giraffe"]
+    assert memory.stats().position == 1
+    scopes.check()
 
 
 def test_another_scope_cannot_reach_a_memory_by_its_id(scopes: Scopes) -> None:

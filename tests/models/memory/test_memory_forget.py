@@ -307,6 +307,25 @@ def test_others_may_write_while_a_journal_is_rewritten(
         memory.reindex()
 
 
+def test_nothing_of_a_deleted_journal_is_moved_to_the_one_that_takes_its_place(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted while it is rewritten, and begun again up to the same number, it is another one."""
+    memory, rival = store.memory("one"), store.memory("one")
+    gone, _ = memory.remember_all(["zebra", "giraffe"])
+    real = forget._next_portion
+
+    def meanwhile(pending: list[MemoryEntry]) -> list[MemoryEntry]:
+        monkeypatch.setattr(forget, "_next_portion", real)
+        store.journal("memory", "one").delete()
+        rival.remember_all(["lion", "tiger", "puma"])
+        return real(pending)
+
+    monkeypatch.setattr(forget, "_next_portion", meanwhile)
+    memory.forget(gone.id)
+    assert {one.text for one in memory.list(superseded=True)} == {"lion", "tiger", "puma"}
+
+
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[tuple[Memory, Memory]]:
     """One memory as two processes have it, each with a connection of its own to one index."""
