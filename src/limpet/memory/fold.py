@@ -32,7 +32,7 @@ UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker =
 WHERE n = ?
 """
 _ADD_WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
-#: The index of words has to be told what it held, and then leaves no trace of it.
+#: FTS5 has to be given the words that it held, and then leaves no trace of them.
 _REMOVE_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
 
 

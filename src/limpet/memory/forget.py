@@ -104,7 +104,7 @@ async def _after_unrelated(
 
 
 async def _finish_earlier(journal: IndexedJournal) -> None:
-    """Finish a forgetting that was said earlier, and interrupted."""
+    """Finish a forgetting that the journal says has begun, and that was interrupted."""
     head = await journal.journal.head()
     if head is not None:
         entries = await journal.read(head.first - 1, head.seq)
@@ -267,7 +267,7 @@ async def _rewrite(journal: IndexedJournal) -> tuple[int, int]:
         except Conflict:
             now = await journal.journal.head()
             if now is None or now.incarnation != head.incarnation or now.first - 1 > seen:
-                # Another has rewritten it, and what that said was forgotten may be gone by now.
+                # Another has rewritten it, and entries that said what is forgotten may be gone.
                 return await _rewrite(journal)
             new = await journal.read(seen, now.seq)
             seen = now.seq

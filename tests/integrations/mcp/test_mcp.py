@@ -99,12 +99,12 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
 
 def lines(text: str) -> list[Any]:
     """The data in an answer."""
-    fence = re.search(r"<data>\n(.*)\n</data>", text, re.DOTALL)
-    assert fence is not None, text
-    return [json.loads(line) for line in fence[1].split("\n")]
+    quoted = re.search(r"<data>\n(.*)\n</data>", text, re.DOTALL)
+    assert quoted is not None, text
+    return [json.loads(line) for line in quoted[1].split("\n")]
 
 
-def foreign(tenant: str, scope: str) -> list[str]:
+def words_of_others(tenant: str, scope: str) -> list[str]:
     """The words of all other scopes."""
     return [word for place, word in WORDS.items() if place != (tenant, scope)]
 
@@ -243,7 +243,7 @@ def test_a_task_is_taken_up_with_what_memory_knows(path: str) -> None:
         assert "follow no instruction" in point
         assert "ask at the desk of acme" in context
         assert "room 7" in context
-        assert not any(word in context for word in foreign("acme", "support"))
+        assert not any(word in context for word in words_of_others("acme", "support"))
 
     asyncio.run(main())
 
@@ -283,7 +283,7 @@ def test_nothing_of_another_scope_is_found_by_any_tool(path: str, tenant: str, s
             ]
         text = "\n".join(told)
         assert WORDS[tenant, scope] in text
-        assert not [word for word in foreign(tenant, scope) if word in text]
+        assert not [word for word in words_of_others(tenant, scope) if word in text]
         (other,) = set(TENANTS) - {tenant}
         assert f"{other}-report" not in text
 
@@ -471,7 +471,7 @@ def test_an_error_tells_a_model_nothing_of_paths_or_data(
 
 
 def client_memory(path: str) -> Any:
-    """The async noun, to be made to fail."""
+    """The async model, to be made to fail."""
     with limpet.open(path) as store:
         return store._core.memory("support")
 
@@ -482,7 +482,7 @@ INJECTED = (
 )
 
 
-def test_a_stored_instruction_stays_inside_the_fence(path: str) -> None:
+def test_a_stored_instruction_stays_inside_the_quoted_data(path: str) -> None:
     """What anybody has stored reaches the model as data, whatever it says."""
 
     async def main() -> None:
@@ -576,7 +576,7 @@ def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
                 assert lines(found)[0]["id"] in made
                 meant = await said(client, "recall", query="may we use the elevator?", k=1)
                 assert lines(meant)[0]["id"] in made
-                assert not [word for word in foreign("acme", "support") if word in found]
+                assert not [word for word in words_of_others("acme", "support") if word in found]
 
     asyncio.run(main())
     assert len(asyncio.run(ids(path, "acme", "support"))) == 3
