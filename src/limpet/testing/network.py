@@ -358,8 +358,6 @@ class NetworkContract:
 def _with_each_request_struck(
     store: Caller, network: Proxy, operation: Operation, fault: Fault
 ) -> None:
-    store: Caller, network: Proxy, operation: Operation, fault: Fault
-) -> None:
     """Do it again and again, with the fault at its first request, its second, until it has none."""
     for at in itertools.count(1):
         doing, struck = operation(store, _key(at)), network.struck
