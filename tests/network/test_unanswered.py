@@ -112,7 +112,7 @@ def test_a_compaction_drops_nothing_that_was_begun_since(far: Far) -> None:
 
     def begin_anew(key: Key) -> bool:
         head = far.others.head(key)
-        if head is None or head.floor == 0:
+        if head is None or head.first == 1:
             return False
         far.others.delete(key)
         for _ in range(4):
