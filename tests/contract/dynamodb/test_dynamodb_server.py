@@ -386,6 +386,18 @@ def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
         limpet.open("dynamodb://agents")
 
 
+def test_the_region_of_the_environment_is_used(nothing: pytest.MonkeyPatch) -> None:
+    """As the error advises, and as other programs for AWS read it; boto3 alone does not."""
+    nothing.setenv("AWS_DEFAULT_REGION", "eu-west-2")
+    nothing.setenv("AWS_REGION", "eu-west-1")
+    for url, region in (
+        ("dynamodb://a", "eu-west-1"),
+        ("dynamodb://a?region=eu-west-3", "eu-west-3"),
+    ):
+        with pytest.raises(limpet.StoreError, match=rf"No AWS credentials.*a \({region}\)"):
+            limpet.open(url)
+
+
 def test_a_missing_profile_is_told(aws_environment: None) -> None:
     """By its name."""
     with pytest.raises(limpet.InvalidURL, match=r"profile.*nobody"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -49,7 +50,8 @@ class Table:
         timeout: float,
     ) -> None:
         self.name = name
-        self.region = region
+        # Boto3 looks at AWS_DEFAULT_REGION only; the other SDKs of AWS at this one, and first.
+        self.region = os.environ.get("AWS_REGION") if region is None else region
         self.endpoint_url = endpoint_url
         self.timeout = timeout
         self.server = ""  # what it calls itself
