@@ -59,9 +59,9 @@ class _Call:
         self.upload: Upload | None = None
         self.unanswered = False
         self.tried: tuple[str, int] | None = None  # at first: generation, and what was in chunks
-        self.rev = ""  # of the head, if the last try was carried out
-        self.answer: Appended | None = None  # and what it then comes to
-        self.stamping = False  # whether the items are to get another time
+        self.rev = "none yet"  # of the head, if the last try was carried out
+        self.answer = Appended(0, 0, "")  # what it then comes to
+        self.stamps = False  # whether the other items are to get another time
 
 
 class Appender:
@@ -81,17 +81,13 @@ class Appender:
         except (Conflict, LeaseLost):
             self._discard(call)
             raise
-        if call.stamping:
+        if call.stamps:
             self._heads.finish_stamping(call.key)
         return done
 
     def _attempt(self, call: _Call, attempt: Attempt) -> Appended:
         call.unanswered = attempt.unanswered
-        if (
-            call.answer is not None
-            and attempt.stored is not None
-            and attempt.stored.rev == call.rev
-        ):
+        if attempt.stored is not None and attempt.stored.rev == call.rev:
             return call.answer
         now = self._table.clock.now()
         base = current(attempt.stored, now)
@@ -100,11 +96,11 @@ class Appender:
             return known  # by a try without an answer
         decision = decide.decide(base.head, call.request, now, known)
         if decision.head is None:
-            attempt.be_fresh()
+            attempt.require_fresh()
             self._discard(call)
             return decision.answer
-        new = replace(base, head=decision.head)
         more: list[Action] = []
+        new = replace(base, head=decision.head)
         if decision.record is None:
             new = self._heads.prepare(attempt, base, new)
         else:
@@ -113,7 +109,7 @@ class Appender:
             call.tried = base.generation, base.chunked
         call.rev, call.answer = new.rev, decision.answer
         self._heads.write(attempt, new, *more)
-        call.stamping = new.stamping not in (None, base.stamping)
+        call.stamps = new.stamping not in (None, base.stamping)
         return decision.answer
 
     # -- repetitions -------------------------------------------------------------------------

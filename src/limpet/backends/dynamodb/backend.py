@@ -178,8 +178,8 @@ class DynamoBackend(Backend):
             base = current(attempt.stored, now)
             if base.lease_token == token and base.head is not None and base.head.lease is not None:
                 return base.head.lease
-            if base.head is None:  # its clock may be behind that of whoever held the last lease
-                now = max(now, base.last_epoch + 1)
+            # An epoch is a time. Those before a deletion are past, whatever our clock says.
+            now = max(now, base.last_epoch + 1)
             head = decide.acquire(base.head, key, holder, ttl, over, now)
             return self._write_lease(attempt, base, head, lease_token=token)
 
@@ -204,7 +204,7 @@ class DynamoBackend(Backend):
             base = current(attempt.stored, now)
             head = decide.release(base.head, lease, now)
             if head is None:
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return
             # Ended long ago: so it is over for a client whose clock is behind ours as well.
             over = replace(head, lease=Lease(lease.holder, lease.epoch, 0))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from limpet.backends.dynamodb.records import Bodies
     from limpet.backends.dynamodb.table import Action, Table
 
-__all__ = ["DAY", "HOUR", "Remover", "StampFirst", "Stamps", "removal_times"]
+__all__ = ["DAY", "HOUR", "Remover", "StampFirst", "Stamps", "items_of", "removal_times"]
 
 HOUR = 3_600
 DAY = 24 * HOUR
@@ -144,13 +144,14 @@ class Stamps:
         self, key: Key, items: list[Item], token: str, remove_after: int | None
     ) -> None:
         ours = request(head_key(key), "#stamping = :token", {":token": attribute(token)})
+        there = "attribute_exists(#pk)"
         action, values = {"REMOVE": [f"#{REMOVE_AFTER}"]}, {}
         if remove_after is not None:
             action = {"SET": [f"#{REMOVE_AFTER} = :time"]}
             values = {":time": attribute(remove_after)}
         while items:
             updates = [
-                request(item_key(item["pk"]["S"], item["sk"]["S"]), _THERE, values, **action)
+                request(item_key(item["pk"]["S"], item["sk"]["S"]), there, values, **action)
                 for item in items
             ]
             try:
@@ -163,9 +164,6 @@ class Stamps:
                 del items[refused.place - 1]  # compacted away meanwhile
             else:
                 return
-
-
-_THERE = "attribute_exists(#pk)"
 
 
 def items_of(table: Table, key: Key, generation: str) -> Iterator[Item]:
@@ -198,7 +196,7 @@ class Remover:
         def work(attempt: Attempt) -> bool:
             stored = attempt.stored
             if stored is None or (stored.head is None and not stored.uploads):
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return False
             self._end(attempt, stored)
             return decide.visible(stored.head, now) is not None
@@ -241,7 +239,7 @@ class Remover:
 
             def end(attempt: Attempt) -> bool:
                 if attempt.stored is None or not _is_over(attempt.stored, now):
-                    attempt.be_fresh()
+                    attempt.require_fresh()
                     return False
                 self._end(attempt, attempt.stored)
                 return True

@@ -36,6 +36,7 @@ from limpet.backends.dynamodb.layout import (
     stored_head,
 )
 from limpet.backends.dynamodb.table import MOST_READS
+from limpet.backends.retry import may_be_there
 from limpet.errors import Conflict, LeaseHeld, LeaseLost, StoreBusy, StoreError
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ T = TypeVar("T")
 #: How many heads are remembered: some kilobytes each.
 REMEMBERED = 1_000
 
-#: Seconds for which a thread lets another one finish with the same journal.
-COURTESY = 1.0
+#: Seconds for which a thread waits for another one that writes to the same journal.
+LONGEST_TURN = 1.0
 
 #: Refusals that are nothing special; after more of them it waits a little before the next try.
 AT_ONCE = 2
@@ -72,8 +73,8 @@ class Attempt:
         self.stamped: tuple[str, int | None] | None = None  # what `Stamps.stamp` has done
         self.deadline = 0.0
 
-    def be_fresh(self) -> None:
-        """Before an answer that no write confirms: see to it that the head was read just now."""
+    def require_fresh(self) -> None:
+        """Before an answer that no write confirms: have the head read, if it is remembered."""
         if not self.fresh:
             raise Stale
 
@@ -155,7 +156,7 @@ class Heads:
         """Call *work* with what is known of the head, until its `write` is not refused.
 
         What it raises or returns without a write must not rest on a head that may be out of date:
-        see `Attempt.be_fresh`. Conflicts and leases are looked at again here.
+        see `Attempt.require_fresh`. Conflicts and leases are looked at again here.
         """
         with self._turn(key):
             known = self._known.get(key)
@@ -174,18 +175,17 @@ class Heads:
                     attempt.stored = self.load(key)
                 attempt.fresh = True
                 tries += 1
-                self._pause(tries, attempt.deadline)
-
-    def _pause(self, tries: int, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            msg = (
-                f"Others wrote to the same journal in {self._table.where} again and again, for "
-                "longer than the timeout, and nothing was written. Have fewer writers, or try "
-                "again."
-            )
-            raise StoreBusy(msg)
-        if tries > AT_ONCE:
-            time.sleep(random.uniform(0, min(0.002 * 2**tries, 0.2)))  # noqa: S311 - not a secret
+                if time.monotonic() > attempt.deadline:
+                    msg = (
+                        f"Others wrote to the same journal in {self._table.where} again and again, "
+                        "for longer than the timeout, and nothing was written. Have fewer writers, "
+                        "or try again."
+                    )
+                    busy = StoreBusy(msg)
+                    raise may_be_there(busy) if attempt.unanswered else busy
+                if tries > AT_ONCE:
+                    pause = min(0.002 * 2**tries, 0.2)
+                    time.sleep(random.uniform(0, pause))  # noqa: S311 - not a secret
 
     @contextmanager
     def _turn(self, key: Key) -> Iterator[None]:
@@ -198,7 +198,7 @@ class Heads:
             turn = self._turns.get(key)
             if turn is None:
                 turn = self._turns[key] = threading.RLock()
-        mine = turn.acquire(timeout=COURTESY)
+        mine = turn.acquire(timeout=LONGEST_TURN)
         try:
             yield
         finally:
@@ -270,7 +270,7 @@ class Heads:
         def work(attempt: Attempt) -> None:
             stored = attempt.stored
             if stored is None or not stored.garbage & generations:
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return
             clean = replace(stored, garbage=stored.garbage - generations)
             self.write(attempt, self.prepare(attempt, stored, clean))

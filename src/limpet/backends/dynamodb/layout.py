@@ -168,16 +168,14 @@ def pack_records(records: Iterable[StoredRecord]) -> Item:
 
 def unpack_records(value: Item) -> tuple[StoredRecord, ...]:
     """The records of a list attribute."""
-    return tuple(map(_unpacked, value["L"]))
-
-
-def _unpacked(value: Item) -> StoredRecord:
-    data: bytes = value["B"]
-    seq, entries, at, size, parts, length = _RECORD.unpack_from(data)
-    end = _RECORD.size + length
-    return StoredRecord(
-        seq, entries, at, data[_RECORD.size : end].decode(), size, parts, data[end:]
-    )
+    records = []
+    for one in value["L"]:
+        data: bytes = one["B"]
+        seq, entries, at, size, parts, length = _RECORD.unpack_from(data)
+        end = _RECORD.size + length
+        id_ = data[_RECORD.size : end].decode()
+        records.append(StoredRecord(seq, entries, at, id_, size, parts, data[end:]))
+    return tuple(records)
 
 
 # -- heads -----------------------------------------------------------------------------------------

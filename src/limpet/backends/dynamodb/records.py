@@ -142,7 +142,7 @@ class Bodies:
         def work(attempt: Attempt) -> None:
             stored = attempt.stored
             if stored is None or stored.generation != generation or listing not in stored.uploads:
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return
             new = replace(stored, uploads=stored.uploads - {listing})
             self._heads.write(attempt, self._heads.prepare(attempt, stored, new))
@@ -337,7 +337,7 @@ class Records:
                     return count
             head = None if stored is None else decide.visible(stored.head, now)
             if stored is None or stored.head is None or head is None:
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return 0
             # From the first chunk on, also before the first number: what a crash left behind is
             # found again here. The last one holds *before*, or ends there.
@@ -350,7 +350,7 @@ class Records:
             there |= {r.seq: r for r in stored.tail}
             gone = [there[seq] for seq in sorted(there) if head.first <= seq < before]
             if not gone:
-                attempt.be_fresh()
+                attempt.require_fresh()
                 return 0
             first, size = gone[-1].seq + 1, head.size - sum(r.size for r in gone)
             new = replace(

@@ -101,7 +101,7 @@ class Table:
             if type(error) is not ValueError:
                 raise  # one of boto3's own, which says more
             msg = (
-                f"{self.where} is no place that can be: {safe_url(str(error))}. "
+                f"{self.where} is not an address that can be: {safe_url(str(error))}. "
                 "An endpoint_url is like http://127.0.0.1:8000, and a region like eu-west-1."
             )
             raise InvalidURL(msg) from error
