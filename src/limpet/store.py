@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
-    from limpet.tasks.checkpoint import Checkpoint
+    from limpet.core.checkpoint import Checkpoint
     from limpet.tasks.remembering import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
@@ -68,7 +68,7 @@ class AsyncStore:
     """The same as `Store`, awaited. Open it with `open_async`."""
 
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+        self.scope = scope  # what models are made of
         self._runtime = scope.runtime
 
     def __repr__(self) -> str:
@@ -77,12 +77,12 @@ class AsyncStore:
     @property
     def tenant(self) -> str:
         """Whose state this is; other tenants' cannot be seen from here."""
-        return self._scope.tenant
+        return self.scope.tenant
 
     @property
     def backend(self) -> Backend:
         """What keeps the journals."""
-        return self._scope.backend
+        return self.scope.backend
 
     def as_tenant(self, tenant: str) -> AsyncStore:
         """The same store as another tenant sees it: for a server that has many.
@@ -90,7 +90,7 @@ class AsyncStore:
         They share one connection; closing one closes all.
         """
         check_id(tenant, "tenant", MAX_TENANT_BYTES)
-        return AsyncStore(structs.replace(self._scope, tenant=tenant))
+        return AsyncStore(structs.replace(self.scope, tenant=tenant))
 
     async def __aenter__(self) -> Self:
         """The store itself."""
@@ -107,18 +107,18 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Finish what is under way and let go of the backend. A second call does nothing."""
-        if self.backend.blocks and not self._scope.is_sync:
+        if self.backend.blocks and not self.scope.is_sync:
             import asyncio  # noqa: PLC0415 - sync programs never pay for it
 
-            await asyncio.to_thread(self._scope.store.close)
+            await asyncio.to_thread(self.scope.store.close)
         else:
-            self._scope.store.close()
+            self.scope.store.close()
 
     # -- models -----------------------------------------------------------------------------
 
     def journal(self, kind: str, id: str) -> AsyncJournal:
         """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
-        return self._scope.journal(kind, id)
+        return self.scope.journal(kind, id)
 
     def conversation(
         self,
@@ -129,7 +129,7 @@ class AsyncStore:
     ) -> AsyncConversation:
         """The conversation *id*; it comes to be with its first message, with *labels* and *ttl*."""
         return AsyncConversation(
-            self._scope,
+            self.scope,
             id,
             labels=UNSET if labels is None else labels,
             ttl=ttl,
@@ -173,7 +173,7 @@ class AsyncStore:
         """
         from limpet.conversations.search import search  # noqa: PLC0415 - most programs never search
 
-        place = (self._runtime, self.tenant, self.journal, self._scope.store.codec)
+        place = (self._runtime, self.tenant, self.journal, self.scope.store.codec)
         return await search(*place, query, k=k, prefix=prefix, labels=labels)
 
     def task(
@@ -207,7 +207,7 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        return AsyncTask(self._scope, id, terms)
+        return AsyncTask(self.scope, id, terms)
 
     def tasks(
         self,
@@ -241,7 +241,7 @@ class AsyncStore:
         """
         state = _late("states.state")
         made: AsyncState = state.AsyncState(
-            self._scope,
+            self.scope,
             id,
             version=version,
             type=type,
@@ -264,7 +264,7 @@ class AsyncStore:
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
         of ``limpet[embeddings]``; memories are then found by what they mean as well.
         """
-        found: AsyncMemory = self._scope.memory(namespace, embed)
+        found: AsyncMemory = self.scope.memory(namespace, embed)
         return found
 
     async def submit(
@@ -287,7 +287,7 @@ class AsyncStore:
         terms = Terms(
             goal=goal, agent=agent, labels=check_labels(labels or {}), ttl=ttl, deadline=deadline
         )
-        return TaskInfo.of(await control.submit(self._scope, kind, id, terms, input))
+        return TaskInfo.of(await control.submit(self.scope, kind, id, terms, input))
 
     async def signal(
         self, task: str, name: str, payload: Any = None, *, id: str | None = None
@@ -296,7 +296,7 @@ class AsyncStore:
 
         An *id* makes a repeated signal harmless.
         """
-        await control.signal(self._scope, task, name, payload, id)
+        await control.signal(self.scope, task, name, payload, id)
 
     async def resolve(
         self, task: str, step: str, how: str, *, result: Any = None, by: str | None = None
@@ -305,26 +305,26 @@ class AsyncStore:
 
         *by* is recorded with it: who said so.
         """
-        await control.resolve(self._scope, task, step, how, result=result, by=by)
+        await control.resolve(self.scope, task, step, how, result=result, by=by)
 
     async def pause(self, task: str, *, because: str | None = None) -> None:
         """Let nobody work on the task until `resume`. Who does now stops before its next step."""
-        await control.pause(self._scope, task, because)
+        await control.pause(self.scope, task, because)
 
     async def cancel(self, task: str, *, because: str | None = None) -> None:
         """End the task without an outcome. Who works on it now stops before its next step."""
-        await control.cancel(self._scope, task, because)
+        await control.cancel(self.scope, task, because)
 
     async def resume(self, task: str) -> None:
         """Let a task go on that was paused or cancelled, has failed, or waits: it looks again."""
-        await control.resume(self._scope, task)
+        await control.resume(self.scope, task)
 
     def on_finish(self, function: H) -> H:
         """Hand the checkpoint of every task that finishes here to *function*, before it may go.
 
         After a crash it may be handed on a second time, never not at all. Usable as a decorator.
         """
-        self._scope.store.on_finish.append(function)
+        self.scope.store.on_finish.append(function)
         return function
 
     async def run(
@@ -361,7 +361,7 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        if self._scope.is_sync:
+        if self.scope.is_sync:
             Task(opened)  # so that the user's functions see the sync one
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
@@ -379,7 +379,7 @@ class AsyncStore:
     async def _sweep_results(self, id: str) -> int:
         """Remove what a task has left that is gone; not while somebody begins another of its id."""
         old, results = self.journal(task.KIND, id), self.journal(RESULTS, id)
-        lock = LeaseLock(self._runtime, self._scope.store.leases, old.key, 30)
+        lock = LeaseLock(self._runtime, self.scope.store.leases, old.key, 30)
         try:
             await lock.acquire(0)
         except LeaseHeld:
@@ -480,7 +480,7 @@ def as_async(store: object) -> AsyncStore:
             " or limpet.open()."
         )
         raise TypeError(msg)
-    return AsyncStore(store._core._scope.as_async())  # noqa: SLF001 - its own parts
+    return AsyncStore(store._core.scope.as_async())  # noqa: SLF001 - its own parts
 
 
 def open(
@@ -503,8 +503,8 @@ def open(
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
-    opened = _open(url, tenant, ttl, codec, options)
-    return Store(AsyncStore(Scope(opened, tenant, opened.sync_runtime)))
+    check_id(tenant, "tenant", MAX_TENANT_BYTES)
+    return Store(AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec).as_sync()))
 
 
 def open_async(
@@ -519,18 +519,19 @@ def open_async(
 
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
-    opened = _open(url, tenant, ttl, codec, options)
-    return AsyncStore(Scope(opened, tenant, opened.async_runtime))
+    check_id(tenant, "tenant", MAX_TENANT_BYTES)
+    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec))
 
 
-def _open(
-    url: str | os.PathLike[str] | None,
-    tenant: str,
-    ttl: float | None,
-    codec: Codec | None,
-    options: dict[str, Any],
-) -> OpenStore:
+def scope_over(
+    backend: Backend,
+    tenant: str = DEFAULT_TENANT,
+    ttl: float | None = None,
+    codec: Codec | None = None,
+) -> Scope:
+    """A new open store over *backend*, as its *tenant* sees it, for code that awaits."""
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     if ttl is not None:
         check_seconds(ttl, "ttl")
-    return OpenStore(connect(url, **options), codec=codec, ttl=ttl, make_memory=_make_memory)
+    opened = OpenStore(backend, codec=codec, ttl=ttl, make_memory=_make_memory)
+    return Scope(opened, tenant, opened.async_runtime)

@@ -6,8 +6,8 @@ import asyncio
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor, thread
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 import limpet
-from limpet.backends import group_commit as _group
+from limpet.backends import group_commit
 from limpet.backends.contract import Append, Key
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.url import connect
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KEY = Key("default", "note", "one")
 SOURCE = str(Path(limpet.__file__).parent)
-GROUP = (_group.__file__, thread.__file__)
+GROUP = (group_commit.__file__,)
 STORES = ["sqlite", "file"]
 
 
@@ -94,7 +94,7 @@ def struck(strike: Strike, group: GroupCommit) -> None:
 
 
 class Disk:
-    """Commits when the gate is open, and says so at once."""
+    """Commits when the gate is open."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -108,116 +108,85 @@ class Disk:
         for ticket in batch:
             self.done[ticket.work] += 1
             ticket.result = ticket.work
-            ticket.settled = True
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for callers and helpers."""
+    """Threads for callers."""
     with ThreadPoolExecutor(16) as pool:
         yield pool
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    runs = threading.Thread(target=loop.run_forever)
-    runs.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    runs.join()
-    loop.close()
-
-
-@contextmanager
-def led(
-    pool: ThreadPoolExecutor, strike: Strike
-) -> Iterator[tuple[GroupCommit, Disk, Future[Any]]]:
-    """A group that somebody leads until the block is left; in the queue, one to be struck."""
-    disk = Disk()
-    group = GroupCommit(disk.commit, pool.submit)
-    first = pool.submit(group.run, "first")
-    assert disk.began.wait(60)
-    second = pool.submit(struck, strike, group)
-    assert until(lambda: second.done() or len(group._queue) == 1)
-    try:
-        yield group, disk, second
-    finally:
-        disk.gate.set()
-    assert first.result(60) == "first"
+def grouped(disk: Disk) -> GroupCommit:
+    """A group that commits to the disk."""
+    return GroupCommit(disk.commit, threading.RLock(), timeout=60, what="agents.db")
 
 
 def check(group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor, *others: Any) -> None:
-    """All others were served, once, and the group goes on."""
+    """All others were served, once, and the group goes on, also for whoever wants it alone."""
     assert pool.submit(group.run, "after").result(60) == "after"
-    assert until(lambda: group._leader is None)
-    assert (group._queue, group._batch) == ([], [])
+    with group.alone():
+        pass
+    assert until(lambda: not group._shared.busy)
+    assert group._shared.transactions == 0
+    group.close()
     assert disk.done.pop("struck", 1) == 1
-    assert disk.done == Counter(["first", "after", *others])
+    assert disk.done == Counter(["after", *others])
 
 
-def test_a_lone_leader_that_is_struck_leaves_the_way_free(pool: ThreadPoolExecutor) -> None:
+def test_a_lone_caller_that_is_struck_leaves_the_way_free(pool: ThreadPoolExecutor) -> None:
     """As in a notebook: the next cell writes."""
     for strike in strikes(*GROUP):
         disk = Disk()
         disk.gate.set()
-        group = GroupCommit(disk.commit, pool.submit)
+        group = grouped(disk)
         assert group.run("first") == "first"
         struck(strike, group)
-        check(group, disk, pool)
+        check(group, disk, pool, "first")
 
 
-@pytest.mark.parametrize("company", ["threads", "tasks", "threads and tasks"])
-def test_a_leader_that_is_struck_leaves_nobody_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-    pool: ThreadPoolExecutor,
-    loop: asyncio.AbstractEventLoop,
-    company: str,
+def test_a_caller_that_is_struck_while_it_waits_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    """Be it before, amid or after the commit, or while it hands on the lead."""
-    monkeypatch.setattr(_group, "PATIENCE", 0.01)
-    for strike in strikes(*GROUP, since="_take"):
-        others: dict[str, Any] = {}
-        with led(pool, strike) as (group, disk, second):
-            if "threads" in company:
-                others["thread"] = pool.submit(group.run, "thread")
-            if "tasks" in company:
-                task = group.run_async("task")
-                others["task"] = asyncio.run_coroutine_threadsafe(task, loop)
-            assert until(lambda: len(group._queue) == 1 + len(others))  # noqa: B023 - now
+    """On its way into the queue, in it, or when it wakes the next; and leaves no ghost there."""
+    monkeypatch.setattr(group_commit, "LOOK_AGAIN", 0.01)
+    for strike in strikes(*GROUP):
+        disk = Disk()
+        group = grouped(disk)
+        first = pool.submit(group.run, "first")
+        assert disk.began.wait(60)
+        others = {"second": pool.submit(group.run, "second")}
+        second = pool.submit(struck, strike, group)
+        others["task"] = pool.submit(asyncio.run, group.run_async("task"))
+        others["third"] = pool.submit(group.run, "third")
+        assert until(lambda: second.done() or bool(group._shared.queue.qsize()))  # noqa: B023 - now
+        disk.gate.set()
         second.result(60)
         assert [other.result(60) for other in others.values()] == list(others)
-        check(group, disk, pool, *others)
+        assert first.result(60) == "first"
+        check(group, disk, pool, "first", *others)
 
 
-def test_a_follower_that_is_struck_is_withdrawn(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
-    """On its way into the queue, or out of it to lead; and leaves no ghost there."""
-    monkeypatch.setattr(_group, "PATIENCE", 60)
-    for strike in strikes(*GROUP, before="_take"):
-        with led(pool, strike) as (group, disk, second):
-            third = pool.submit(group.run, "third")
-            assert until(lambda: third.running() and bool(group._queue))  # noqa: B023 - now
-        second.result(60)
-        assert third.result(60) == "third"
-        assert disk.done["struck"] == (not strike.hit)
-        check(group, disk, pool, "third")
-
-
-def test_an_async_caller_struck_as_it_hires_a_helper_is_in_nobodys_way(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
-    """The loop is over, and the helper perhaps never called: the next caller sees to it."""
-    monkeypatch.setattr(_group, "PATIENCE", 0.01)
+def test_an_async_caller_that_is_struck_is_in_nobodys_way(pool: ThreadPoolExecutor) -> None:
+    """The loop is over, and the writer perhaps never started: the next caller sees to it."""
     for strike in strikes(*GROUP):
         disk = Disk()
         disk.gate.set()
-        group = GroupCommit(disk.commit, pool.submit)
+        group = grouped(disk)
         with closing(asyncio.new_event_loop()) as loop, strike:
             loop.run_until_complete(group.run_async("struck"))
         assert asyncio.run(group.run_async("first")) == "first"
+        check(group, disk, pool, "first")
+
+
+def test_whoever_is_struck_in_a_transaction_leaves_the_way_free(pool: ThreadPoolExecutor) -> None:
+    """While it waits for its turn, within it, or as it leaves."""
+    for strike in strikes(*GROUP):
+        disk = Disk()
+        disk.gate.set()
+        group = grouped(disk)
+        with strike, group.alone():
+            pass
         check(group, disk, pool)
 
 

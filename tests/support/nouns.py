@@ -25,7 +25,7 @@ from limpet import (
     Store,
 )
 from limpet.backends.memory import MemoryBackend
-from limpet.core.runtime import AsyncRuntime, SyncRuntime
+from limpet.store import scope_over
 from tests.support import places
 
 if TYPE_CHECKING:
@@ -111,9 +111,8 @@ class Place:
         """Another store over the same state. The async one is driven, and looks like a `Store`."""
         opened: Any
         if self.memory is not None:
-            port = AsyncRuntime(self.memory) if self.is_async else SyncRuntime(self.memory)
-            opened = AsyncStore(self.memory, port, **options)
-            opened = opened if self.is_async else Store(opened)
+            scope = scope_over(self.memory, **options)
+            opened = AsyncStore(scope) if self.is_async else Store(AsyncStore(scope.as_sync()))
         else:
             opened = (limpet.open_async if self.is_async else limpet.open)(self.url, **options)
         if self.is_async:
@@ -126,7 +125,7 @@ class Place:
         if self.memory is None:
             opened = limpet.open(self.url)
         else:
-            opened = Store(AsyncStore(self.memory, SyncRuntime(self.memory)))
+            opened = Store(AsyncStore(scope_over(self.memory).as_sync()))
         self._beside.append(opened)
         return opened
 

@@ -1,19 +1,22 @@
-"""Group commit: who leads, who follows, and what becomes of them when somebody is struck."""
+"""Group commit: who commits where, who waits for whom, and what becomes of those who leave."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from limpet.backends.group_commit import GroupCommit, Ticket
-from limpet.errors import StoreFull
+from limpet.errors import StoreBusy, StoreClosed, StoreFull
+from tests.support.processes import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class Disk:
@@ -25,21 +28,23 @@ class Disk:
         self.batches: list[list[Any]] = []
         self.threads: list[str] = []
         self.strike: BaseException | None = None
-        self.after_commit = False
 
     def commit(self, batch: list[Ticket]) -> None:
-        """Wait for the gate, then do what was asked, or be struck."""
+        """Wait for the gate, then do what was asked; and be struck, if it is to be."""
         self.began.set()
         assert self.gate.wait(30)
+        self.batches.append([ticket.work for ticket in batch])
+        self.threads.append(threading.current_thread().name)
+        for ticket in batch:
+            ticket.result = ticket.work
         strike, self.strike = self.strike, None
-        if strike is None or self.after_commit:
-            self.batches.append([ticket.work for ticket in batch])
-            self.threads.append(threading.current_thread().name)
-            for ticket in batch:
-                ticket.result = ticket.work
-                ticket.settled = strike is not None
         if strike is not None:
             raise strike
+
+    @property
+    def done(self) -> list[Any]:
+        """What was committed, in its order."""
+        return [work for batch in self.batches for work in batch]
 
 
 @pytest.fixture
@@ -52,31 +57,35 @@ def disk() -> Disk:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for callers and helpers."""
+    """Threads for callers."""
     with ThreadPoolExecutor(16, thread_name_prefix="pool") as pool:
         yield pool
 
 
-@pytest.fixture
-def group(disk: Disk, pool: ThreadPoolExecutor) -> GroupCommit:
+def made(disk: Disk, timeout: float = 60) -> GroupCommit:
     """A group that commits to the disk."""
-    return GroupCommit(disk.commit, pool.submit)
+    return GroupCommit(disk.commit, threading.RLock(), timeout=timeout, what="agents.db")
+
+
+@pytest.fixture
+def group(disk: Disk) -> Iterator[GroupCommit]:
+    """A group that commits to the disk, closed afterwards."""
+    group = made(disk)
+    yield group
+    disk.gate.set()
+    group.close()
 
 
 def queued(group: GroupCommit, count: int) -> None:
     """Wait until *count* callers are in the queue."""
-    for _ in range(3000):
-        if len(group._queue) == count:
-            return
-        threading.Event().wait(0.01)
-    pytest.fail(f"{len(group._queue)} are waiting, not {count}")
+    assert until(lambda: group._shared.queue.qsize() == count)
 
 
 def test_a_lone_caller_commits_in_its_own_thread(group: GroupCommit, disk: Disk) -> None:
-    """No hop, no queue."""
+    """No hop, no queue, no thread."""
     assert group.run("one") == "one"
     assert disk.threads == [threading.current_thread().name]
-    assert group._leader is None
+    assert group._thread is None
 
 
 def test_those_who_come_meanwhile_share_the_next_commit(
@@ -86,121 +95,82 @@ def test_those_who_come_meanwhile_share_the_next_commit(
     disk.gate.clear()
     calls = [pool.submit(group.run, 0)]
     assert disk.began.wait(30)
-    for number in range(1, 6):
+    calls.append(pool.submit(group.run, 1))
+    assert until(lambda: group._shared.batch_waits)  # the writer has it, and waits for the lock
+    for number in range(2, 6):
         calls.append(pool.submit(group.run, number))
-        queued(group, number)
+        queued(group, number - 1)
     disk.gate.set()
     assert [call.result(30) for call in calls] == [0, 1, 2, 3, 4, 5]
-    assert disk.batches == [[0], [1, 2, 3, 4, 5]]
-    assert group._leader is None
+    assert disk.batches == [[0], [1], [2, 3, 4, 5]]
+    assert set(disk.threads[1:]) == {"limpet-writer"}
+
+
+def test_when_the_crowd_has_gone_a_lone_caller_commits_in_its_own_thread_again(
+    group: GroupCommit, disk: Disk
+) -> None:
+    """The writer goes to sleep when nobody has come for a moment."""
+    assert asyncio.run(group.run_async("first")) == "first"
+    assert until(lambda: not group._shared.busy)
+    group.run("second")
+    assert disk.threads == ["limpet-writer", threading.current_thread().name]
 
 
 def test_async_callers_share_a_commit_and_never_block_their_loop(
     group: GroupCommit, disk: Disk
 ) -> None:
-    """Threads and tasks of two loops in one queue."""
+    """Tasks of two loops, one after the other."""
 
     async def many() -> list[Any]:
         return await asyncio.gather(*(group.run_async(number) for number in range(20)))
 
     assert asyncio.run(many()) == list(range(20))
     assert asyncio.run(many()) == list(range(20))
-    assert sum(len(batch) for batch in disk.batches) == 40
+    assert len(disk.done) == 40
     assert len(disk.batches) < 40
-    assert group._leader is None
 
 
-def test_an_error_of_the_commit_reaches_everybody(
-    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
-) -> None:
-    """Each gets one of its own, with the cause; and the group goes on."""
-    disk.gate.clear()
-    first = pool.submit(group.run, 0)
-    assert disk.began.wait(30)
-    others = [pool.submit(group.run, number) for number in (1, 2, 3)]
-    queued(group, 3)
+class Full:
+    """A disk without room."""
 
-    def full(batch: list[Ticket]) -> None:
+    def commit(self, batch: list[Ticket]) -> None:
+        """Refuse all of it."""
         raise StoreFull("no room") from OSError(28)
 
-    disk.gate.set()
-    group._commit = full
-    assert first.result(30) == 0
-    errors = [call.exception(30) for call in others]
+
+def test_an_error_of_the_commit_reaches_everybody() -> None:
+    """Each gets one of its own, with the cause: a raised error collects its own traceback."""
+    full = Full()
+    group = GroupCommit(full.commit, threading.RLock(), timeout=60, what="agents.db")
+
+    async def many() -> list[Any]:
+        calls = (group.run_async(number) for number in range(3))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    errors = asyncio.run(many())
     assert [type(error) for error in errors] == [StoreFull] * 3
     assert len({id(error) for error in errors}) == 3
-    assert all(isinstance(error.__cause__, OSError) for error in errors if error)
-    group._commit = disk.commit
-    assert group.run("more") == "more"
+    assert all(isinstance(error.__cause__, OSError) for error in errors)
+    assert until(lambda: not group._shared.busy)
+    with pytest.raises(StoreFull):
+        group.run("alone")
+    group.close()
 
 
-def test_an_interrupted_leader_hands_the_others_on(
+def test_an_interrupted_caller_is_in_nobodys_way(
     group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
 ) -> None:
-    """An interrupt is its own affair: the rest of its batch is committed by the next."""
-    disk.gate.clear()
-    first = pool.submit(group.run, 0)
-    assert disk.began.wait(30)
-    calls = [pool.submit(group.run, 1)]
-    queued(group, 1)
-    calls += [pool.submit(group.run, number) for number in (2, 3)]
-    queued(group, 3)
-    original = disk.commit
-
-    def struck(batch: list[Ticket]) -> None:
-        group._commit = original
-        raise KeyboardInterrupt
-
-    group._commit = struck
-    disk.gate.set()
-    assert first.result(30) == 0
-    assert isinstance(calls[0].exception(30), KeyboardInterrupt)
-    assert sorted(call.result(30) for call in calls[1:]) == [2, 3]
-    assert sorted(work for batch in disk.batches for work in batch) == [0, 2, 3]
-    assert group._leader is None
-
-
-def test_an_interrupt_among_single_commits_repeats_none_of_them(
-    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
-) -> None:
-    """What is settled is announced, what is not goes to the next leader."""
-    disk.gate.clear()
-    first = pool.submit(group.run, 0)
-    assert disk.began.wait(30)
-    calls = []
-    for number in (1, 2, 3):
-        calls.append(pool.submit(group.run, number))
-        queued(group, number)
-    original = disk.commit
-
-    def one_by_one(batch: list[Ticket]) -> None:
-        group._commit = original
-        for ticket in batch[:2]:
-            original([ticket])
-            ticket.settled = True
-        raise KeyboardInterrupt
-
-    group._commit = one_by_one
-    disk.gate.set()
-    assert first.result(30) == 0
-    assert isinstance(calls[0].exception(30), KeyboardInterrupt)
-    assert [call.result(30) for call in calls[1:]] == [2, 3]
-    assert disk.batches == [[0], [1], [2], [3]]
-
-
-def test_an_interrupt_right_after_the_commit_is_no_loss(group: GroupCommit, disk: Disk) -> None:
-    """What was committed stays committed, although the caller hears only of the interrupt."""
-    disk.strike, disk.after_commit = KeyboardInterrupt(), True
+    """What was committed stays committed, although it hears only of the interrupt."""
+    disk.strike = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         group.run("one")
-    assert disk.batches == [["one"]]
-    assert group.run("two") == "two"
+    assert pool.submit(group.run, "two").result(30) == "two"
+    assert group.run("three") == "three"
+    assert disk.done == ["one", "two", "three"]
 
 
-def test_a_task_cancelled_before_its_turn_never_happens(
-    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
-) -> None:
-    """It is taken out of the queue, and the cancellation goes on at once."""
+def test_a_task_cancelled_before_its_turn_never_happens(group: GroupCommit, disk: Disk) -> None:
+    """It is withdrawn, and the cancellation goes on at once."""
 
     async def cancelled() -> None:
         disk.gate.clear()
@@ -215,11 +185,12 @@ def test_a_task_cancelled_before_its_turn_never_happens(
         assert await first == "first"
 
     asyncio.run(cancelled())
+    group.close()
     assert disk.batches == [["first"]]
 
 
 @pytest.mark.parametrize("cancellations", [1, 3])
-def test_a_task_cancelled_under_way_is_settled_first(
+def test_a_task_cancelled_under_way_ends_first(
     group: GroupCommit, disk: Disk, cancellations: int
 ) -> None:
     """The cancellation goes on when the write has ended, however often it comes."""
@@ -240,21 +211,17 @@ def test_a_task_cancelled_under_way_is_settled_first(
     assert asyncio.run(cancelled())
 
 
-def test_async_callers_are_told_when_no_helper_can_be_had(disk: Disk) -> None:
-    """The store is closing: an error, not silence."""
-
-    def closed(_: Callable[[], None]) -> None:
-        raise StoreFull("closing")
-
-    group = GroupCommit(disk.commit, closed)
-    with pytest.raises(StoreFull, match="closing"):
-        asyncio.run(group.run_async("one"))
-    assert disk.batches == []
-    assert group.run("two") == "two"
+def test_after_closing_nothing_is_taken_and_nobody_waits(group: GroupCommit, disk: Disk) -> None:
+    """An error, not silence; what had come is done."""
+    assert asyncio.run(group.run_async("one")) == "one"
+    group.close()
+    with pytest.raises(StoreClosed):
+        asyncio.run(group.run_async("two"))
+    assert disk.done == ["one"]
 
 
 def test_a_loop_that_is_gone_harms_nobody_else(group: GroupCommit, disk: Disk) -> None:
-    """Its write is committed; the others of the batch are told."""
+    """Its write is committed; the others are told."""
     disk.gate.clear()
     loop = asyncio.new_event_loop()
     task = loop.create_task(group.run_async("abandoned"))
@@ -265,4 +232,72 @@ def test_a_loop_that_is_gone_harms_nobody_else(group: GroupCommit, disk: Disk) -
     loop.close()
     disk.gate.set()
     assert group.run("after") == "after"
-    assert ["abandoned"] in disk.batches
+    assert set(disk.done) <= {"abandoned", "after"}
+
+
+# -- alone -----------------------------------------------------------------------------------------
+
+
+def test_whoever_has_it_alone_keeps_all_others_waiting(
+    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
+) -> None:
+    """And they go on when it is over: threads, tasks, and the next that wants it alone."""
+    with group.alone():
+        waiting = pool.submit(group.run, "thread")
+        task = pool.submit(asyncio.run, group.run_async("task"))
+        assert until(lambda: group._shared.batch_waits)
+        assert disk.done == []
+    assert (waiting.result(30), task.result(30)) == ("thread", "task")
+    with group.alone():
+        pass
+
+
+def test_who_waits_too_long_for_another_is_told_so(disk: Disk, pool: ThreadPoolExecutor) -> None:
+    """Nothing of it is written, then or later."""
+    group = made(disk, timeout=0.05)
+    with group.alone():
+        for call in (
+            pool.submit(group.run, "thread"),
+            pool.submit(asyncio.run, group.run_async("task")),
+        ):
+            assert isinstance(call.exception(30), StoreBusy)
+        assert isinstance(pool.submit(group.alone().__enter__).exception(30), StoreBusy)
+    group.close()
+    assert disk.done == []
+
+
+def test_transactions_and_batches_take_turns(
+    group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
+) -> None:
+    """Neither starves, though the other comes again and again."""
+    over = threading.Event()
+    turns = []
+
+    def transactions() -> None:
+        while not over.is_set():
+            with group.alone():
+                turns.append(len(disk.done))
+
+    def batches() -> None:
+        while not over.is_set():
+            asyncio.run(group.run_async("one"))
+
+    calls = [pool.submit(work) for work in (transactions, transactions, batches, batches)]
+    try:
+        assert until(lambda: len(turns) > 20 and len(disk.done) > 20)
+    finally:
+        over.set()
+    assert [call.result(30) for call in calls] == [None] * 4
+
+
+def test_a_group_that_nobody_uses_goes_and_its_thread_with_it(disk: Disk) -> None:
+    """A store that was dropped without being closed."""
+    group = made(disk)
+    assert asyncio.run(group.run_async("one")) == "one"
+    thread, gone = group._thread, weakref.ref(group)
+    assert thread is not None
+    del group
+    gc.collect()
+    assert gone() is None
+    thread.join(30)
+    assert not thread.is_alive()

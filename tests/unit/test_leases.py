@@ -68,19 +68,19 @@ def test_a_fork_neither_writes_under_a_hold_of_its_parent_nor_ends_it(tmp_path: 
         journal = store.journal("chat", "c")
         journal.append(("said", 1))
         core = store._core
-        hold = LeaseLock(core._port, core._keeper, journal._core.key, 60)
-        run_to_end(hold.take(0))
-        held = hold.held
+        lock = LeaseLock(core._runtime, core.scope.store.leases, journal.key, 60)
+        run_to_end(lock.acquire(0))
+        held = lock.held
         assert held is not None
 
         def fork() -> int:
             count = refused(LeaseHeld, lambda: journal.append(("said", 2), lease=held.lease))
-            hold.end()
+            lock.release_now()
             return count
 
         assert in_a_process(fork) == (0, 1)
         assert journal.append(("said", 3), lease=held.lease) == 2
-        hold.end()
+        lock.release_now()
 
 
 # -- renewals ------------------------------------------------------------------------------------
@@ -102,19 +102,18 @@ class Renewals(MemoryBackend):
         return super().renew(key, lease, ttl)
 
 
-def taken(backend: MemoryBackend, id_: str) -> tuple[Key, Lease]:
-    """A lease that is due to be renewed at once, and would last."""
-    key = Key("default", "task", id_)
-    return key, backend.acquire(key, "me", 0.01)
+def key(id_: str) -> Key:
+    """The key of a task."""
+    return Key("default", "task", id_)
 
 
 def test_a_renewal_that_gets_no_answer_keeps_no_other_waiting() -> None:
     """One file may be locked, one server of many away."""
     backend = Renewals()
     keeper = LeaseKeeper(backend)
-    keeper.keep(*taken(backend, "stuck"), 0.01)
+    keeper.take(key("stuck"), 0.01)
     assert backend.begun.wait(60)
-    well = [keeper.keep(*taken(backend, f"well {n}"), 0.01) for n in range(5)]
+    well = [keeper.take(key(f"well {n}"), 0.01) for n in range(5)]
     ends = [held.lease.until for held in well]
     assert until(lambda: all(held.lease.until > end for held, end in zip(well, ends, strict=True)))
     backend.freed.set()
@@ -132,9 +131,26 @@ def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself(
             keeper.drop(kept[0])
             given_up.set()
 
-    kept.append(keeper.keep(*taken(backend, "stream"), 0.01, beat, 0.01))
+    kept.append(keeper.take(key("stream"), 0.01, on_renewed=beat, every=0.01))
     assert given_up.wait(60)
     keeper.stop()
+
+
+# -- left behind ---------------------------------------------------------------------------------
+
+
+def test_what_an_interrupt_left_is_taken_over_by_the_same_process_at_once(tmp_path: Path) -> None:
+    """Nobody renews it and nobody will release it: it is not held for as long as it lasts."""
+    with limpet.open(tmp_path / "db") as store:
+        core = store._core
+        store.backend.acquire(key("t"), leases.holder_name(None), 600)  # struck right behind this
+        lock = LeaseLock(core._runtime, core.scope.store.leases, key("t"), 60)
+        run_to_end(lock.acquire(0))
+        with limpet.open(tmp_path / "db") as other:
+            second = LeaseLock(other._core._runtime, other._core.scope.store.leases, key("t"), 60)
+            with pytest.raises(LeaseHeld):  # which another store of this process has
+                run_to_end(second.acquire(0))
+        lock.release_now()
 
 
 # -- the time ------------------------------------------------------------------------------------

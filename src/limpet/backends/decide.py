@@ -49,7 +49,9 @@ class Decision(Struct, frozen=True):
     record: Record | None = None  # None: no record is added
 
 
-def decide(head: Head | None, request: Append, now: int, known: Appended | None = None) -> Decision:
+def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitting
+    head: Head | None, request: Append, now: int, known: Appended | None = None
+) -> Decision:
     """What *request* does to the journal with this live *head*; or `LeaseLost`, or `Conflict`.
 
     *known* is what the append under the same id was answered, if there was one.
@@ -78,7 +80,7 @@ def decide(head: Head | None, request: Append, now: int, known: Appended | None 
         at = origin.at
     if request.count and not seq:  # it begins; until now there was at most a lease
         if origin is None:
-            incarnation = new_incarnation()
+            incarnation, created, updated = new_incarnation(), now, now
         else:
             incarnation, first = origin.incarnation, origin.first
             seq, created, updated = first - 1, origin.created, origin.created
@@ -149,7 +151,7 @@ def visible(head: Head | None, now: int) -> Head | None:
 
 
 def acquire(
-    head: Head | None, key: Key, holder: str, ttl: float, over: int | None, now: int
+    head: Head | None, key: Key, now: int, *, holder: str, ttl: float, over: int | None
 ) -> Head:
     """The live *head* with a new lease; or `LeaseHeld`."""
     last = None if head is None else head.lease

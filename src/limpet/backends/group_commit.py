@@ -76,7 +76,7 @@ class GroupCommit:
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, none of the tickets without an outcome was done. *what* is what errors call the place.
+    raises, none of it was done. *what* is what errors call the place.
     """
 
     def __init__(
@@ -100,16 +100,25 @@ class GroupCommit:
         """Have *work* committed and return its value."""
         ticket, shared = Ticket(work), self._shared
         if not shared.busy:
-            # Of two who come to this at once the second waits for the first, and is alone then.
-            with self._lock:
+            try:
+                # Of two who come to this at once the second waits for the first, and is alone then.
+                if not self._lock.acquire(True, self._timeout):  # noqa: FBT003 - quicker than names
+                    raise _busy(self._what)
                 shared.busy = True
                 _perform(self._commit, [ticket])
                 shared.busy = False
+            finally:
+                # An RLock can be released by its holder only: where an interrupt came before it was
+                # taken, this does no harm.
+                try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+                    self._lock.release()
+                except RuntimeError:
+                    pass
             return ticket.outcome()
         ticket.waiting = threading.Lock()
         ticket.waiting.acquire()
-        self._submit(ticket)
         try:
+            self._submit(ticket)
             while not ticket.done:
                 ticket.waiting.acquire(timeout=LOOK_AGAIN)
         except BaseException:  # an interrupt: withdraw it, or wait for its end, then let it go on
@@ -131,9 +140,12 @@ class GroupCommit:
         ticket = Ticket(work)
         ticket.loop = asyncio.get_running_loop()
         ticket.future = ticket.loop.create_future()
-        self._submit(ticket)
         try:
+            self._submit(ticket)
             return await ticket.future
+        except (KeyboardInterrupt, SystemExit):
+            ticket.claim()  # the loop ends, and nobody waits; what is under way ends by itself
+            raise
         except asyncio.CancelledError:
             # Withdraw it, or wait for its end through any number of cancellations. The old future
             # is cancelled; `_resolve`, which runs on this loop, finds the new one.
@@ -153,18 +165,16 @@ class GroupCommit:
         shared, deadline = self._shared, time.monotonic() + self._timeout
         while shared.batch_waits and time.monotonic() < deadline:
             time.sleep(YIELD)  # it has waited for the last transaction already
-        shared.transactions += 1
+        counted = 0
         try:
-            # Within the `try`: an RLock can be released by its holder only, so that it does no harm
-            # where an interrupt came before it was taken.
+            shared.transactions, counted = shared.transactions + 1, 1
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise _busy(self._what)
-            shared.transactions -= 1
             shared.busy = True
             yield
         finally:
-            shared.busy = False
-            try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+            shared.busy, shared.transactions = False, shared.transactions - counted
+            try:  # noqa: SIM105 - as in `run`
                 self._lock.release()
             except RuntimeError:
                 pass
@@ -175,15 +185,15 @@ class GroupCommit:
             if self._closed:
                 msg = f"The store {self._what} was closed before this was written. Nothing was."
                 raise StoreClosed(msg)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 # It knows the queue and what to call, and not us: a store that is dropped can go.
                 commit = weakref.WeakMethod(self._commit)
                 writer = _Writer(self._shared, commit, self._lock, self._timeout, self._what)
                 self._thread = threading.Thread(
                     target=writer.run, name="limpet-writer", daemon=True
                 )
-                self._thread.start()
                 weakref.finalize(self, self._shared.queue.put, None)
+                self._thread.start()
             self._shared.busy = True
             self._shared.queue.put(ticket)
 
@@ -246,6 +256,7 @@ class _Writer:
             if batch:
                 self._write(batch)
             if one is None:
+                queue.put(None)  # for another one, which an interrupt while starting may have left
                 return
             del batch, one  # nothing of a caller's is kept while there is nothing to do
 
@@ -277,12 +288,13 @@ class _Writer:
 
 
 def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> None:
-    """Commit *batch*; an error that concerns all of it goes to each who has no outcome."""
+    """Commit *batch*; if that fails, each who was not refused anyway is told why."""
     try:
         commit(batch)
     except Exception as error:  # noqa: BLE001 - handed to every caller
         for ticket in batch:
-            if ticket.error is None and ticket.result is None:
+            ticket.result = None
+            if ticket.error is None:
                 ticket.error = copy.copy(error)  # one each: a raised error has its own traceback
                 ticket.error.__cause__ = error.__cause__
 

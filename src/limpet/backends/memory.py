@@ -168,7 +168,9 @@ class MemoryBackend(Backend):
         self.check_open()
         with self._lock:
             now = _now()
-            head = decide.acquire(self._stored(key, now), key, holder, ttl, over, now)
+            head = decide.acquire(
+                self._stored(key, now), key, now, holder=holder, ttl=ttl, over=over
+            )
             return self._leased(head)
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:

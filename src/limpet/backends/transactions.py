@@ -83,7 +83,7 @@ class TransactionalBackend(Backend):
             self._inside.discard(thread)
 
     def check_writable(self) -> None:
-        """Also: `TransactionMisused`, if this thread would write what its transaction cannot undo."""
+        """Also: `TransactionMisused`, if its transaction could not undo what this thread writes."""
         super().check_writable()
         self._check_outside()
 

@@ -10,7 +10,7 @@ from limpet.cli.text import json_line, one_line, shorten
 from limpet.conversations import conversation
 from limpet.llm.messages.neutral import of_data_url
 from limpet.llm.messages.text import parts_of, thought
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.history import versions
 from limpet.tasks.state import TaskState
 

@@ -99,7 +99,7 @@ class Transcript:
     def _only_messages(self, records: list[Record]) -> list[Item] | None:
         """What *records* hold, newest first, if that is messages only: as it nearly always is."""
         bodies = [(record.seq, record.body) for record in reversed(records)]
-        runs = self._journal.runs(bodies)  # noqa: SLF001 - without the cost of an `Entry` each
+        runs = self._journal.runs(bodies)
         if any(run[0] != MESSAGE for run in runs):
             return None
         positions = (

@@ -117,9 +117,10 @@ class LeaseKeeper:
     def take(
         self,
         key: Key,
-        agent: str | None,
         ttl: float,
-        over: int | None,
+        *,
+        agent: str | None = None,
+        over: int | None = None,
         on_renewed: Callable[[], None] = lambda: None,
         every: float = 60,
     ) -> HeldLease:
@@ -275,7 +276,12 @@ class LeaseLock:
 
     def _take(self, over: int | None) -> None:
         self.held = self._keeper.take(
-            self._key, self._agent, self._ttl, over, self._on_renewed, self._every
+            self._key,
+            self._ttl,
+            agent=self._agent,
+            over=over,
+            on_renewed=self._on_renewed,
+            every=self._every,
         )
 
     def _is_abandoned(self, held: LeaseHeld) -> bool:

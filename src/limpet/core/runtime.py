@@ -175,7 +175,7 @@ class _SyncLock:
 
 
 class AsyncRuntime:
-    """Backend calls on threads, the user's functions on the event loop. `close` ends the threads."""
+    """Backend calls on threads, the user's functions on the loop. `close` ends the threads."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

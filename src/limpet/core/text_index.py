@@ -220,7 +220,8 @@ class TextIndex:
     def _source(self, key: Key, now: Known) -> int:
         rows = self._database.execute(
             "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET incarnation = excluded.incarnation,"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " incarnation = excluded.incarnation,"
             " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
             " RETURNING id",
             (*key, now.incarnation, now.first, now.seen, now.updated),

@@ -3,4 +3,4 @@
 from limpet.memory.hits import MemoryHit, Receipt, Remembered, Stats, Why
 from limpet.memory.memory import KIND, AsyncMemory, Memory
 
-__all__ = ["KIND", "AsyncMemory", "MemoryHit", "Memory", "Receipt", "Remembered", "Stats", "Why"]
+__all__ = ["KIND", "AsyncMemory", "Memory", "MemoryHit", "Receipt", "Remembered", "Stats", "Why"]

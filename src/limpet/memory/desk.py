@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from limpet.backends.contract import Append, Backend, Head, Record
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.journal import AsyncJournal
     from limpet.memory.entries import Draft
     from limpet.memory.index import Index
-    from limpet.tasks.checkpoint import Checkpoint
 
     Progress = Callable[[int, int], object]
     #: What was found, and what is to be written.
@@ -52,7 +52,7 @@ class Desk:
 
     def __init__(self, journal: AsyncJournal, *, private: bool) -> None:
         self.journal = journal
-        self._runtime = journal.runtime  # noqa: SLF001 - how a noun reaches its backend
+        self._runtime = journal.runtime
         self._private = private
 
     @property
@@ -99,7 +99,7 @@ class Desk:
 
     def _said(self, record: Record) -> Iterator[Told]:
         """The entries of *record*, without the cost of an `Entry` each."""
-        entries = self.journal.decode(record.seq, record.body)  # noqa: SLF001 - as any noun may
+        entries = self.journal.decode(record.seq, record.body)
         for seq, (type_, body) in enumerate(entries, record.seq - record.count + 1):
             yield Told.of(seq, record.at, type_, body)
 

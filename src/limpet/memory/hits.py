@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from limpet.tasks.resume_text import Recalled
+from limpet.core.recalled import Recalled
 
 __all__ = ["MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
 

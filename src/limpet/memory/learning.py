@@ -11,14 +11,13 @@ from msgspec import Struct, structs
 from limpet.memory.changing import replacing
 from limpet.memory.entries import Draft
 from limpet.memory.hits import Remembered
-from limpet.tasks.state import reasoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
+    from limpet.core.checkpoint import Checkpoint
     from limpet.memory.index import Index
-    from limpet.tasks.checkpoint import Checkpoint
 
 __all__ = ["Lessons", "learned", "lessons"]
 
@@ -42,7 +41,7 @@ def learned(checkpoint: Checkpoint) -> Iterator[Draft]:
         text = f"{goal}: {_cut(_text(checkpoint.outcome), LONGEST)}"
         yield Draft(text=text, kind=OUTCOME, key=_key(checkpoint), **where)
     for made in checkpoint.decisions:
-        text = _cut(reasoned(made), LONGEST)
+        text = _cut(made.sentence, LONGEST)
         if text.strip():
             yield Draft(text=text, kind=DECISION, context=goal, **where)
     for found in checkpoint.discoveries:

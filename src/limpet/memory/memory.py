@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.scope import Scope
     from limpet.llm.tokens import Counter
     from limpet.memory.entries import Draft
     from limpet.memory.index import Index
-    from limpet.tasks.checkpoint import Checkpoint
 
 __all__ = ["KIND", "AsyncMemory", "Memory"]
 

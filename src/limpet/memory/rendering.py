@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from limpet.core.recalled import Recalled, origin
 from limpet.llm.quoting import ABSENT, SHORT, WHOLE, Line, Section, omitted
 from limpet.llm.tokens import PER_MESSAGE, Counter, estimate_text
-from limpet.tasks.resume_text import Recalled, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

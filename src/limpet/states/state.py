@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         on_change: OnChange
 
 
-__all__ = ["KIND", "AsyncState", "FingerprintChange", "StateVersion", "State", "StateInfo"]
+__all__ = ["KIND", "AsyncState", "FingerprintChange", "State", "StateInfo", "StateVersion"]
 
 KIND = "state"
 
@@ -304,7 +304,7 @@ class AsyncState:
             ttl=self._journal.ttl,
             migrations=self._migrations,
         )
-        await target._begin(kept, head, f"forked from {self.id} at {kept.position}")  # noqa: SLF001 - its own kind
+        await target._begin(kept, head, f"forked from {self.id} at {kept.position}")
         return target
 
     async def _begin(self, kept: Kept, head: Head, note: str) -> None:

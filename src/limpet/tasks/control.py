@@ -23,7 +23,7 @@ from limpet.errors import (
     TaskNotFound,
     TaskNotOpen,
 )
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import KIND, folded
 from limpet.tasks.steps import called
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal
     from limpet.core.scope import Scope
-from limpet.tasks.terms import Terms
+    from limpet.tasks.terms import Terms
 
 __all__ = ["Answer", "cancel", "pause", "resolve", "resume", "signal", "submit"]
 

@@ -15,7 +15,6 @@ from limpet.backends.decide import holder_for_people
 from limpet.core.codec import convert, fresh
 from limpet.core.leases import HeldLease, LeaseLock
 from limpet.core.runtime import run_to_end
-from limpet.core.scope import Scope
 from limpet.errors import (
     Conflict,
     DeadlinePassed,
@@ -33,7 +32,7 @@ from limpet.errors import (
     WrongType,
     besides,
 )
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, Turn, running
 from limpet.tasks.reports import Reports
 from limpet.tasks.state import Large, TaskState
@@ -44,8 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from limpet.core.checkpoint import Decision
     from limpet.core.journal import AsyncJournal, Entry
-    from limpet.tasks.checkpoint import Decision
+    from limpet.core.scope import Scope
 
 __all__ = ["HALTED", "Core", "Terms", "View", "described", "single", "typed"]
 

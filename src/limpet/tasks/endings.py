@@ -9,7 +9,7 @@ from msgspec import UNSET, structs
 from limpet.backends.contract import Record, micros
 from limpet.core.ids import check_ttl
 from limpet.errors import Conflict
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import described
 from limpet.tasks.remembering import (
     DEFAULT,

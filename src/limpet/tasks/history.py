@@ -10,15 +10,15 @@ import msgspec
 from msgspec import Struct
 
 from limpet.backends.facts import human_size
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import item_name, numbered
-from limpet.tasks.state import Large, reasoned
+from limpet.tasks import entries as kinds
+from limpet.tasks.entries import item_name, numbered
+from limpet.tasks.state import Large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.journal import Entry
-    from limpet.tasks.checkpoint import Checkpoint
 
 __all__ = ["TaskVersion", "compare", "effects_after", "versions"]
 
@@ -268,7 +268,9 @@ def compare(a: Checkpoint, b: Checkpoint) -> str:
         "status": _texts(a.status, b.status),
         "plan": _plans(a.plan, b.plan),
         "steps": _results(a.results, b.results),
-        "decisions": _lists(list(map(reasoned, a.decisions)), list(map(reasoned, b.decisions))),
+        "decisions": _lists(
+            [one.sentence for one in a.decisions], [one.sentence for one in b.decisions]
+        ),
         "discoveries": _lists(a.discoveries, b.discoveries),
         "in doubt": _lists(a.in_doubt, b.in_doubt),
         "waits for": _lists(a.waiting_for, b.waiting_for),

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from limpet.errors import Conflict, EffectsWarning, TaskNotFound
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import KIND, RESULTS, folded
 from limpet.tasks.history import TaskVersion, compare, effects_after, versions
 from limpet.tasks.state import TaskState
@@ -15,8 +15,8 @@ from limpet.tasks.terms import Terms
 from limpet.tasks.waits import Waits
 
 if TYPE_CHECKING:
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.journal import Entry
-    from limpet.tasks.checkpoint import Checkpoint
 
 __all__ = ["Past"]
 

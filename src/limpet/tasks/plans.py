@@ -9,9 +9,9 @@ import msgspec
 
 from limpet.core.codec import fresh, plain
 from limpet.core.ids import check_id
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import item_name, numbered
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, Turn
+from limpet.tasks.entries import item_name, numbered
 from limpet.tasks.retry import How, InDoubt, Retry
 from limpet.tasks.steps import Steps, called
 from limpet.tasks.terms import text

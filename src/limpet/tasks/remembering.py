@@ -9,15 +9,15 @@ from msgspec import structs
 
 from limpet.core.journal import AsyncJournal
 from limpet.core.runtime import SyncWrapper
-from limpet.tasks.state import Debt, plain, reasoned
+from limpet.tasks.state import Debt, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Append
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.runtime import Runtime
     from limpet.core.scope import Scope
-    from limpet.tasks.checkpoint import Checkpoint
     from limpet.tasks.state import TaskState
 
 __all__ = [
@@ -80,7 +80,7 @@ def _lives_in(scope: Scope, memory: object) -> bool:
     journal = getattr(core, "_journal", None)
     if not isinstance(journal, AsyncJournal) or journal.key.kind != "memory":
         return False
-    at_home = journal.runtime.backend is scope.runtime.backend  # noqa: SLF001 - a noun's own
+    at_home = journal.runtime.backend is scope.runtime.backend
     return at_home and journal.key.tenant == scope.tenant
 
 
@@ -103,7 +103,7 @@ def news(state: TaskState) -> Checkpoint:
     known = state.recalled
     return structs.replace(
         state.checkpoint(),
-        decisions=[made for made in state.decisions if plain(reasoned(made)) not in known],
+        decisions=[made for made in state.decisions if plain(made.sentence) not in known],
         discoveries=[found for found in state.discoveries if plain(found) not in known],
     )
 
@@ -139,6 +139,6 @@ def _words(item: Any) -> Iterable[str]:
 def others(state: TaskState, hits: Iterable[Any]) -> list[Any]:
     """*hits* without what this task has said itself: that is in its record."""
     own = {plain(found) for found in state.discoveries}
-    own |= {plain(reasoned(made)) for made in state.decisions}
+    own |= {plain(made.sentence) for made in state.decisions}
     found = [hit for hit in hits if hit.source != state.task_id and plain(hit.text) not in own]
     return found[:MOST]

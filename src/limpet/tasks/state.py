@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import Checkpoint, Decision, item_name, numbered
+from limpet.tasks import entries as kinds
+from limpet.tasks.entries import item_name, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ __all__ = [
     "TaskState",
     "Wait",
     "plain",
-    "reasoned",
 ]
 
 
@@ -325,7 +325,7 @@ class TaskState:
     def _decided(self, body: dict[str, Any], _at: datetime) -> None:
         self.decisions.append(Decision(body["decision"], body.get("because")))
         if "recalled" in body:
-            self.recalled.add(plain(reasoned(self.decisions[-1])))
+            self.recalled.add(plain(self.decisions[-1].sentence))
 
     def _discovered(self, body: dict[str, Any], _at: datetime) -> None:
         self.discoveries.append(body["discovery"])
@@ -398,11 +398,6 @@ FRUITLESS = frozenset({kinds.RESUMED, kinds.BEGAN, kinds.STOPPED, kinds.PROGRESS
 def plain(text: str) -> str:
     """*text* without what does not make it another memory."""
     return " ".join(text.split())
-
-
-def reasoned(decision: Decision) -> str:
-    """What was decided, and why, in one text."""
-    return decision.decision + (f" (because {decision.because})" if decision.because else "")
 
 
 def _moment(deadline: float | str | None, at: datetime) -> datetime | None:

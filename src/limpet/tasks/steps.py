@@ -23,10 +23,10 @@ from limpet.errors import (
     TooLarge,
     Unreadable,
 )
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import numbered, withdraw
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, running, within
 from limpet.tasks.core import HALTED, RESULTS, Core, typed
+from limpet.tasks.entries import numbered, withdraw
 from limpet.tasks.retry import ASK, PLAIN, SKIP, VERIFY, How, InDoubt, Retry
 from limpet.tasks.state import Large
 from limpet.tasks.words import described

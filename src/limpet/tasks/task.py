@@ -9,21 +9,22 @@ from msgspec import Struct
 
 from limpet.backends.contract import Head, from_micros
 from limpet.backends.decide import holder_for_people
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.ids import check_ttl
 from limpet.core.journal import listed_fields
+from limpet.core.recalled import Recalled
 from limpet.core.runtime import SyncWrapper, run_to_end, sync, sync_wrapped
 from limpet.errors import TaskNotOpen
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import Checkpoint, Decision
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, current_step
 from limpet.tasks.core import KIND, View
 from limpet.tasks.effects import Outside, effect, opened
 from limpet.tasks.endings import Endings
 from limpet.tasks.history import TaskVersion
 from limpet.tasks.plans import AsyncStep, Remaining
-from limpet.tasks.resume_text import Recalled, resume_context, resume_messages
+from limpet.tasks.resume_text import resume_context, resume_messages
 from limpet.tasks.retry import InDoubt, Retry
-from limpet.tasks.state import Progress, reasoned
+from limpet.tasks.state import Progress
 from limpet.tasks.steps import no_function
 from limpet.tasks.terms import Terms, check_own, text
 from limpet.tasks.transactions import Block
@@ -122,7 +123,7 @@ class AsyncTask(Endings):
         made = Decision(text(decision, "decision"), because and text(because, "reason"))
         if made not in self._state.decisions:
             await self._check_open_to("decision")
-            mark = self._repeats(decision, reasoned(made))
+            mark = self._repeats(decision, made.sentence)
             await self._record(kinds.DECIDED, {"decision": decision, "because": because, **mark})
 
     async def discover(self, discovery: str) -> None:

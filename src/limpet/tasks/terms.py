@@ -10,7 +10,7 @@ from msgspec import Struct
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.core.ids import check_id, check_seconds, check_ttl
 from limpet.errors import InvalidId
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

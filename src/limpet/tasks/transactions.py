@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from limpet.backends.contract import Record
 from limpet.core.ids import MAX_ID_BYTES
 from limpet.errors import TaskFinished
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.context import within
 from limpet.tasks.past import Past
 from limpet.tasks.retry import How

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from limpet.core.ids import check_seconds
 from limpet.errors import Conflict, TaskWaiting, WaitTimedOut
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.plans import Plans
 
 if TYPE_CHECKING:

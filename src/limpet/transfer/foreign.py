@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from limpet.core.ids import check_id
 from limpet.errors import NotImportable
-from limpet.tasks import checkpoint as kinds
-from limpet.tasks.checkpoint import item_name, numbered
+from limpet.tasks import entries as kinds
+from limpet.tasks.entries import item_name, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

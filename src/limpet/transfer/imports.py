@@ -26,7 +26,7 @@ from limpet.conversations import conversation
 from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
-from limpet.tasks import checkpoint, task
+from limpet.tasks import entries as checkpoint, task
 from limpet.transfer.foreign import (
     agents,
     is_autogen,
@@ -403,7 +403,7 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
 
 def codec_of(store: Store) -> Codec:
     """How *store* writes bodies: perhaps with a key that it alone has."""
-    codec: Codec = store._core._scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
+    codec: Codec = store._core.scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
     return codec
 
 

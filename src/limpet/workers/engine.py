@@ -13,7 +13,7 @@ from limpet.core.leases import store_now
 from limpet.core.runtime import run_to_end
 from limpet.errors import TaskFailed, TaskFinished, TaskNotFound
 from limpet.store import open as open_store
-from limpet.tasks.checkpoint import PARENT
+from limpet.tasks.entries import PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

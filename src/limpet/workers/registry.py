@@ -23,7 +23,7 @@ from limpet.errors import (
     UnknownKind,
 )
 from limpet.store import AsyncStore
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.core import single
 from limpet.tasks.task import Task, TaskInfo
 from limpet.tasks.words import frames
@@ -31,10 +31,10 @@ from limpet.tasks.words import frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from limpet.store import AsyncStore, Store
+    from limpet.store import Store
     from limpet.tasks.task import AsyncTask
 
-__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "RunResult", "Registry"]
+__all__ = ["AWAY", "GIVE_UP_AFTER", "Kind", "Registry", "RunResult"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -170,7 +170,7 @@ class Registry:
 
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
             raise RuntimeError(f"{kind.name!r} is async: await registry.run_async(…) here.")
-        return asyncio.run(run.on(AsyncStore(core._scope.as_async())))
+        return asyncio.run(run.on(AsyncStore(core.scope.as_async())))
 
     async def run_async(
         self,
@@ -188,7 +188,7 @@ class Registry:
             return await run.on(store)
         import asyncio  # noqa: PLC0415 - as above
 
-        return await asyncio.to_thread(run_to_end, run.on(AsyncStore(store._scope.as_sync())))
+        return await asyncio.to_thread(run_to_end, run.on(AsyncStore(store.scope.as_sync())))
 
     async def _look(self, store: AsyncStore, task_id: str) -> tuple[Kind, TaskInfo]:
         info = await store.task(task_id).info()
@@ -249,7 +249,7 @@ class _Run(Struct, frozen=True):
     async def _call(self, store: AsyncStore, task: AsyncTask) -> BaseException | None:
         """Call the function, and finish or fail the task; the error, if there was one."""
         try:
-            shown = Task(task) if store._scope.is_sync else task  # noqa: SLF001
+            shown = Task(task) if store.scope.is_sync else task
             outcome = await store._runtime.invoke(self.kind.function, shown)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from limpet.core.ids import make_key
 from limpet.core.leases import is_dead, store_now
 from limpet.errors import LimpetError
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks import task
 from limpet.tasks.state import FRUITLESS
 from limpet.workers.registry import AWAY

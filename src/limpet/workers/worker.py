@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
 from limpet.store import AsyncStore
-from limpet.tasks import checkpoint as kinds
+from limpet.tasks import entries as kinds
 from limpet.tasks.words import frames
 from limpet.workers import registry as runs
 from limpet.workers.registry import AWAY, GIVE_UP_AFTER, RunResult
@@ -177,7 +177,7 @@ class Worker:
 
     async def _run_async(self, run: _Run) -> None:
         with run.ending(self._events):
-            store = AsyncStore(self._store._core._scope.as_async())  # noqa: SLF001
+            store = AsyncStore(self._store._core.scope.as_async())  # noqa: SLF001
             run.how = await self._registry.run_async(
                 store, run.found.id, on_open=run.opened, **self._options
             )

@@ -364,12 +364,14 @@ def test_a_batch_fails_only_for_who_spoilt_it(path: str) -> None:
             return type(error).__name__
         return "fine"
 
-    with backend._database.writing, ThreadPoolExecutor(12) as pool:
-        futures = [pool.submit(write, number) for number in range(12)]
-        _wait_until(lambda: len(backend._group._queue) == 11)
-        backend._database.writing.release()
+    with ThreadPoolExecutor(12) as pool:
+        with backend._group.alone():
+            futures = [pool.submit(write, 0)]
+            _wait_until(lambda: backend._group._shared.batch_waits)
+            for number in range(1, 12):
+                futures.append(pool.submit(write, number))
+                _wait_until(lambda: backend._group._shared.queue.qsize() == number)  # noqa: B023
         found = [future.result() for future in futures]
-        backend._database.writing.acquire()
     assert found == ["fine"] * 5 + ["StoreError"] + ["fine"] * 6
     assert backend.append(huge).seq == 12
     backend.close()

@@ -46,7 +46,9 @@ def user(content: Any) -> dict[str, Any]:
 def found(store: limpet.Store, query: str, **options: Any) -> list[ConversationHit]:
     """What a search finds."""
     core = store._core
-    work = _search.search(core._port, core.tenant, core.journal, core._codec, query, **options)
+    work = _search.search(
+        core._runtime, core.tenant, core.journal, core.scope.store.codec, query, **options
+    )
     return run_to_end(work)
 
 
@@ -80,7 +82,7 @@ def test_async_stores_search_too(tmp_path: Path) -> None:
         async with limpet.open_async(tmp_path / "a.db") as store:
             await store.conversation("alice").append(user("My invoice is wrong"))
             hits = await _search.search(
-                store._port, store.tenant, store.journal, store._codec, "invoice"
+                store._runtime, store.tenant, store.journal, store.scope.store.codec, "invoice"
             )
             assert [hit.id for hit in hits] == ["alice"]
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from limpet.core.checkpoint import Decision
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.quoting import fenced
-from limpet.tasks.checkpoint import Decision
 from limpet.tasks.resume_text import (
     ALL_DONE,
     BEGINNING,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import limpet
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.journal import Entry
-from limpet.tasks.checkpoint import Checkpoint, Decision
 from limpet.tasks.history import TaskVersion, compare, effects_after, versions
 from limpet.tasks.state import Large, TaskState
 

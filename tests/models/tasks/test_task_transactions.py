@@ -216,7 +216,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
 
 def _losing_the_answer(task: limpet.Task, function: Any) -> None:
     """Commit, and fail before anybody knows."""
-    backend: Any = task._core._port.backend
+    backend: Any = task._core._runtime.backend
     transact = backend.transact
 
     def losing(*args: Any) -> Any:

@@ -308,7 +308,7 @@ def test_a_sleep_cut_short_by_a_crash_goes_on_from_its_first_second(
     """The wait is recorded before it begins."""
     with killed(), store.task("t", GOAL) as task:
         core = task._core
-        core._port = Dying(core._port, task)
+        core._runtime = Dying(core._runtime, task)
         task.sleep(0.05)
     until = store.journal("task", "t").read()[-1].body["until"]
     with place.open().task("t") as task:
@@ -321,11 +321,11 @@ class Dying:
     """A port that dies when it is to sleep."""
 
     def __init__(self, port: Any, task: Any) -> None:
-        self._port = port
+        self._runtime = port
         self._task = task
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._port, name)
+        return getattr(self._runtime, name)
 
     async def sleep(self, seconds: float) -> None:
         """The end."""

@@ -805,7 +805,7 @@ def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> N
 
         with limpet.open("memory:") as store:
             store._core.backend = Unsteady()
-            store._core._port.backend = store.backend  # type: ignore[misc]
+            store._core._runtime.backend = store.backend  # type: ignore[misc]
             try:
                 importing.put(store, item)
             except StoreUnavailable:

@@ -180,7 +180,7 @@ class DynamoBackend(Backend):
                 return base.head.lease
             # An epoch is a time. Those before a deletion are past, whatever our clock says.
             now = max(now, base.last_epoch + 1)
-            head = decide.acquire(base.head, key, holder, ttl, over, now)
+            head = decide.acquire(base.head, key, now, holder=holder, ttl=ttl, over=over)
             return self._write_lease(attempt, base, head, lease_token=token)
 
         return self._heads.change(key, work)

@@ -338,4 +338,4 @@ def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 @cache
 def _insert(rows: int) -> str:
     values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
-    return f"INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES {values}"
+    return QUERIES["insert_records"] + values

@@ -115,7 +115,9 @@ class SqliteBackend(TransactionalBackend):
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
         def work(appender: Appender, at: int) -> Lease:
-            head = decide.acquire(appender.live_head(key, at), key, holder, ttl, over, at)
+            head = decide.acquire(
+                appender.live_head(key, at), key, at, holder=holder, ttl=ttl, over=over
+            )
             return appender.set_lease(key, head)
 
         return self._write(work)
@@ -160,7 +162,7 @@ class SqliteBackend(TransactionalBackend):
                 try:
                     self._commit_once([ticket])
                 except Exception as error:  # noqa: BLE001 - the caller's to see
-                    ticket.error = error
+                    ticket.result, ticket.error = None, error
 
     def _commit_once(self, batch: list[Ticket]) -> None:
         with self._database.translated():

@@ -38,6 +38,10 @@ ORDER BY seq LIMIT ?6
 -- name: known
 SELECT seq, at FROM limpet_records WHERE journal = ? AND id = ?
 
+-- As many rows as there are records to add.
+-- name: insert_records
+INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES
+
 -- name: create_journal
 INSERT INTO limpet_journals
     (tenant, kind, id, incarnation, created, dropped_seq, dropped_at, dropped_total,

@@ -37,7 +37,7 @@ async def make(
     first = copied(dict(await agent.save_state()))
     state = store.state(id_, type=type_of(first), **about)
     key = state._journal.key  # noqa: SLF001 - what others are kept away from
-    held = None if hold is None else LeaseLock(store._runtime, store._scope.store.leases, key, hold)  # noqa: SLF001
+    held = None if hold is None else LeaseLock(store._runtime, store.scope.store.leases, key, hold)  # noqa: SLF001
     factory = part.factory if isinstance(part, TeamPart) else factory_of(agent, types)
     keeping = Keeping(part, state, held, factory=factory, first=first, **rules)
     await keeping.load()

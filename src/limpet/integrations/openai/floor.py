@@ -173,7 +173,7 @@ class Floor:
     ) -> None:
         self._conversation = conversation
         self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
-        self._runtime = self._journal.runtime  # noqa: SLF001
+        self._runtime = self._journal.runtime
         self._hold = LeaseLock(self._runtime, keeper, self._journal.key, lease, agent="a chat")
         self._wait = wait
         self._others = others  # of the same chat, who speak just now

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, ValidationError, convert
 
-from limpet.backends.contract import Head
 from limpet.backends.decide import holder_for_people
 from limpet.core.journal import listed_fields
 from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
@@ -15,6 +14,7 @@ from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
 
 __all__ = ["Ask", "Past", "RunFinished", "RunHeld", "RunInDoubt", "RunInfo", "RunNotFound"]

@@ -120,7 +120,7 @@ class AsyncRun:
         lease: float,
         wait: float,
     ) -> None:
-        port, keeper = store._runtime, store._scope.store.leases  # noqa: SLF001
+        port, keeper = store._runtime, store.scope.store.leases  # noqa: SLF001
         self._hold = LeaseLock(port, keeper, journal.key, lease)
         self._journal = journal
         self._agent = agent

@@ -1,4 +1,4 @@
-"""The checkpoint that people are shown, and the words that a task's journal is written in."""
+"""A task at one moment, as plain data: what people are shown, and what memory learns from."""
 
 from __future__ import annotations
 
@@ -13,47 +13,17 @@ from limpet.errors import WrongType
 
 __all__ = ["Checkpoint", "Decision"]
 
-# Entry types of a task's journal.
-CREATED = "created"
-RESUMED = "resumed"
-PLANNED = "planned"
-REPLANNED = "replanned"
-BEGAN = "began"  # a step whose effect must not be doubled is about to run
-PROGRESS = "progress"
-TRIED = "tried"  # an attempt at a step failed
-STEP = "step"
-SKIPPED = "skipped"
-RESOLVED = "resolved"  # a person has said what became of a step in doubt
-WAITING = "waiting"  # also the status
-SIGNALLED = "signalled"
-DECIDED = "decided"
-DISCOVERED = "discovered"
-STOPPED = "stopped"  # an error left the task's block; it can be resumed
-PAUSED = "paused"  # also the status
-CANCELLED = "cancelled"  # also the status
-FORKING = "forking"  # what follows is copied from another task; also the status meanwhile
-FORKED = "forked"  # all of it is here
-REWOUND = "rewound"
-FINISHED = "finished"
-HANDED = "handed"  # the outcome has been handed on
-REMEMBERED = "remembered"  # what was learned is in a memory
-FAILED = "failed"  # also the status
-
-# Statuses, by which tasks are listed.
-OPEN = "open"
-DONE = "done"
-
-# Labels that mean something.
-RUN = "run"  # the kind of a submitted task: what workers find it by
-DUE = "due"  # when a waiting task is to be woken, in ISO 8601
-PARENT = "parent"  # the task of which this one is a step
-
 
 class Decision(Struct, frozen=True):
     """What was decided, and why."""
 
     decision: str
     because: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Both in one text."""
+        return self.decision + (f" (because {self.because})" if self.because else "")
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -74,7 +44,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     results: dict[str, Any] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     discoveries: list[str] = field(default_factory=list)
-    status: str = OPEN
+    status: str = "open"
     outcome: Any = None
     error: str | None = None
     in_doubt: list[str] = field(default_factory=list)
@@ -103,26 +73,3 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError as error:
             raise WrongType(f"A checkpoint is JSON text, and this is not: {error}") from error
         return cls.from_dict(data)
-
-
-def item_name(item: Any) -> str:
-    """A planned step's name: the item itself, or its "name"."""
-    return item if isinstance(item, str) else str(item["name"])
-
-
-def numbered(name: str, seen: dict[str, int]) -> str:
-    """*name* the first time, then name#2, name#3, and so on; never one that was given before."""
-    found = name
-    while found in seen:
-        seen[name] += 1
-        found = f"{name}#{seen[name]}"
-    seen[found] = 1
-    return found
-
-
-def withdraw(name: str, seen: dict[str, int]) -> None:
-    """Let *name*, which `numbered` gave, be given again."""
-    seen.pop(name, None)
-    base, _, number = name.rpartition("#")
-    if base in seen and number.isdecimal():
-        seen[base] = min(seen[base], int(number) - 1)

@@ -1,0 +1,52 @@
+"""A memory as a model is shown it: what was remembered, from where, and how far to believe it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from limpet.llm.quoting import SHORT, fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Recalled", "origin"]
+
+
+class Recalled(Struct, frozen=True):
+    """Something remembered from earlier tasks: which one, when, and how well it suits this one."""
+
+    text: str
+    source: str | None = None
+    at: datetime | None = None
+    score: float | None = None
+    #: Who said it, how far to believe them, and whether another memory disputes it.
+    by: str | None = None
+    trust: float | None = None
+    disputed: bool = False
+
+    @classmethod
+    def of(cls, found: Any) -> Recalled:
+        """What was *found*: a hit, or an object of the user's that looks like one."""
+        if isinstance(found, cls):
+            return found
+        known = {name: getattr(found, name, None) for name in ("source", "at", "score", "by")}
+        disputed = bool(getattr(found, "contradicted_by", ()))
+        return cls(found.text, **known, trust=getattr(found, "trust", None), disputed=disputed)
+
+
+def origin(memory: Recalled, now: datetime | None) -> Iterator[str]:
+    """Where it is from, and how old it is *now*: in our words; what is not ours is fenced."""
+    yield f"from {fenced(memory.source[:SHORT])}" if memory.source else "source unknown"
+    if memory.by:
+        yield f"said by {fenced(memory.by[:SHORT])}"
+    if memory.at is not None:
+        at = memory.at if memory.at.tzinfo else memory.at.replace(tzinfo=UTC)
+        age = f", {max((now - at).days, 0)} days old" if now else ""
+        yield f"{at.astimezone(UTC):%Y-%m-%d}{age}"
+    if memory.trust is not None:
+        yield f"trust {memory.trust:.2g}"
+    if memory.disputed:
+        yield "disputed by another memory"
