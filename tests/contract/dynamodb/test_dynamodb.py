@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 import limpet
 from limpet.backends.contract import Appended, Key
+from limpet.backends.dynamodb import heads
 from limpet.backends.dynamodb.backend import DynamoBackend
 from limpet.backends.dynamodb.layout import index_item, item_key, partition
 from limpet.backends.dynamodb.table import Table
@@ -239,12 +241,19 @@ def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
 
 @contextmanager
 def metered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, float]]]:
-    """Every request that is made, and the capacity units that DynamoDB says it took."""
+    """Every request that is made, and the capacity units that DynamoDB says it took.
+
+    For one that was refused it does not say.
+    """
     calls: list[tuple[str, float]] = []
     send = Table.send
 
     def counted(self: Table, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        reply = send(self, operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
+        try:
+            reply = send(self, operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
+        except ClientError:
+            calls.append((f"{operation} refused", 0))
+            raise
         used = reply.get("ConsumedCapacity", [])
         used = used if isinstance(used, list) else [used]
         calls.append((operation, sum(one["CapacityUnits"] for one in used)))
@@ -272,6 +281,56 @@ def test_an_append_is_one_update_of_one_small_item(
     assert len(chunks) <= 300 / 8
     assert max(updates) <= 4
     assert sum(units for _, units in calls) / 300 < 3.5
+
+
+def test_a_writer_that_is_behind_learns_from_the_refusal(
+    store: DynamoBackend, other: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer brings the head: whoever shares a journal pays one request more, and no read."""
+    append(store)
+    append(other)
+    with metered(monkeypatch) as calls:
+        assert append(store).seq == 3
+        assert [name for name, _ in calls] == ["update_item refused", "update_item"]
+        calls.clear()
+        lease = other.acquire(KEY, "other", 60)
+        with pytest.raises(limpet.LeaseHeld):
+            store.acquire(KEY, "me", 60)
+        with pytest.raises(limpet.Conflict):
+            append(store, expect=2)
+        other.release(KEY, lease)
+        assert append(store, expect=3).seq == 4
+
+
+def test_threads_of_one_process_do_not_refuse_each_other(
+    store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take turns at a journal; one that takes long is not waited for."""
+    append(store)
+    with metered(monkeypatch) as calls, ThreadPoolExecutor(8) as pool:
+        assert len({done.seq for done in pool.map(lambda _: append(store), range(60))}) == 60
+    assert not [name for name, _ in calls if "refused" in name]
+    with store._heads._turn(KEY), ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(heads, "LONGEST_TURN", 0.01)
+        assert pool.submit(append, store).result().seq == 62
+
+
+def test_a_journal_that_others_never_leave_alone_is_busy(
+    store: DynamoBackend, other: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that is overtaken again and again gives up, and has written nothing."""
+    append(store)
+    write = store._heads.write
+
+    def overtaken(*args: Any) -> None:
+        append(other, b"other")
+        write(*args)
+
+    monkeypatch.setattr(store._heads, "write", overtaken)
+    store._table.timeout = 0.3
+    with pytest.raises(limpet.StoreBusy, match=r"again and again.*nothing was written"):
+        append(store, b"mine")
+    assert b"mine" not in bodies(store.read(KEY))
 
 
 def test_the_newest_records_are_read_without_the_others(

@@ -267,6 +267,21 @@ def test_a_journal_that_begins_anew_finds_nothing_of_the_old(store: DynamoBacken
     assert len(store.read(KEY, reverse=True)) == 41
 
 
+def test_a_copy_that_is_made_again_finds_nothing_of_the_first(store: DynamoBackend) -> None:
+    """It has the same incarnation, and yet is another journal in this table."""
+    origin = Origin(at=10**15, created=10**15, first=1, incarnation="abc")
+    for number in range(40):
+        append(store, b"old" * 100, id=f"n{number}", origin=origin)
+    old = items(store)
+    store.delete(KEY)
+    append(store, b"new", origin=origin)
+    store._table.write({"PutRequest": {"Item": item}} for name, item in old.items() if "/" in name)
+    for number in range(40):
+        assert not append(store, b"new", id=f"n{number}", origin=origin).repeated
+    assert store.head(KEY).incarnation == "abc"  # type: ignore[union-attr]
+    assert bodies(store.read(KEY)) == [b"new"] * 41
+
+
 def _do_anything(backend: DynamoBackend, writer: int, draw: Random) -> dict[int, bytes]:
     """What can be done to a journal, and what of it was written."""
     written: dict[int, bytes] = {}
@@ -429,6 +444,22 @@ def test_a_clients_clock_does_not_matter(store: DynamoBackend, off: DynamoBacken
         store.acquire(KEY, "me", 60)
     off.delete(KEY)
     assert store.acquire(KEY, "me", 60).epoch > rival.epoch
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_epochs_grow_over_a_deletion_although_clocks_differ(
+    store: DynamoBackend, other: DynamoBackend, *, begins: bool
+) -> None:
+    """Whether a journal has begun anew since, or not."""
+    Later(store).by(5)
+    lease = store.acquire(KEY, "me", 60)
+    append(store, epoch=lease.epoch)
+    store.delete(KEY)
+    if begins:
+        append(other)
+    with pytest.raises(limpet.LeaseLost):
+        append(other, epoch=lease.epoch)
+    assert other.acquire(KEY, "you", 60).epoch > lease.epoch
 
 
 def test_times_of_clients_who_differ_never_go_back(

@@ -255,7 +255,7 @@ def test_a_store_opened_for_reading_refuses_writes(store: DynamoBackend, url: st
         lambda: reader.renew(KEY, lease, 60),
         lambda: reader.release(KEY, lease),
     ):
-        with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
+        with pytest.raises(limpet.StoreReadOnly, match="read-only"):
             write()
     assert len(reader.read(KEY)) == 1
     reader.close()
