@@ -31,9 +31,9 @@ from limpet.backends.dynamodb.layout import (
     in_groups,
     index_key,
     item_key,
+    item_request,
     new_token,
     partition,
-    request,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Stamps:
     def _stamp_items(
         self, key: Key, items: list[Item], token: str, remove_after: int | None
     ) -> None:
-        ours = request(head_key(key), "#stamping = :token", {":token": attribute(token)})
+        ours = item_request(head_key(key), "#stamping = :token", {":token": attribute(token)})
         there = "attribute_exists(#pk)"
         action, values = {"REMOVE": [f"#{REMOVE_AFTER}"]}, {}
         if remove_after is not None:
@@ -151,7 +151,7 @@ class Stamps:
             values = {":time": attribute(remove_after)}
         while items:
             updates = [
-                request(item_key(item["pk"]["S"], item["sk"]["S"]), there, values, **action)
+                item_request(item_key(item["pk"]["S"], item["sk"]["S"]), there, values, **action)
                 for item in items
             ]
             try:
@@ -254,12 +254,15 @@ class Remover:
 
     def _forget(self, key: Key, stored: Stored | None) -> None:
         """Remove an empty head, and the index's entry; both or none."""
-        head: Action = "ConditionCheck", request(head_key(key), "attribute_not_exists(#pk)", {})
+        head: Action = (
+            "ConditionCheck",
+            item_request(head_key(key), "attribute_not_exists(#pk)", {}),
+        )
         if stored is not None:
             if stored.head is not None or stored.uploads:
                 return
             rev = {":rev": attribute(stored.rev)}
-            head = "Delete", request(head_key(key), "#rev = :rev", rev)
+            head = "Delete", item_request(head_key(key), "#rev = :rev", rev)
         with suppress(Refused):  # it is not as it was: the next sweep will see
             self._table.transact(head, ("Delete", {"Key": index_key(key)}))
             self._heads.remember(key, None)

@@ -40,12 +40,12 @@ __all__ = [
     "index_key",
     "index_partition",
     "item_key",
+    "item_request",
     "new_token",
     "pack_records",
     "part_keys",
     "partition",
     "removal",
-    "request",
     "split_index",
     "stored_head",
     "unpack_records",
@@ -357,12 +357,12 @@ def head_update(key: Key, old: Stored | None, new: Stored) -> Item:
         changed["tail"] = pack_records(new.tail)
     values = {f":{name}": value for name, value in changed.items()}
     if old is None:
-        return request(head_key(key), "attribute_not_exists(#pk)", values, SET=sets)
+        return item_request(head_key(key), "attribute_not_exists(#pk)", values, SET=sets)
     values[":was"] = {"S": old.rev}
-    return request(head_key(key), "#rev = :was", values, SET=sets, REMOVE=removes)
+    return item_request(head_key(key), "#rev = :was", values, SET=sets, REMOVE=removes)
 
 
-def request(key: Item, when: str, values: Item, **actions: list[str]) -> Item:
+def item_request(key: Item, when: str, values: Item, **actions: list[str]) -> Item:
     """What an update, a removal or a check of one item says: *actions*, on the condition *when*.
 
     Attributes are written ``#name`` there, so that none is taken for a word of DynamoDB's language.

@@ -43,13 +43,13 @@ def open_store(table: Table, *, create: bool, create_table: bool) -> None:
 
 
 def _version(table: Table) -> int | None:
-    asked = {
+    parameters = {
         "TableName": table.name,
         "Key": item_key("limpet", "format"),
         "ConsistentRead": True,
     }
     try:
-        item = table.call("get_item", asked, timeout=min(table.timeout, OPENING)).get("Item")
+        item = table.call("get_item", parameters, timeout=min(table.timeout, OPENING)).get("Item")
     except StoreError as error:
         if error_code(error.__cause__) != _INVALID:
             raise

@@ -24,11 +24,11 @@ from limpet.backends.dynamodb.layout import (
     chunk_key,
     id_key,
     item_key,
+    item_request,
     new_token,
     part_keys,
     partition,
     removal,
-    request,
     unpack_records,
 )
 from limpet.backends.dynamodb.table import MOST_READS
@@ -380,7 +380,7 @@ class Records:
                 same = {":seq": attribute(record.seq)}  # it may have been given again since
                 with suppress(Refused):
                     self._table.delete(
-                        request(
+                        item_request(
                             item_key(pk, id_key(stored.generation, record.id)), "#seq = :seq", same
                         )
                     )

@@ -222,8 +222,8 @@ class Table:
 
     def get(self, pk: str, sk: str) -> Item | None:
         """One item as it is now."""
-        asked = {"TableName": self.name, "Key": item_key(pk, sk), "ConsistentRead": True}
-        return self.call("get_item", asked).get("Item")
+        parameters = {"TableName": self.name, "Key": item_key(pk, sk), "ConsistentRead": True}
+        return self.call("get_item", parameters).get("Item")
 
     def put(self, item: Callable[[], Item] | Item) -> None:
         """Write one item. With a function, each try writes another: a late one harms nothing."""
@@ -249,8 +249,8 @@ class Table:
         The token makes DynamoDB itself know a repetition, for ten minutes.
         """
         items = [{verb: {"TableName": self.name, **parameters}} for verb, parameters in actions]
-        asked = {"TransactItems": items, "ClientRequestToken": uuid4().hex}
-        self.call("transact_write_items", asked)
+        parameters = {"TransactItems": items, "ClientRequestToken": uuid4().hex}
+        self.call("transact_write_items", parameters)
 
     def write(self, requests: Iterable[Item], *, most: int = MOST_WRITES) -> bool:
         """Put or delete in batches, each until all of it is done.
@@ -275,13 +275,15 @@ class Table:
             found.extend(answer.get("Responses", {}).get(self.name, []))
 
         for group in in_groups(keys, MOST_READS):
-            asked = {"Keys": group, "ConsistentRead": True, **(projection or {})}
-            self._batch("batch_get_item", "UnprocessedKeys", asked, take)
+            wanted = {"Keys": group, "ConsistentRead": True, **(projection or {})}
+            self._batch("batch_get_item", "UnprocessedKeys", wanted, take)
         return found
 
-    def _batch(self, operation: str, undone: str, asked: Any, take: Callable[[Item], None]) -> bool:
+    def _batch(
+        self, operation: str, undone: str, wanted: Any, take: Callable[[Item], None]
+    ) -> bool:
         """Ask until nothing is left *undone*; whether a try had no answer."""
-        left: Item = {self.name: asked}
+        left: Item = {self.name: wanted}
 
         def attempt() -> Item:
             nonlocal left
@@ -305,7 +307,7 @@ class Table:
         names: tuple[str, ...] = (),
     ) -> Iterator[Item]:
         """The items of a partition from *low* to *high*, read in pages of at most *page*."""
-        asked: Item = {
+        parameters: Item = {
             "TableName": self.name,
             "KeyConditionExpression": "#pk = :pk AND #sk BETWEEN :low AND :high",
             "ExpressionAttributeNames": {f"#{name}": name for name in ("pk", "sk", *names)},
@@ -318,12 +320,12 @@ class Table:
             "ScanIndexForward": not reverse,
         }
         if names:
-            asked["ProjectionExpression"] = ", ".join(f"#{name}" for name in names)
+            parameters["ProjectionExpression"] = ", ".join(f"#{name}" for name in names)
         if page is not None:
-            asked["Limit"] = page
+            parameters["Limit"] = page
         while low <= high:
-            answer = self.call("query", asked)
+            answer = self.call("query", parameters)
             yield from answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 return
-            asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+            parameters["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
