@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.backends.contract import Append, Appended, Key, Origin
+from limpet.backends.contract import Appended, Key, Origin
 from limpet.backends.dynamodb import clock as server_clock
-from limpet.backends.dynamodb import life as life_of
+from limpet.backends.dynamodb import expiry, heads
 from limpet.backends.dynamodb import table as calls
 from limpet.backends.dynamodb.backend import DynamoBackend
+from limpet.backends.dynamodb.expiry import Stamps
 from limpet.backends.dynamodb.layout import item_key, partition
-from limpet.backends.dynamodb.life import Life
 from limpet.testing.crash import seeded, soak
 from tests.support import tables
 from tests.support.processes import until
@@ -40,7 +40,7 @@ from tests.support.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 url, store, other = tables.url, tables.store, tables.other
 
@@ -54,7 +54,9 @@ def long_expired(aws_environment: None) -> Iterator[DynamoBackend]:
     with DynamoServer() as server, pytest.MonkeyPatch.context() as patch:
         backend = DynamoBackend.from_url(server.place())
         for name in ("HOUR", "DAY"):
-            patch.setattr(life_of, name, 0)
+            patch.setattr(expiry, name, 0)
+        patch.setattr(heads, "DAY", 0)
+        patch.setattr(expiry, "ROUNDED", 1)
         for number in range(40):
             append(backend, b"x" * 300, ttl=2, id=f"n{number}")
         append(backend, b"x" * 500_000, ttl=2)
@@ -114,14 +116,14 @@ def test_a_journal_in_use_outlives_the_moments_of_its_items(
     store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Days of use, with a time to live of an hour; and its items are not rewritten all the time."""
-    touched: list[object] = []
-    touch = Life.touch
+    stamped: list[object] = []
+    stamp = Stamps.stamp
 
     def counted(*args: Any) -> Any:
-        touched.append(args)
-        return touch(*args)
+        stamped.append(args)
+        return stamp(*args)
 
-    monkeypatch.setattr(Life, "touch", counted)
+    monkeypatch.setattr(Stamps, "stamp", counted)
     later = Later(store)
     fill(store, 20, ttl=HOUR)
     for _ in range(200):
@@ -129,7 +131,7 @@ def test_a_journal_in_use_outlives_the_moments_of_its_items(
         append(store, b"y" * 300)
         assert end(store) < min(moments(store).values())
     assert len(store.read(KEY)) == 220
-    assert 1 <= len(touched) <= 5
+    assert 1 <= len(stamped) <= 5
     assert max(moments(store).values()) < end(store) + 8 * DAY
 
 
@@ -138,7 +140,7 @@ def test_a_copy_of_what_ended_years_ago_is_removed_as_well(
     store: DynamoBackend, first: int | None
 ) -> None:
     """DynamoDB passes over a moment that is more than five years back."""
-    origin = Origin(at=10**15, created=10**15, floor=0)
+    origin = Origin(at=10**15, created=10**15, first=1, incarnation="abc")
     for number in range(3):
         append(store, b"x" * 5_000, origin=origin, ttl=first if not number else HOUR)
     assert store.read(KEY) == []
@@ -181,7 +183,7 @@ def test_an_end_can_be_given_and_taken_later(store: DynamoBackend, size: int) ->
         assert set(moments(store).values()) == {math.inf}
         fill(store, 12)
     assert len(store.read(KEY)) == 61 + 24 + 4 * count
-    assert "touch" not in items(store)["head"]
+    assert "stamping" not in items(store)["head"]
 
 
 @pytest.mark.parametrize("ttl", [HOUR, None])
@@ -195,7 +197,7 @@ def test_whoever_dies_while_giving_an_end_is_succeeded(
         raise limpet.StoreUnavailable("power cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Life, "_touch", die)
+        patch.setattr(Stamps, "_stamp_items", die)
         try:
             change(store, ttl=ttl)
         except limpet.StoreUnavailable:
@@ -203,7 +205,7 @@ def test_whoever_dies_while_giving_an_end_is_succeeded(
     assert moments(store)["head"] == math.inf
     assert len(other.read(KEY)) == 60
     fill(other, 15)
-    assert "touch" not in items(store)["head"]
+    assert "stamping" not in items(store)["head"]
     assert end(store) + HOUR / 2 < min(moments(store).values())
     assert max(moments(store).values()) < end(store) + 3 * DAY
 
@@ -230,11 +232,7 @@ def test_two_who_give_and_take_an_end_at_once_lose_nothing(
     needed = math.inf if head.expires is None else head.expires / 1e6 + HOUR / 2
     early = [name for name, moment in moments(store).items() if moment < needed]
     assert all("/r/" in name for name in early)
-    store._table.write(
-        {"DeleteRequest": {"Key": {"pk": item["pk"], "sk": item["sk"]}}}
-        for name, item in items(store).items()
-        if name in early
-    )
+    store._table.remove(item for name, item in items(store).items() if name in early)
     assert len(store.read(KEY)) == 155
 
 
@@ -246,11 +244,7 @@ def test_an_expired_journal_is_gone_although_its_items_lie_there(store: DynamoBa
     chunks = [name for name in items(store) if "/r/" in name]
     for left in (chunks, chunks[1:], []):
         keep = {"index", "head", *left}
-        store._table.write(
-            {"DeleteRequest": {"Key": {"pk": item["pk"], "sk": item["sk"]}}}
-            for name, item in items(store).items()
-            if name not in keep
-        )
+        store._table.remove(item for name, item in items(store).items() if name not in keep)
         assert (store.head(KEY), store.read(KEY)) == (None, [])
         assert store.scan("acme", "note").heads == []
 
@@ -262,13 +256,30 @@ def test_a_journal_that_begins_anew_finds_nothing_of_the_old(store: DynamoBacken
     old = items(store)
     later = Later(store)
     later.by(2 * HOUR)
-    assert append(store, b"new", id="n1") == Appended(1, store.head(KEY).updated)  # type: ignore[union-attr]
+    done, head = append(store, b"new", id="n1"), store.head(KEY)
+    assert head is not None
+    assert done == Appended(1, head.updated, head.incarnation)
     assert set(items(store)) == {"index", "head"}
     store._table.write({"PutRequest": {"Item": item}} for name, item in old.items() if "/" in name)
     for number in range(40):
         assert not append(store, b"new", id=f"m{number}").repeated
     assert set(bodies(store.read(KEY))) == {b"new"}
     assert len(store.read(KEY, reverse=True)) == 41
+
+
+def test_a_copy_that_is_made_again_finds_nothing_of_the_first(store: DynamoBackend) -> None:
+    """It has the same incarnation, and yet is another journal in this table."""
+    origin = Origin(at=10**15, created=10**15, first=1, incarnation="abc")
+    for number in range(40):
+        append(store, b"old" * 100, id=f"n{number}", origin=origin)
+    old = items(store)
+    store.delete(KEY)
+    append(store, b"new", origin=origin)
+    store._table.write({"PutRequest": {"Item": item}} for name, item in old.items() if "/" in name)
+    for number in range(40):
+        assert not append(store, b"new", id=f"n{number}", origin=origin).repeated
+    assert store.head(KEY).incarnation == "abc"  # type: ignore[union-attr]
+    assert bodies(store.read(KEY)) == [b"new"] * 41
 
 
 def _do_anything(backend: DynamoBackend, writer: int, draw: Random) -> dict[int, bytes]:
@@ -310,7 +321,7 @@ def test_whatever_is_done_at_once_nothing_is_lost(
         records = store.read(KEY, limit=100_000)
         head = store.head(KEY)
         assert head is not None
-        assert [head.floor, *(r.seq for r in records)] == [
+        assert [head.first - 1, *(r.seq for r in records)] == [
             *(r.seq - r.count for r in records),
             head.seq,
         ]
@@ -318,7 +329,7 @@ def test_whatever_is_done_at_once_nothing_is_lost(
         ends = math.inf if head.expires is None else end(store) + 1
         short = [name for name, moment in moments(store).items() if moment < ends]
         pk = partition(KEY)
-        store._table.write({"DeleteRequest": {"Key": item_key(pk, name)}} for name in short)
+        store._table.remove(item_key(pk, name) for name in short)
         assert store.read(KEY, limit=100_000) == records
         for record in records:
             assert record.id is None or append(other, id=record.id).seq == record.seq
@@ -350,27 +361,42 @@ def test_a_sweep_removes_a_lease_that_came_to_nothing(store: DynamoBackend) -> N
     assert store.acquire(KEY, "me", 60).epoch > lease.epoch
 
 
-def test_a_sweep_removes_a_large_body_that_nobody_finished(store: DynamoBackend) -> None:
+def dies_at_the_second_call(write: Callable[..., None]) -> Callable[..., None]:
+    """The first lists the body in the head, the second would name it in a record."""
+    calls: list[object] = []
+
+    def once(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) > 1:
+            raise limpet.StoreUnavailable("power cut")
+        write(*args)
+
+    return once
+
+
+def test_a_sweep_removes_a_large_body_that_nobody_finished(
+    store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its writer died in the middle; not one that is being written."""
     append(store)
-    journal = store._heads.load(KEY)
-    assert journal is not None
-    request = Append(key=KEY, body=b"x" * 1_000_000, count=1)
-    store._bodies.upload(request, journal)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._heads, "write", dies_at_the_second_call(store._heads.write))
+        with pytest.raises(limpet.StoreUnavailable, match="power cut"):
+            append(store, b"x" * 1_000_000)
     later = Later(store)
     assert store.sweep() == 0
     assert sum("/b/" in name for name in items(store)) == 3
     later.by(2 * DAY)
     assert store.sweep() == 0
     assert set(items(store)) == {"index", "head"}
-    assert "pending" not in items(store)["head"]
+    assert "uploads" not in items(store)["head"]
 
 
 def test_a_sweep_removes_what_dynamodb_left_over(store: DynamoBackend) -> None:
     """Its head is gone, its chunks are not yet."""
     fill(store)
     head = items(store)["head"]
-    store._table.write([{"DeleteRequest": {"Key": {"pk": head["pk"], "sk": head["sk"]}}}])
+    store._table.remove([head])
     assert store.read(KEY) == []
     assert store.sweep() == 0
     assert items(store) == {}
@@ -418,6 +444,22 @@ def test_a_clients_clock_does_not_matter(store: DynamoBackend, off: DynamoBacken
         store.acquire(KEY, "me", 60)
     off.delete(KEY)
     assert store.acquire(KEY, "me", 60).epoch > rival.epoch
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_epochs_grow_over_a_deletion_although_clocks_differ(
+    store: DynamoBackend, other: DynamoBackend, *, begins: bool
+) -> None:
+    """Whether a journal has begun anew since, or not."""
+    Later(store).by(5)
+    lease = store.acquire(KEY, "me", 60)
+    append(store, epoch=lease.epoch)
+    store.delete(KEY)
+    if begins:
+        append(other)
+    with pytest.raises(limpet.LeaseLost):
+        append(other, epoch=lease.epoch)
+    assert other.acquire(KEY, "you", 60).epoch > lease.epoch
 
 
 def test_times_of_clients_who_differ_never_go_back(

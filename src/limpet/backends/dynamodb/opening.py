@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from limpet.backends.contract import Fact, shown_size
-from limpet.backends.dynamodb.errors import code_of
-from limpet.backends.dynamodb.layout import FORMAT, REMOVE_AFTER, Change, Item, item_key
+from limpet.backends.dynamodb.errors import error_code
+from limpet.backends.dynamodb.layout import FORMAT, REMOVE_AFTER, Item, attribute, item_key
+from limpet.backends.facts import Fact, human_size
 from limpet.errors import NotAStore, SchemaTooNew, StoreError, StoreNotFound, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ __all__ = ["open_store", "table_facts"]
 OPENING = 5.0
 
 _KEYS = [("pk", "HASH"), ("sk", "RANGE")]
+_INVALID = "ValidationException"
 
 
 def open_store(table: Table, *, create: bool, create_table: bool) -> None:
@@ -28,10 +29,10 @@ def open_store(table: Table, *, create: bool, create_table: bool) -> None:
     except StoreNotFound:
         if not (create and create_table):
             raise
-        _create(table)
+        _create_table(table)
         version = _version(table)
     if version is None:
-        _begin(table, create=create)
+        _begin_store(table, create=create)
     elif version > FORMAT:
         msg = (
             f"{table.where} has format {version}, but this version reads up to {FORMAT}.\n"
@@ -42,32 +43,25 @@ def open_store(table: Table, *, create: bool, create_table: bool) -> None:
 
 
 def _version(table: Table) -> int | None:
-    asked = {
+    parameters = {
         "TableName": table.name,
         "Key": item_key("limpet", "format"),
         "ConsistentRead": True,
     }
-    patience = min(table.timeout, OPENING)
     try:
-        item = table.call("get_item", asked, timeout=patience).get("Item")
+        item = table.call("get_item", parameters, timeout=min(table.timeout, OPENING)).get("Item")
     except StoreError as error:
-        if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == _INVALID:
-            raise _other_keys(table) from error.__cause__
-        raise
+        if error_code(error.__cause__) != _INVALID:
+            raise
+        msg = (
+            f"{table.where} is not a Limpet store: its key is not made of the texts pk and sk. "
+            "Name another table; for one that is not there yet, add create_table=true."
+        )
+        raise NotAStore(msg) from error.__cause__
     return None if item is None else int(item["version"]["N"])
 
 
-_INVALID = "ValidationException"
-
-
-def _other_keys(table: Table) -> NotAStore:
-    return NotAStore(
-        f"{table.where} is not a Limpet store: its key is not made of the texts pk and sk. "
-        "Name another table; for one that is not there yet, add create_table=true."
-    )
-
-
-def _begin(table: Table, *, create: bool) -> None:
+def _begin_store(table: Table, *, create: bool) -> None:
     """Mark an empty table as ours."""
     if not create:
         msg = (
@@ -82,16 +76,18 @@ def _begin(table: Table, *, create: bool) -> None:
             "name another; for one that is not there yet, add create_table=true."
         )
         raise NotAStore(msg)
-    change = Change(item_key("limpet", "format"))
-    change.set("#version = if_not_exists(#version, :version)", version=FORMAT)
-    table.update(change)
+    table.update(
+        {
+            "Key": item_key("limpet", "format"),
+            "UpdateExpression": "SET #version = if_not_exists(#version, :version)",
+            "ExpressionAttributeNames": {"#version": "version"},
+            "ExpressionAttributeValues": {":version": attribute(FORMAT)},
+        }
+    )
 
 
-# -- creating --------------------------------------------------------------------------------------
-
-
-def _create(table: Table) -> None:
-    """Create the table, or wait for whoever is at it."""
+def _create_table(table: Table) -> None:
+    """Create the table, or wait for whoever is at it; and have DynamoDB remove what has expired."""
     try:
         table.call(
             "create_table",
@@ -105,39 +101,30 @@ def _create(table: Table) -> None:
             },
         )
     except StoreError as error:
-        if code_of(error.__cause__) != "ResourceInUseException":  # type: ignore[arg-type]
+        if error_code(error.__cause__) != "ResourceInUseException":
             raise
-    _wait(table)
-    _enable_removal(table)
-
-
-def _wait(table: Table) -> None:
     deadline = time.monotonic() + max(table.timeout, 60)
-    while _described(table).get("TableStatus") != "ACTIVE":
+    while not _is_ready(table):
         if time.monotonic() > deadline:
             msg = f"The table {table.where} was created, but is not ready yet. Open it again later."
             raise StoreUnavailable(msg)
         time.sleep(0.2)
-
-
-def _described(table: Table) -> Item:
-    """What DynamoDB says of the table; nothing if it does not see it yet."""
-    try:
-        return dict(table.call("describe_table", {"TableName": table.name})["Table"])
-    except StoreNotFound:
-        return {}
-
-
-def _enable_removal(table: Table) -> None:
-    """Have DynamoDB remove what has expired."""
-    asked = {"Enabled": True, "AttributeName": REMOVE_AFTER}
+    removal = {"Enabled": True, "AttributeName": REMOVE_AFTER}
     try:
         table.call(
-            "update_time_to_live", {"TableName": table.name, "TimeToLiveSpecification": asked}
+            "update_time_to_live", {"TableName": table.name, "TimeToLiveSpecification": removal}
         )
     except StoreError as error:
-        if code_of(error.__cause__) != _INVALID:  # type: ignore[arg-type]  # it is enabled
+        if error_code(error.__cause__) != _INVALID:  # it is enabled already
             raise
+
+
+def _is_ready(table: Table) -> bool:
+    try:
+        about = table.call("describe_table", {"TableName": table.name})["Table"]
+    except StoreNotFound:
+        return False  # DynamoDB does not see it yet
+    return bool(about.get("TableStatus") == "ACTIVE")
 
 
 # -- facts -----------------------------------------------------------------------------------------
@@ -145,19 +132,20 @@ def _enable_removal(table: Table) -> None:
 
 def table_facts(table: Table) -> list[Fact]:
     """What DynamoDB says of the table; what this identity may not ask is unknown."""
-    about = _asked(table, "describe_table", "Table")
-    facts = [*_engine(table), *_capacity(about)]
-    facts += [_removal(_asked(table, "describe_time_to_live", "TimeToLiveDescription"))]
-    facts += [
-        _backups(_asked(table, "describe_continuous_backups", "ContinuousBackupsDescription"))
+    about = _described(table, "describe_table", "Table")
+    facts = [
+        *_engine(table),
+        _capacity(about),
+        _removal(_described(table, "describe_time_to_live", "TimeToLiveDescription")),
+        _backups(_described(table, "describe_continuous_backups", "ContinuousBackupsDescription")),
     ]
     if about is not None and "ItemCount" in about:
-        size = shown_size(about.get("TableSizeBytes", 0))
+        size = human_size(about.get("TableSizeBytes", 0))
         facts.append(Fact("items", f"about {about['ItemCount']:,}, {size} (counted by DynamoDB)"))
     return facts
 
 
-def _asked(table: Table, operation: str, part: str) -> Item | None:
+def _described(table: Table, operation: str, part: str) -> Item | None:
     try:
         return dict(table.call(operation, {"TableName": table.name})[part])
     except StoreUnavailable:
@@ -193,15 +181,15 @@ def _engine(table: Table) -> list[Fact]:
     ]
 
 
-def _capacity(about: Item | None) -> list[Fact]:
+def _capacity(about: Item | None) -> Fact:
     if about is None:
-        return [Fact("capacity", "unknown: DescribeTable is not allowed")]
+        return Fact("capacity", "unknown: DescribeTable is not allowed")
     mode = about.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
-        return [Fact("capacity", "on demand")]
+        return Fact("capacity", "on demand")
     provisioned = about.get("ProvisionedThroughput", {})
     read, write = (provisioned.get(f"{kind}CapacityUnits", 0) for kind in ("Read", "Write"))
-    return [Fact("capacity", f"provisioned: {read:,} read and {write:,} write units a second")]
+    return Fact("capacity", f"provisioned: {read:,} read and {write:,} write units a second")
 
 
 def _removal(about: Item | None) -> Fact:
