@@ -159,7 +159,7 @@ def test_a_caller_that_is_struck_while_it_waits_leaves_nobody_waiting(
         second = pool.submit(struck, strike, group)
         others["task"] = pool.submit(asyncio.run, group.run_async("task"))
         others["third"] = pool.submit(group.run, "third")
-        assert until(lambda: second.done() or bool(group._shared.queue.qsize()))  # noqa: B023 - now
+        assert until(lambda: second.done() or group._shared.batch_waits)  # noqa: B023 - now
         disk.gate.set()
         second.result(60)
         assert [other.result(60) for other in others.values()] == list(others)
