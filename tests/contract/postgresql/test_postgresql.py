@@ -9,17 +9,21 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 import limpet
-from limpet.backends.contract import Append, Appended, Expect, Key
+from limpet.backends.contract import Append, Appended, Expect, Key, Origin
+from limpet.backends.group_commit import Ticket
 from limpet.backends.postgresql import PostgresBackend, wakeups
+from limpet.backends.postgresql.appender import Write
 from limpet.core.runtime import AsyncRuntime
 from limpet.testing.conformance import BackendContract
 from limpet.testing.crash import seeded
+from limpet.testing.leaks import nothing_left
 from limpet.testing.machine import contract_machine
 from limpet.testing.proxy import Proxy
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
@@ -28,6 +32,7 @@ from tests.support.servers import PostgresServer, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from random import Random
 
     from limpet.backends.contract import Backend
     from limpet.backends.facts import Fact
@@ -106,7 +111,9 @@ def own(postgresql_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
 
 
 def add(key: Key = KEY, body: bytes = b"x", **request: Any) -> Append:
-    """A record of one entry."""
+    """A record of one entry; a number to expect will do."""
+    if isinstance(request.get("expect"), int):
+        request["expect"] = Expect(None, request["expect"])
     return Append(**{"key": key, "body": body, "count": 1, **request})
 
 
@@ -155,7 +162,7 @@ def test_an_append_is_one_round_trip(postgresql_server: PostgresServer, url: str
                 assert trips[-1] == 1
             before = network.requests
             with pytest.raises(limpet.Conflict):
-                backend.append(add(expect=Expect(None, 99)))
+                backend.append(add(expect=99))
             assert network.requests - before <= 2
 
 
@@ -181,6 +188,192 @@ def test_a_body_of_sixty_four_megabytes(backend: PostgresBackend) -> None:
 
 
 # -- many at once ----------------------------------------------------------------------------------
+
+
+def together(backend: PostgresBackend, *requests: Append) -> list[Ticket]:
+    """Those who ask for this at the same moment, after the first try."""
+    tickets = [Ticket(Write(request, time.monotonic() + 60)) for request in requests]
+    backend._appender._commit(list(tickets))
+    return tickets
+
+
+def alone(backend: PostgresBackend, ticket: Ticket) -> Appended:
+    """What a caller is answered who could not be served at the first try."""
+    return backend._appender._alone(ticket.work)
+
+
+def test_who_appends_together_is_served_by_one_transaction(
+    postgresql_server: PostgresServer, url: str
+) -> None:
+    """In one round trip, whatever the number, to one journal or to many."""
+    with Proxy(postgresql_server.host, postgresql_server.port) as network:
+        through = postgresql_server.through(url, network.port)
+        with closing(PostgresBackend.from_url(through)) as backend:
+            requests = [add(key(number % 5)) for number in range(20)]
+            for request in requests:
+                backend.append(request)
+            together(backend, *requests)
+            together(backend, *requests)  # the second time it is prepared
+            before = network.requests
+            tickets = together(backend, *requests)
+            assert network.requests - before == 1
+            assert [ticket.result.seq for ticket in tickets] == [
+                seq for seq in range(13, 17) for _ in range(5)
+            ]
+
+
+def test_who_is_refused_goes_on_alone(backend: PostgresBackend) -> None:
+    """Whatever they ask for, the others are done at the first try."""
+    backend.append(add(key("known"), id="mine"))
+    backend.append(add(key("stale"), id="x"))
+    backend.append(add(key("twice")))
+    lease = backend.acquire(key("leased"), "me", 60)
+    tickets = together(
+        backend,
+        *(add(key(number), f"{number}".encode()) for number in range(20)),
+        *(add(key("twice"), body) for body in (b"first", b"second")),
+        add(key("leased"), epoch=lease.epoch, status="open"),
+        add(key("dressed"), labels={"a": "1", "b": None}, ttl=60, status="open", meta=b"{}"),
+        add(key("new"), expect=0),
+        add(key("never"), body=b"", count=0, status="open"),
+        add(key("known"), id="mine"),
+        add(key("stale"), expect=7),
+    )
+    assert [ticket.result and ticket.result.seq for ticket in tickets] == [
+        *[1] * 20,
+        *(2, 3),
+        *(1, 1, 1),
+        *(None, None, None),
+    ]
+    assert [backend.bodies(key(number)) for number in range(20)] == [
+        [(1, f"{number}".encode())] for number in range(20)
+    ]
+    assert [body for _, body in backend.bodies(key("twice"))] == [b"x", b"first", b"second"]
+    head = backend.head(key("dressed"))
+    assert head is not None
+    assert (head.labels, head.ttl, head.status) == ({"a": "1"}, 60_000_000, "open")
+    assert head.meta == b"{}"
+    never, known, stale = tickets[-3:]
+    assert alone(backend, never).seq == 0
+    assert alone(backend, known).repeated
+    with pytest.raises(limpet.Conflict):
+        alone(backend, stale)
+
+
+def test_async_callers_who_are_refused_are_told_why(backend: PostgresBackend) -> None:
+    """Although they have no thread of their own; the store closes when they have been."""
+    backend.append(add())
+
+    async def tasks() -> list[Appended | BaseException]:
+        requests = [add(key(number), expect=number % 2) for number in range(40)]
+        appends = map(backend.append_async, requests)
+        return await asyncio.gather(*appends, return_exceptions=True)
+
+    done = asyncio.run(tasks())
+    assert [type(one) for one in done] == [Appended, limpet.Conflict] * 20
+    with nothing_left():
+        backend.close()
+
+
+def test_together_comes_to_the_same_as_one_after_the_other(
+    postgresql_server: PostgresServer,
+) -> None:
+    """Appends of every shape, to journals that are there, leased, or not there."""
+    stores = [PostgresBackend.from_url(postgresql_server.place()) for _ in range(2)]
+    first, second = stores
+    with seeded() as rng, closing(first), closing(second):
+        for _ in range(15):
+            kinds = [_any_kind(rng) for _ in range(3)]
+            makers = [partial(rng.choice(kinds), key(number)) for number in range(20)]
+            epochs = [_prepare(store) for store in stores]
+            # The same for both, but for the epochs.
+            tickets = together(first, *(make(epochs[0]) for make in makers))
+            served = [_outcome(first, ticket) for ticket in tickets]
+            assert served == [_outcome(second, make(epochs[1])) for make in makers]
+            assert _present(first) == _present(second)
+        assert facts(first)["integrity"].value == "ok"
+
+
+def _prepare(store: PostgresBackend) -> dict[Key, int]:
+    """Empty, but for three journals with a record and six leases."""
+    for number in range(20):
+        store.delete(key(number))
+    for number in range(3):
+        store.append(add(key(number), id="used"))
+    return {key(number): store.acquire(key(number), "me", 60).epoch for number in range(2, 8)}
+
+
+def _any_kind(rng: Random) -> Callable[[Key, Mapping[Key, int]], Append]:
+    """A way to make requests of one shape."""
+    adds = rng.random() < 0.8
+    made: dict[str, Any] = {"id": rng.choice([None, None, "used", "new"])}
+    made |= {"body": b"x" * rng.randrange(9), "count": 2} if adds else {"body": b"", "count": 0}
+    choices: dict[str, list[Any]] = {
+        "expect": [0, 0, 1, 7, Expect("another", 0), Expect("another", 1)],
+        "status": [None, "open", "done"],
+        "labels": [{}, {"a": "1"}, {"b": "2", "c": "3"}, {"a": None, "d": "4"}],
+        "meta": [None, b"{}", b'{"a":1}'],
+        "ttl": [None, 600],
+        "default_ttl": [300],
+        "origin": [Origin(at=5_000_000_000_000_000, created=3, first=5, incarnation="abc")],
+    }
+    made |= {what: rng.choice(some) for what, some in choices.items() if rng.random() < 0.3}
+    leased = rng.random() < 0.4
+    return lambda key, epochs: add(key, **made, epoch=epochs.get(key, 1) if leased else None)
+
+
+def _outcome(store: PostgresBackend, work: Ticket | Append) -> object:
+    """Number and whether it was repeated, or what it was refused with."""
+    try:
+        if isinstance(work, Append):
+            done = store.append(work)
+        else:
+            done = alone(store, work) if work.result is None else work.result
+    except limpet.LimpetError as error:
+        return type(error).__name__
+    return done.seq, done.repeated
+
+
+def _present(store: PostgresBackend) -> list[object]:
+    """All that there is, but for times."""
+    page = store.scan("acme", "note", limit=1000)
+    return [
+        (
+            (head.key, head.seq, head.first, head.size, head.ttl),
+            (head.status, head.labels, head.meta),
+            [(r.seq, r.count, r.body, r.id) for r in store.read(head.key)],
+        )
+        for head in page.heads
+    ]
+
+
+def test_an_id_that_came_in_just_now_spoils_it_for_nobody(backend: PostgresBackend) -> None:
+    """The transaction fails as a whole; each is then done alone, and none twice."""
+    requests = [add(key(number)) for number in range(4)]
+    for request in requests:
+        backend.append(request)
+    tickets = [Ticket(Write(request, time.monotonic() + 60)) for request in requests]
+    alone(backend, tickets[2])
+    tickets[2].work.tried = False  # as if it were a rival's, of which nobody knows yet
+    backend._appender._commit(list(tickets))
+    assert [ticket.result for ticket in tickets] == [None] * 4
+    done = [alone(backend, ticket) for ticket in tickets]
+    assert [(one.seq, one.repeated) for one in done] == [(2, False)] * 4
+    assert all(len(backend.read(key(number))) == 2 for number in range(4))
+
+
+def test_a_batch_keeps_the_order_of_each_journal(backend: PostgresBackend) -> None:
+    """Although its journals are locked in the order of their keys."""
+    with seeded() as rng:
+        requests = [add(key(rng.randrange(30)), b"%d" % number) for number in range(200)]
+    for number in range(30):
+        backend.append(add(key(number)))
+    tickets = together(backend, *requests)
+    for number in range(30):
+        own = [one for one in tickets if one.work.request.key == key(number)]
+        assert [one.result.seq for one in own] == list(range(2, len(own) + 2))
+        bodies = [body for _, body in backend.bodies(key(number))][1:]
+        assert bodies == [one.work.request.body for one in own]
 
 
 def test_many_tasks_of_a_loop_and_many_threads_lose_nothing(
@@ -369,7 +562,9 @@ def test_closing_waits_for_calls_that_are_under_way(
         with own.transaction():
             own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
             writing = pool.submit(backend.append, add())
-            assert until(lambda: len(backend._connections.pool._slots) > len(backend._connections.pool._idle))
+            assert until(
+                lambda: len(backend._connections.pool._slots) > len(backend._connections.pool._idle)
+            )
             closed = pool.submit(backend.close)
             assert until(lambda: backend._connections.pool.closed)
         assert writing.result().seq == 2
@@ -418,7 +613,9 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
 
 
 def _fork(backend: PostgresBackend, name: str) -> int:
-    parents = {slot.connection.session for slot in backend._connections.pool._slots if slot.connection}
+    parents = {
+        slot.connection.session for slot in backend._connections.pool._slots if slot.connection
+    }
     child = os.fork()
     if child:
         return child

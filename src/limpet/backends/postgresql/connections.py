@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -31,9 +31,9 @@ from limpet.backends.url import check_durability, flag, safe_url, seconds
 from limpet.errors import InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
-__all__ = ["OPTIONS", "Connection", "Connections", "Pool", "Slot", "split_url"]
+__all__ = ["OPTIONS", "Connection", "Connections", "LostSessions", "Pool", "Slot", "split_url"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Connection")
@@ -45,7 +45,8 @@ LEAST = 1.0
 #: do not wait for one of them for longer.
 LOCKED = 1.0
 
-#: Bodies over this are not held by a cursor until the next append.
+#: Cursors that a connection keeps for its next appends; none that holds a body over so many bytes.
+MOST_CURSORS = 64
 LARGE = 65_536
 
 #: Seconds for which closing waits for calls that are under way.
@@ -179,7 +180,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self.session: tuple[int, int] | None = None
         #: What its commits wait for (``synchronous_commit``). None if unknown.
         self.commits: str | None = None
-        self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+        self._cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
 
     def __del__(self, *_: object) -> None:
         """A store that is left open is no fault, and a forked child's copy is its parent's."""
@@ -207,21 +208,26 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """The row that a statement returns, if it returns one."""
         return self.run(sql, **values).fetchone()
 
-    def append(
-        self, sql: str, all_values: Sequence[dict[str, Any]]
-    ) -> list[tuple[Any, ...] | None]:
-        """Run a statement once with each of *all_values*, as one transaction; the row of each."""
-        # The cursor is kept, because it has learnt how to send each type, unless it holds much.
-        cursor, self._cursor = self._cursor or self._new_cursor(), None
-        if len(all_values) == 1:
-            rows = [cursor.execute(_encoded(sql), all_values[0], binary=True).fetchone()]
-        else:
-            cursor.executemany(_encoded(sql), all_values, returning=True)
-            rows = [cursor.fetchone()]
-            while cursor.nextset():
-                rows.append(cursor.fetchone())
-        if all(len(values.get("body", b"")) < LARGE for values in all_values):
-            self._cursor = cursor
+    def append(self, sql: str, all_values: list[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
+        """Run a statement once with each of *all_values*; the row that each returns, if any.
+
+        In one transaction and one round trip.
+        """
+        text, count = _encoded(sql), len(all_values)
+        # Cursors are kept, because each has learnt how to send its types; not those that hold much.
+        kept, self._cursors = self._cursors, []
+        cursors = kept[:count] + [self._new_cursor() for _ in range(count - len(kept))]
+        # Not psycopg's `executemany`: to return rows, it goes to the server twice.
+        with self.pipeline() if count > 1 else nullcontext():
+            for cursor, values in zip(cursors, all_values, strict=True):
+                cursor.execute(text, values, binary=True)
+        rows = [cursor.fetchone() for cursor in cursors]
+        small = [
+            cursor
+            for cursor, values in zip(cursors, all_values, strict=True)
+            if len(values["body"]) < LARGE
+        ]
+        self._cursors = (small + kept[count:])[:MOST_CURSORS]
         return rows
 
     def _new_cursor(self) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -399,7 +405,7 @@ class Pool:
         self._reset()
 
 
-class _LostSessions:
+class LostSessions:
     """Sessions whose connection was lost, perhaps in the middle of a request.
 
     The server may not know yet: it may still hold locks, or receive the request when the network
@@ -467,7 +473,7 @@ class Connections:
         self._threshold = 1 if prepare and prepared else None
         self._check_open = check_open
         self._parameters = _connect_parameters(url, self.timeout, session=prepare)
-        self._lost = _LostSessions(queries)
+        self._lost = LostSessions(queries)
 
     def open(self, check: Callable[[Connection], None]) -> None:
         """Connect for the first time and *check* what is there.
@@ -590,5 +596,5 @@ class Connections:
 
     def abandon(self) -> None:
         """Begin anew in a forked child."""
-        self._lost = _LostSessions(self._queries)
+        self._lost = LostSessions(self._queries)
         self.pool.abandon()
