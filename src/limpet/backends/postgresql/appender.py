@@ -187,13 +187,14 @@ class Appender:
             timeout=self._connections.timeout,
             what=self._connections.place,
         )
+        self._side_by_side = min(SIDE_BY_SIDE, self._connections.pool.size)
         self._crowd = 0  # how many were served together lately
         self._threads: ThreadPoolExecutor | None = None
 
     def append(self, request: Append) -> Appended:
         """`Backend.append`."""
         write = Write(request, self._connections.deadline())
-        if self._crowd >= CROWD or self._connections.pool.in_use >= SIDE_BY_SIDE:
+        if self._crowd >= CROWD or self._connections.pool.in_use >= self._side_by_side:
             done: Appended | None = self._group.run(write)
             if done is not None:
                 return done
@@ -203,6 +204,28 @@ class Appender:
         """`Backend.append_async`."""
         done: Appended = await self._group.run_async(Write(request, self._connections.deadline()))
         return done
+
+    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
+        """`Backend.append_all`, as one transaction."""
+        deadline = self._connections.deadline()
+        writes = [Write(request, deadline) for request in requests]
+        done = self._connections.run(partial(self._transact, writes), deadline, writes=True)
+        return [done[write] for write in writes]
+
+    def _transact(self, writes: list[Write], connection: Connection) -> dict[Write, Appended]:
+        # In the order of their keys, in every process, so that no two wait for each other.
+        ordered = sorted(writes, key=lambda write: write.request.key)
+        while True:
+            try:
+                with connection.transaction():
+                    return {write: self.add(write, connection) for write in ordered}
+            except IdCameIn:
+                # An id came in just before one of them: of a rival, or all of ours at a first try.
+                known = {write: self.refused(write, connection) for write in ordered}
+                done = {write: answer for write, answer in known.items() if answer is not None}
+            if len(done) == len(writes):
+                return done
+            check_time(ordered[0].request.key, ordered[0].deadline)
 
     def _alone(self, write: Write) -> Appended:
         return self._connections.run(
@@ -243,7 +266,7 @@ class Appender:
         values = [write.values(name) for write in writes]
         for write in writes:
             write.tried = True
-        rows = connection.append(self._queries[name], values)
+        rows = connection.run_many(self._queries[name], values)
         return [None if row is None else Appended(*row[:3]) for row in rows]
 
     def _finish(self, ticket: Ticket) -> None:
@@ -259,28 +282,6 @@ class Appender:
         self._group.close()
         if self._threads is not None:
             self._threads.shutdown()
-
-    def append_all(self, requests: Sequence[Append]) -> list[Appended]:
-        """`Backend.append_all`, as one transaction."""
-        deadline = self._connections.deadline()
-        writes = [Write(request, deadline) for request in requests]
-        done = self._connections.run(partial(self._transact, writes), deadline, writes=True)
-        return [done[write] for write in writes]
-
-    def _transact(self, writes: list[Write], connection: Connection) -> dict[Write, Appended]:
-        # In the order of their keys, in every process, so that no two wait for each other.
-        ordered = sorted(writes, key=lambda write: write.request.key)
-        while True:
-            try:
-                with connection.transaction():
-                    return {write: self.add(write, connection) for write in ordered}
-            except IdCameIn:
-                # An id came in just before one of them: of a rival, or all of ours at a first try.
-                known = {write: self.refused(write, connection) for write in ordered}
-                done = {write: answer for write, answer in known.items() if answer is not None}
-            if len(done) == len(writes):
-                return done
-            check_time(ordered[0].request.key, ordered[0].deadline)
 
     def add(self, write: Write, connection: Connection) -> Appended:
         """Do it, or say why not.

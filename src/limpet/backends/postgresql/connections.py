@@ -208,8 +208,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """The row that a statement returns, if it returns one."""
         return self.run(sql, **values).fetchone()
 
-    def append(self, sql: str, all_values: list[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
-        """Run a statement once with each of *all_values*; the row that each returns, if any.
+    def run_many(self, sql: str, all_values: list[dict[str, Any]]) -> list[tuple[Any, ...] | None]:
+        """Run an append once with each of *all_values*; the row that each returns, if any.
 
         In one transaction and one round trip.
         """
