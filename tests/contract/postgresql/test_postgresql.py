@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -622,6 +623,7 @@ def _fork(backend: PostgresBackend, name: str) -> int:
     try:
         for _ in range(10):
             backend.append(add(key(name)))
+            gc.collect()  # what is left of the parent's connections does not touch ours
         ok = idle(backend).session not in parents
         runtime = AsyncRuntime(backend)
         ok = ok and asyncio.run(runtime.append(add(key(name)))).seq == 11

@@ -104,7 +104,7 @@ class PostgresBackend(TransactionalBackend):
             check_open=self.check_open,
         )
         self._connections = connections()
-        self._callers_connections = connections(prepared=False)
+        self._callers_connections = connections(for_callers=True)
         self._appender = Appender(self._connections, self._queries)
         self._transactions = Transactions(self._callers_connections, self._appender)
         self._wakeups = Wakeups(self.schema, self._connections.listener, lambda: self.closed)

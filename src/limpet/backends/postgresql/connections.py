@@ -241,15 +241,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Whether the next caller can have it."""
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
-    def hand_over(self, kind: type[C]) -> C:
+    def hand_over(self, kind: type[C], *, prepares: bool) -> C:
         """A new object over the same session, without anything that was set on this one.
 
-        This one is not to be used any more.
+        This one is not to be used any more. *prepares*: statements may stay prepared in it.
         """
         new = kind(self.pgconn)
         new.set_autocommit(True)
         new.max_silence, new.session, new.commits = self.max_silence, self.session, self.commits
-        if self.session is None:  # it is a pooler's, and nothing may stay prepared in it
+        if not prepares:
             new.prepare_threshold = None
         return new
 
@@ -260,7 +260,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def abandon(self) -> None:
         """Let go of the socket and say nothing: after a fork it is the parent's."""
         if not self.closed:
-            os.close(self.pgconn.socket)
+            # Something in its place: libpq says goodbye there, when this object goes.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, self.pgconn.socket)
+            os.close(nowhere)
 
 
 def _not_for_ever(gen: Generator[Any, Any, Any], limit: float) -> Generator[Any, Any, Any]:
@@ -447,7 +450,8 @@ class Connections:
     """The connections of one store, and calls that are made on them.
 
     All that is to be run may be run twice. With *prepare* off there is a pooler in between, and
-    nothing is asked of a session. *prepared*: whether statements may stay prepared in one.
+    nothing is asked of a session. *for_callers*: others use the sessions, so that no statement of
+    ours may stay prepared in one.
     """
 
     def __init__(
@@ -460,7 +464,7 @@ class Connections:
         pool: int,
         prepare: bool,
         check_open: Callable[[], None],
-        prepared: bool = True,
+        for_callers: bool = False,
     ) -> None:
         self.errors = PostgresErrors(safe_url(_split_query(url)[0]))
         self.place = self.errors.place
@@ -470,7 +474,7 @@ class Connections:
         self._opening = timeout
         self._durability = durability
         self._prepare = prepare
-        self._threshold = 1 if prepare and prepared else None
+        self._threshold = 1 if prepare and not for_callers else None
         self._check_open = check_open
         self._parameters = _connect_parameters(url, self.timeout, session=prepare)
         self._lost = LostSessions(queries)

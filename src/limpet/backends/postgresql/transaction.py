@@ -66,11 +66,13 @@ class GuardedConnection(Connection):
             # Behind a pooler it is the pooler's to leave a session as if nobody had had it.
             if self.session is not None and not self.is_lost:
                 self.run("DISCARD ALL")
-        except psycopg.Error:
-            self.finish()
+        except BaseException as error:
+            self.finish()  # as it is now, nobody else is to have it
+            if not isinstance(error, psycopg.Error):
+                raise
         finally:
             self._is_over = True
-        return self.hand_over(Connection) if self.is_usable else self
+        return self.hand_over(Connection, prepares=False) if self.is_usable else self
 
     def commit(self) -> None:
         """Refused."""
@@ -130,7 +132,8 @@ class Transactions:
     def _begin(self, deadline: float) -> tuple[ExitStack, _Block]:
         with ExitStack() as stack:
             slot = stack.enter_context(self._connections.taken(deadline))
-            connection = slot.connected.hand_over(GuardedConnection)
+            in_session = slot.connected.session is not None
+            connection = slot.connected.hand_over(GuardedConnection, prepares=in_session)
             block = _Block(slot, connection, self._connections, self._appender)
             stack.callback(block.hand_back)
             connection.run(BEGIN.format(self._connections.timeout * 1000))
