@@ -27,7 +27,7 @@ from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
 from limpet.tasks import entries as checkpoint, task
-from limpet.transfer.foreign import (
+from limpet.transfer.shapes import (
     agents,
     is_autogen,
     is_checkpoint,
