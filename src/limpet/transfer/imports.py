@@ -29,7 +29,6 @@ from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
 from limpet.states.format import IMPORTED
 from limpet.states.format import KIND as STATE
 from limpet.store import as_async
-from limpet.tasks import entries as checkpoint
 from limpet.tasks import task
 from limpet.transfer.shapes import (
     agents,
@@ -311,7 +310,7 @@ def _from_checkpoint(document: Any, asked: _Asked) -> Iterator[Item]:
         id=known_by,
         entries=found.entries,
         about=found.about,
-        status=checkpoint.OPEN,
+        status=found.status,
         labels={"agent": found.agent} if found.agent else {},
         created=found.created,
         updated=found.updated,

@@ -224,6 +224,7 @@ class ImportedTask(Struct):
     id: str | None
     agent: str | None
     entries: list[tuple[str, Any]]
+    status: str = kinds.OPEN
     created: int | None = None
     updated: int | None = None
     complete: bool = True
