@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.testing._providers.words import each, keys, listed, need, refuse, text
+from limpet.testing.providers.checks import each, keys, listed, need, refuse, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from limpet.testing._providers.words import Messages
+    from limpet.testing.providers.checks import Messages
 
 __all__ = ["check_chat", "check_responses"]
 

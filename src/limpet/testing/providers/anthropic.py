@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.testing._providers.words import each, keys, listed, need, refuse, text
+from limpet.testing.providers.checks import each, keys, listed, need, refuse, text
 
 if TYPE_CHECKING:
-    from limpet.testing._providers.words import Messages
+    from limpet.testing.providers.checks import Messages
 
 __all__ = ["check_anthropic"]
 

@@ -13,7 +13,7 @@ A `Worker` is a process of its own, with a clock of its own, that does to a stor
         with pytest.raises(LeaseLost):
             late.hear()
 
-What it can do are the methods of `Hands`. An error there is raised here, by its class and message.
+What it can do are the methods of `Actions`. An error there is raised here, as its class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from limpet.errors import LeaseHeld, LeaseLost, LimpetError
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["GOAL", "KEY", "TASK", "Hands", "Worker", "main"]
+__all__ = ["GOAL", "KEY", "TASK", "Actions", "Worker", "main"]
 
 #: What they work on: a journal, and a task.
 KEY = Key("default", "note", "shared")
@@ -54,7 +54,7 @@ def shifted(clock, by):
 time.time = shifted(time.time, {ahead})
 time.time_ns = shifted(time.time_ns, {ahead} * 10**9)
 
-from limpet.testing.rivals import main
+from limpet.testing.takeover import main
 main()
 """
 
@@ -139,7 +139,7 @@ def _named(name: str, message: str) -> Exception:
 
 def main() -> None:
     """Be a worker."""
-    hands = Hands()
+    hands = Actions()
     for line in sys.stdin.buffer:
         what, args, kwargs = msgspec.json.decode(line)
         try:
@@ -149,7 +149,7 @@ def main() -> None:
         os.write(1, msgspec.json.encode(answer) + b"\n")
 
 
-class Hands:
+class Actions:
     """What a worker can do."""
 
     def __init__(self) -> None:

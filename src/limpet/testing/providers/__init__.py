@@ -10,8 +10,8 @@ They share nothing with `limpet.llm.messages`, which they are there to judge::
 
 from __future__ import annotations
 
-from limpet.testing._providers.anthropic import check_anthropic
-from limpet.testing._providers.openai import check_chat, check_responses
-from limpet.testing._providers.words import Refused
+from limpet.testing.providers.anthropic import check_anthropic
+from limpet.testing.providers.checks import Refused
+from limpet.testing.providers.openai import check_chat, check_responses
 
 __all__ = ["Refused", "check_anthropic", "check_chat", "check_responses"]

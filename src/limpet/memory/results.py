@@ -1,4 +1,7 @@
-"""What memory gives back: a memory, a hit, a receipt, figures. No text of theirs is in a repr."""
+"""What the calls of a memory return: a memory, a hit, a receipt, figures.
+
+No `repr` shows the text of a memory: it would end up in logs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
 
 
 class Remembered(Struct, frozen=True, kw_only=True):
-    """Something that was remembered, with where it comes from and what became of it."""
+    """A memory: its text, where it comes from, and what has happened to it since."""
 
     id: str
     text: str
@@ -26,12 +29,12 @@ class Remembered(Struct, frozen=True, kw_only=True):
     at: datetime
     valid_from: datetime | None = None
     expires_at: datetime | None = None
-    #: The versions that this one replaced, and the one that replaced it; and why that was.
+    #: The versions that this one replaced, the one that replaced it, and why.
     supersedes: tuple[str, ...] = ()
     superseded_by: str | None = None
     because: str | None = None
     contradicted_by: tuple[str, ...] = ()
-    #: How often somebody said that it is so, and how often that it helped.
+    #: How often it was confirmed, and how often it was marked as used (which a confirmation is).
     confirmed: int = 0
     uses: int = 0
 
@@ -42,10 +45,10 @@ class Remembered(Struct, frozen=True, kw_only=True):
 class Why(Struct, frozen=True):
     """Why something was recalled: the parts of its score, each from 0 to 1.
 
-    *words*: how much of the query's words it has, rare ones counting for more. *meaning*: how near
-    it is to what the query means; None without embeddings. *activation*: how recently and often it
-    was of use. *older*: the query fits an older version, which this one replaced. *same*: others
-    that say the same, and were left out for it.
+    *words*: how many of the query's words it has, rare ones counting for more. *meaning*: how near
+    it is to the query's meaning; None without embeddings. *activation*: how recently and how often
+    it was used. *older*: the query matched an older version, which this one replaced. *same*: the
+    ids of memories that say the same, and were left out for it.
     """
 
     words: float
@@ -67,7 +70,7 @@ class Why(Struct, frozen=True):
 
 
 class MemoryHit(Remembered, frozen=True, kw_only=True):
-    """A memory that fits a query; the better it does, the higher its *score*, up to 1."""
+    """A memory that matches a query; the better it does, the higher its *score*, up to 1."""
 
     score: float
     why: Why
@@ -82,20 +85,20 @@ class MemoryHit(Remembered, frozen=True, kw_only=True):
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What was forgotten: which memories, and what went with them."""
+    """What was forgotten: which memories, and what was removed with them."""
 
     #: All that are gone: those that were named, their other versions, and what was made from them.
     ids: tuple[str, ...] = ()
-    #: Other memories whose context quoted one of them, and lost it.
+    #: Other memories whose context quoted one of them; that context was removed.
     contexts: tuple[str, ...] = ()
-    #: Journals that were rewritten, how many entries went from them, and how many bytes those had.
+    #: Journals that were rewritten, and how many entries and bytes were removed from them.
     journals: tuple[str, ...] = ()
     entries: int = 0
     bytes: int = 0
-    #: Rows of the index on this machine that went: texts and vectors.
+    #: Rows that were removed from the index on this machine: texts and vectors.
     indexed: int = 0
     vectors: int = 0
-    #: Whether the store was able to overwrite where they had been.
+    #: Whether the store overwrote the place where they had been.
     scrubbed: bool = False
     at: datetime | None = None
 
@@ -114,11 +117,11 @@ class Stats(Struct, frozen=True, kw_only=True):
     kinds: dict[str, int]
     tags: dict[str, int]
     sources: int
-    #: How many have a vector, and how many are still to get one: older versions count, too.
+    #: How many have a vector, and how many do not yet; older versions count, too.
     embedded: int
     unembedded: int = 0
     model: str | None
-    #: What the last attempt to embed some ended with: the name of an error; None if it went well.
+    #: The name of the error that the last attempt to embed some ended with; None if it succeeded.
     embedding_failed: str | None = None
     #: Entries and bytes of the journal, which is the truth.
     position: int

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.testing.conformance import Caller
 
-    Deed: TypeAlias = Callable[[Caller, Key], Iterator[None]]
+    Operation: TypeAlias = Callable[[Caller, Key], Iterator[None]]
 
-__all__ = ["ALL", "APPENDS", "LATE", "SIX", "Deed", "bodies_of", "read"]
+__all__ = ["ALL", "APPENDS", "LATE", "SIX", "Operation", "bodies_of", "read"]
 
 
 def append(store: Caller, key: Key) -> Iterator[None]:
@@ -287,19 +287,19 @@ def compact_then_append(store: Caller, key: Key) -> Iterator[None]:
     assert (store.seqs(key), store.head(key).first) == ([3, 4, 5], 3)
 
 
-LATE: tuple[Deed, ...] = (
+LATE: tuple[Operation, ...] = (
     *(append_then_append, change_then_change, delete_then_append, compact_then_append),
     *(acquire_then_release, renew_then_release, release_then_acquire),
 )
-APPENDS: tuple[Deed, ...] = (append, append_with_an_id, append_where_expected)
-ALL: tuple[Deed, ...] = (
+APPENDS: tuple[Operation, ...] = (append, append_with_an_id, append_where_expected)
+ALL: tuple[Operation, ...] = (
     *(*APPENDS, append_again, append_under_a_lease, append_much, change_attributes),
     *(acquire, acquire_over, renew, release),
     *(read, scan, delete, compact, sweep),
 )
 
 #: One of each, for tests that take long.
-SIX: tuple[Deed, ...] = (append, read, acquire, renew, release, delete)
+SIX: tuple[Operation, ...] = (append, read, acquire, renew, release, delete)
 
 
 def bodies_of(store: Caller, key: Key) -> list[bytes]:
