@@ -1339,6 +1339,11 @@ def test_what_an_older_release_saved_can_be_loaded(
         assert [one.full for one in zoe] == [True] + [False] * 9
         assert [one.note for one in zoe][1:4] == [None, "with a note", None]
         assert [(one.fingerprint or {}).get("model") for one in zoe][2:4] == ["small", "large"]
+        called = store.state("called")
+        assert [one.position for one in called.history()] == [1, 3, 4]
+        assert [entry.body["by"] for entry in called.other_entries(after=0)] == ["Zoë"]
+        found = run_to_end(all_in_doubt(store._core.scope))
+        assert [(one.id, one.call.title) for one in found] == [("called", "send (c2)")]
         versioned = store.state("versioned", version=2, type="Support", migrations=known)
         assert versioned.at(1)["tickets"] == [7]
 
