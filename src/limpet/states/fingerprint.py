@@ -80,12 +80,8 @@ def compare(
     removed = [name for name in old if name not in new]
     before, now = _members(was), _members(is_)
     within = {name: compare(before[name], now[name], document) for name in before if name in now}
-    forms = (
-        Mapping,
-        list,
-        tuple,
-        type(None),
-    )  # those of tools and members, told by what is in them
+    # Tools and members are compared one by one above, if they are of a form that is known.
+    forms = (Mapping, list, tuple, type(None))
     pairs = {
         name: (was.get(name), is_.get(name))
         for name in dict.fromkeys([*was, *is_])

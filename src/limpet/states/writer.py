@@ -161,7 +161,6 @@ class Writer:
     """Writes to one state, with the labels and the time to live of its journal."""
 
     def __init__(self, journal: AsyncJournal, reader: Reader) -> None:
-        self.codec = journal.codec
         self.seen: Seen | None = None  # None: never
         self._journal = journal
         self._reader = reader
@@ -223,10 +222,12 @@ class Writer:
             if head is not None:
                 if not seen.is_at(head):
                     raise self._conflict(seen.expect, head.seq)
-                self.seen = seen
+                self.seen, self._sent = seen, None
                 return base.position
 
-        made, body = self._made(base, draft, info, seen.expect.seq + 1)
+        position = seen.expect.seq + 1
+        patched = None if base is None else self._patched(base, draft, info, position)
+        made, body = patched or self._whole_copy(draft, info, position)
         try:
             done = await self._append(made, body, seen, open_calls, labels=labels, ttl=ttl)
         except Conflict as error:
@@ -341,24 +342,20 @@ class Writer:
 
     # -- what is written ---------------------------------------------------------------------------
 
-    def _made(
-        self, base: Snapshot | None, draft: Draft, info: SaveInfo, position: int
-    ) -> tuple[Snapshot, bytes]:
-        """What the state becomes, and the body that makes it so: a patch, if one will do."""
-        patched = None
-        if base is not None and len(draft.encoded) <= self.codec.max_bytes:
-            patched = self._patched(base, draft, info, position)
-        return patched or self._whole_copy(draft, info, position)
-
     def _patched(
         self, base: Snapshot, draft: Draft, info: SaveInfo, position: int
     ) -> tuple[Snapshot, bytes] | None:
-        """The same by a patch, applied to *base* itself; None if a whole copy is better."""
+        """What the state becomes, and the patch that makes it so, as a body.
+
+        It is applied to *base* itself. None if a whole copy is better.
+        """
         was, before = base.info, base.content
-        if (was.version, was.type) != (info.version, info.type) or before is None:
+        is_another = (was.version, was.type) != (info.version, info.type)
+        loses_fingerprint = info.fingerprint is None and was.fingerprint is not None
+        # The limit is on documents: a patch must not get round it.
+        is_too_large = len(draft.encoded) > self._journal.codec.max_bytes
+        if before is None or is_another or loses_fingerprint or is_too_large:
             return None
-        if info.fingerprint is None and was.fingerprint is not None:
-            return None  # which a patch cannot say
         for exact in (False, True):
             patch = draft.diff(base.document, exact=exact)
             if patch is None and not exact and draft.content.text != before.text:

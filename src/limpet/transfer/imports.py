@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.store import Store
 
-__all__ = ["Item", "look", "parse", "put", "understand"]
+__all__ = ["STATE", "Item", "look", "parse", "put", "understand"]
 
 # What there is of an item in a store.
 NEW = "new"
@@ -248,17 +248,12 @@ def _readers(document: Any, as_: str | None) -> list[Callable[[Any, _Asked], Ite
     found: list[Callable[[Any, _Asked], Iterator[Item]]] = []
     if as_ != task.KIND and is_autogen(document):
         return [_from_autogen]
-    if as_ != task.KIND and (is_messages(document) or _has_messages(document)):
+    held = document.get("messages") if isinstance(document, dict) else None
+    if as_ != task.KIND and any(map(is_messages, (document, held, [document]))):
         found.append(_from_messages)
     if as_ != conversation.KIND and is_checkpoint(document):
         found.append(_from_checkpoint)
     return found
-
-
-def _has_messages(document: Any) -> bool:
-    if not isinstance(document, dict):
-        return False
-    return is_messages(document.get("messages")) or is_messages([document])
 
 
 def _are_many(document: Any, as_: str | None) -> bool:
@@ -324,14 +319,13 @@ def _from_many(document: Any, asked: _Asked) -> Iterator[Item]:
     """Each by its key, by what it says itself, or by its number; under the id, if one is given."""
     named = isinstance(document, dict)
     for key, part in document.items() if named else enumerate(document, 1):
-        own = key if named else _own_id(part) or f"{asked.name}-{key}"
+        own = key
+        if not named:
+            known = part if isinstance(part, dict) else {}
+            ids = (str(known[name]) for name in ("task_id", *_IDS) if known.get(name))
+            own = next(ids, f"{asked.name}-{key}")
         id_ = f"{asked.id}/{own}" if asked.id else own
         yield from _read(part, msgspec.structs.replace(asked, id=id_))
-
-
-def _own_id(part: Any) -> str | None:
-    names = ("task_id", *_IDS) if isinstance(part, dict) else ()
-    return next((str(part[name]) for name in names if part.get(name)), None)
 
 
 def _conversation(messages: list[dict[str, Any]], id: str) -> Item:

@@ -5,6 +5,7 @@ import copy
 import json
 import shutil
 import signal
+import sys
 import threading
 import time
 import zlib
@@ -15,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any, assert_type
 
 import msgspec
@@ -588,6 +590,12 @@ def test_a_state_that_is_gone_begins_anew(place: Place, store: Store) -> None:
     state.delete()
     assert state.save(agent(2)) == 1
     assert place.open().state("a").load() == agent(2)
+    brief = store.state("brief", ttl=0.3)
+    saved(brief, agent(1), agent(9))
+    time.sleep(0.4)
+    assert brief.save(agent(10)) == 1
+    brief.expire(None)
+    assert place.open().state("brief").load() == agent(10)
 
 
 def test_a_state_that_was_begun_anew_is_another(place: Place, store: Store) -> None:
@@ -763,6 +771,55 @@ def test_a_save_that_was_cut_off_is_known_again(
             with pytest.raises(StoreUnavailable):
                 state.save(agent(61 + number))
     assert (state.save(agent(63)), state.position) == (8, 8)
+    with monkeypatch.context() as patch:  # nor where it is seen by loading it
+        patch.setattr(backend, "append", lost_after)
+        with pytest.raises(StoreUnavailable):
+            state.save(agent(64))
+    assert (state.load(), state.save(agent(65))) == (agent(64), 10)
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt at line number *at* of those that run in limpet/states."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *raised: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename).parent.name != "states":
+            return None
+        if event == "line":
+            self._left -= 1
+            if not self._left:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.slow
+def test_a_save_that_is_interrupted_anywhere_is_in_nobodys_way(in_memory: Store) -> None:
+    """It was stored or not; the next one goes on from there, in any thread, without a conflict."""
+    with ThreadPoolExecutor(1) as pool:
+        for at in count(1):
+            state = in_memory.state(f"{at}")
+            saved(state, agent(9), agent(10))
+            try:
+                with Interrupted(at):
+                    state.save(agent(11))
+            except KeyboardInterrupt:
+                position = pool.submit(state.save, agent(12)).result(60)
+            else:
+                break
+            lengths = [
+                len(in_memory.state(f"{at}").at(n)["llm_context"]["messages"])
+                for n in range(1, position + 1)
+            ]
+            assert lengths in ([9, 10, 12], [9, 10, 11, 12]), at
+    assert at > 100
 
 
 def test_a_state_knows_whether_it_is_current(place: Place, store: Store) -> None:
