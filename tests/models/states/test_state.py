@@ -741,7 +741,7 @@ def test_a_save_that_was_cut_off_is_known_again(
 ) -> None:
     """It may have been stored or not: the next save finds out, and there is no conflict."""
     if place.is_async:
-        pytest.skip("the sync face shows it")
+        pytest.skip("the sync classes show it")
     state, backend = store.state("a"), store.backend
     saved(state, agent(5), agent(6))
     stored = backend.append
@@ -1406,7 +1406,7 @@ def test_what_an_older_release_saved_can_be_loaded(
 
 
 def test_a_type_checker_knows_states(in_memory: Store) -> None:
-    """Of both faces, the same."""
+    """Sync and async, the same."""
     state = in_memory.state("a", version=1, type="basket", labels={"team": "x"}, ttl=60)
     assert_type(state, State)
     assert_type(state.save({"a": 1}, fingerprint={}, expect=0, note="first"), int)
