@@ -558,7 +558,6 @@ def test_the_examples_of_the_page_do_as_shown(name: str, tmp_path: Path) -> None
 
 APP = """
 import limpet
-from tests.support.paths import ROOT
 
 @limpet.migration("case/*", 1, 2)
 def with_a_priority(document):
