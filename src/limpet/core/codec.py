@@ -78,7 +78,7 @@ class Codec:
         self._decode = msgspec.json.Decoder().decode
 
     def encode(self, entries: Sequence[tuple[str, Any]], compress_over: int | None = None) -> bytes:
-        """The body of one record; compressed from *compress_over* bytes on, if that is less than ours.
+        """The body of one record, compressed from *compress_over* bytes on, or from our own number.
 
         Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
         limits.
