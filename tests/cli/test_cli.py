@@ -602,7 +602,7 @@ def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
     "entry",
     [
         *[("step", {"name": "x"}), ("message", 7), ("planned", {"steps": 3}), ("forked", None)],
-        *[("began", {"name": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
+        *[("began", {"id": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
         *[("progress", {"fraction": "far"}), ("signalled", []), ("waiting", None)],
     ],
     ids=lambda entry: f"{entry[0]}-{type(entry[1]).__name__}",

@@ -27,7 +27,7 @@ from limpet import (
     TaskInfo,
 )
 from limpet.backends.contract import Backend, Head
-from limpet.tasks.transactions import Block
+from limpet.tasks.transaction import Block
 
 
 def test_a_sync_program_is_typed() -> None:

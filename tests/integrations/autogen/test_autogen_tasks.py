@@ -484,10 +484,10 @@ def test_an_effect_is_told_what_its_function_raised_and_no_more(tmp_path: Path) 
             async def away(*args: Any, **options: Any) -> None:
                 raise StoreUnavailable("The store is away.")
 
-            task._keep = away  # type: ignore[method-assign]
+            task.runner.record_result = away  # type: ignore[method-assign]
             with pytest.raises(StoreUnavailable, match="The store is away"):
                 await Till(tmp_path / "paid").run(store, id="other")
-            del task._keep
+            del task.runner.record_result
 
     in_store(work)
 

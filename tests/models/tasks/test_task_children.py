@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
 from limpet.core.ids import make_key
-from limpet.tasks.core import Core
+from limpet.tasks.record import LiveTask
 from tests.support.dying import Calls, Killed, dying, killed
 
 GOAL = "Refund the customer"
@@ -135,7 +135,7 @@ def test_a_child_that_has_slept_leaves_no_time_behind(monkeypatch: pytest.Monkey
         registry.run(store, "t")
         due = store.task("t").info().due
         assert due is not None
-        monkeypatch.setattr(Core, "_now", lambda _: due)
+        monkeypatch.setattr(LiveTask, "now", lambda _: due)
         assert registry.run(store, "t").waits_for == "approval"
         assert store.task("t").info().due is None
         assert store.task("t").checkpoint().waiting_for == ["approval"]

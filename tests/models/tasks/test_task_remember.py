@@ -24,7 +24,6 @@ import pytest
 
 import limpet
 from limpet import Decision, Recalled, Store, TaskFinished
-from limpet.backends.postgresql.connections import Connection
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.memory.desk import Desk
 from limpet.tasks.resume_text import BEGINNING, PREAMBLE, RECALLED
@@ -95,7 +94,7 @@ def test_a_task_leaves_its_outcome_decisions_and_discoveries(store: Store) -> No
     assert {(one.source, one.by) for one in made} == {("t", "agent-01")}
     assert [one.context for one in made if one.kind != "outcome"] == [GOAL, GOAL]
     assert texts(other) == ["a zebra"]
-    assert [version.what for version in store.task("t").history()][-1] == "remembered in tasks"
+    assert [version.what for version in store.task("t").versions.list()][-1] == "remembered in tasks"
 
 
 @pytest.mark.parametrize("keep", [True, False, 60])
@@ -155,7 +154,7 @@ def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
     worked(store, remember=True)
     memory = store.memory("tasks")
     with store.task("t") as task:
-        task.rewind(to=1)
+        task.versions.rewind(to=1)
         task.discover("the API is gone")
         task.finish("none is open", remember=True)
     (outcome,) = memory.all(kinds=["outcome"])
@@ -170,11 +169,11 @@ def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
 def test_a_fork_adds_what_it_comes_to(store: Store) -> None:
     """What it has from the other task is there already."""
     worked(store, remember=True)
-    finished = store.task("t").fork("t2")
+    finished = store.task("t").versions.fork("t2")
     with finished:
         pass
     assert sorted(texts(store.memory("tasks"))) == ALL
-    forked = store.task("t").fork("t3", at=3)
+    forked = store.task("t").versions.fork("t3", at=3)
     with forked as task:
         task.finish("6 are open", remember=True)
     assert sorted(texts(store.memory("tasks"))) == sorted([*ALL, f"{GOAL}: 6 are open"])
@@ -402,7 +401,7 @@ def test_an_async_memory_elsewhere_is_awaited(tmp_path: Path) -> None:
                 assert blocking.task("t").checkpoint().outcome == "5 are open"
             async with store.task("t") as task:
                 await task.finish(remember=memory)
-                assert not task._state.owes
+                assert not task._state.memory_pending
             assert sorted([one.text for one in await memory.all()]) == ALL
 
     asyncio.run(scenario())
@@ -463,7 +462,7 @@ def test_a_task_is_not_told_what_it_said_itself(store: Store) -> None:
     worked(store, remember=True)
     worked(store, "other", "6 are open", remember=True)
     with store.task("t") as task:
-        task.rewind(to=1)
+        task.versions.rewind(to=1)
         found = sections(task.resume_context(memories=True))["From earlier tasks"]
         assert [line.partition(" (")[0] for line in found] == [f'- "{GOAL}: 6 are open"']
     with store.task("third", GOAL) as task:
@@ -727,6 +726,8 @@ def watch_within(boundaries: Boundaries, backend: Any) -> None:
     if isinstance(backend, SqliteBackend):
         backend._database.writer().exec_trace = told
     elif backend.transactional:
+        from limpet.backends.postgresql.connections import Connection  # noqa: PLC0415 - needs a driver
+
         wait = Connection.wait
         Connection.wait = lambda *args, **how: told() and wait(*args, **how)  # type: ignore[method-assign]
 

@@ -206,7 +206,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
         task.transaction("table", made)
         with pytest.raises(Boom):
             _losing_the_answer(task, lambda c: c.execute(PAY) and next(receipts))
-        task._core._seen.clear()
+        task.runner.live.run.seen.clear()
         assert task.transaction("pay", lambda c: c.execute("SELECT 1") and next(receipts)) == (
             "first"
         )
@@ -252,6 +252,6 @@ def test_a_transaction_after_a_rewind_is_another(url: str) -> None:
     with limpet.open(url) as store, store.task("t", GOAL) as task:
         task.transaction("pay", lambda c: c.execute(PAY) and "first")
         with pytest.warns(EffectsWarning, match="pay"):
-            task.rewind(step="pay")
+            task.versions.rewind(step="pay")
         assert task.transaction("pay", lambda c: c.execute("SELECT 1") and "second") == "second"
     assert payments(url) == ["invoice 7"]

@@ -19,8 +19,10 @@ from autogen_core import AgentId, SingleThreadedAgentRuntime
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
+from limpet.errors import TaskHalted
 from limpet.integrations.autogen.counters import Counters
 from limpet.integrations.autogen.hooks import Hooks
+from limpet.integrations.autogen.log import as_exception
 from limpet.integrations.autogen.recorded import (
     RecordedClient,
     RecordedExecutor,
@@ -172,11 +174,12 @@ class AgentPart(Part):
                     if isinstance(item, Response):
                         self.answer = item.chat_message.id
                     yield item
-        except Exception as error:
+        except (Exception, TaskHalted) as error:
             halt = halt_in(error)  # AutoGen may have made another error of it
             if halt is not None and log.is_open:
                 log.refuse(halt)
-                raise halt from None
+                stop = as_exception(halt)
+                raise stop from stop.__cause__
             raise
 
     def release(self) -> None:
