@@ -435,6 +435,11 @@ class Store(SyncWrapper[AsyncStore]):
         """What keeps the journals."""
         return self._core.backend
 
+    @property
+    def scope(self) -> Scope:
+        """What models are made of: for those who write one of their own."""
+        return self._core.scope
+
     def on_finish(self, function: H) -> H:
         """Hand the checkpoint of every task that finishes here to *function*, before it may go.
 

@@ -13,6 +13,7 @@ import pytest
 
 import limpet
 from limpet.backends import retry as _network
+from limpet.backends.contract import Expect
 from limpet.backends.postgresql.backend import PostgresBackend
 from limpet.backends.postgresql.lost import Lost
 from limpet.backends.url import connect
@@ -101,7 +102,9 @@ def test_a_delete_takes_nothing_that_was_begun_since(far: Far) -> None:
     """It was done, and whoever began anew was told that all is well."""
 
     def begin_anew(key: Key) -> bool:
-        return far.others.head(key) is None and append(far.others, b"new", key, expect=0).seq == 1
+        if far.others.head(key) is not None:
+            return False
+        return append(far.others, b"new", key, expect=Expect(None, 0)).seq == 1
 
     for key, anew in each_request_unanswered(far, far.store.delete, begin_anew):
         assert [body for _, body in far.others.bodies(key)] == [b"new"] * anew
@@ -112,7 +115,7 @@ def test_a_compaction_drops_nothing_that_was_begun_since(far: Far) -> None:
 
     def begin_anew(key: Key) -> bool:
         head = far.others.head(key)
-        if head is None or head.floor == 0:
+        if head is None or head.first == 1:
             return False
         far.others.delete(key)
         for _ in range(4):

@@ -166,7 +166,7 @@ class _Memory(_Journal):
     """What is remembered, the newest last."""
 
     def _memories(self) -> list[Remembered]:
-        return self.store.memory(self.head.key.id).all(limit=self.last)[::-1]
+        return self.store.memory(self.head.key.id).list(limit=self.last)[::-1]
 
     def data(self) -> dict[str, Any]:
         return {"memories": self._memories()}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from limpet.core.journal import AsyncJournal
 from limpet.core.runtime import SyncWrapper
+from limpet.core.scope import Scope
 from limpet.tasks.state import MemoryTarget, normalized
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Append
     from limpet.core.checkpoint import Checkpoint
-    from limpet.core.scope import Scope
     from limpet.tasks.record import TaskRecord
     from limpet.tasks.state import TaskState
 
@@ -75,7 +74,11 @@ class TaskMemories:
             )
             raise TypeError(msg)
         name = str(getattr(remember, "namespace", type(remember).__name__))
-        return MemoryTarget(name, here=_is_of(self._scope, remember))
+        place = getattr(remember, "scope", None)
+        here = isinstance(place, Scope) and (
+            place.backend is self._scope.backend and place.tenant == self._scope.tenant
+        )
+        return MemoryTarget(name, here=here)
 
     async def learn(self, target: MemoryTarget, memory: Any) -> bool:
         """Write what was learned to the *target*, or to *memory* if that is in another store.
@@ -93,8 +96,8 @@ class TaskMemories:
 
     async def requests(self, target: MemoryTarget, state: TaskState) -> list[Append]:
         """What a memory of this store would write of *state*, to be written with the outcome."""
-        desk = self._scope.memory(target.namespace)._desk  # noqa: SLF001 - what the model itself uses
-        found: list[Append] = await desk.to_learn(self.news(state))
+        memory = self._scope.memory(target.namespace)
+        found: list[Append] = await memory.prepare_learn(self.news(state))
         return found
 
     def news(self, state: TaskState) -> Checkpoint:
@@ -142,15 +145,6 @@ class TaskMemories:
         if isinstance(getattr(method, "__self__", None), SyncWrapper):
             return await runtime.call(method, *values)
         return await runtime.invoke(method, *values)
-
-
-def _is_of(scope: Scope, memory: object) -> bool:
-    """Whether *memory* is a namespace of the tenant that has this *scope*."""
-    core = memory._core if isinstance(memory, SyncWrapper) else memory  # noqa: SLF001 - its other half
-    journal = getattr(core, "_journal", None)
-    if not isinstance(journal, AsyncJournal) or journal.key.kind != "memory":
-        return False
-    return journal.runtime.backend is scope.backend and journal.key.tenant == scope.tenant
 
 
 def _question(state: TaskState) -> str:

@@ -324,7 +324,7 @@ def test_big_values_are_short(value: Any) -> None:
 
 def test_a_result_that_is_kept_apart_is_shown_by_its_beginning() -> None:
     """And by its size."""
-    apart = Large(1, 2_500_000, '["a').shown()
+    apart = Large(1, 2_500_000, '["a').summary()
     assert changes(point(), point(results={"crawl": apart}))[1:] == [
         '  + crawl: ["a (2.5 MB, kept apart)'
     ]
