@@ -719,7 +719,7 @@ def watch_within(boundaries: Boundaries, backend: Any) -> None:
     """Count the parts of an act as well: SQLite's statements, and each word with PostgreSQL."""
 
     def told(*_: object) -> bool:
-        if getattr(boundaries._inside, "deed", None) == "append_all":
+        if getattr(boundaries._inside, "operation", None) == "append_all":
             boundaries._pass("within append_all")
         return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -216,18 +217,20 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
 
 def _losing_the_answer(task: limpet.Task, function: Any) -> None:
     """Commit, and fail before anybody knows."""
-    backend: Any = task._core._runtime.backend
-    transact = backend.transact
+    backend: Any = task.scope.backend
+    transaction = backend.transaction
 
-    def losing(*args: Any) -> Any:
-        transact(*args)
+    @contextmanager
+    def losing() -> Iterator[Any]:
+        with transaction() as opened:
+            yield opened
         raise Boom
 
-    backend.transact = losing
+    backend.transaction = losing
     try:
         task.transaction("pay", function)
     finally:
-        backend.transact = transact
+        backend.transaction = transaction
 
 
 def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:
