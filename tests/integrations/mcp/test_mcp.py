@@ -551,7 +551,7 @@ def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None
 
 def command(path: str, *options: str, tenant: str = "acme", scope: str = "support") -> list[str]:
     """How a client starts the server."""
-    return ["-m", "limpet.cli", "mcp", scope, "--store", path, "--tenant", tenant, *options]
+    return ["-m", "limpet", "mcp", scope, "--store", path, "--tenant", tenant, *options]
 
 
 def environment(**more: str) -> dict[str, str]:

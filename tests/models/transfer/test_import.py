@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings, strategies
 
 import limpet
-from limpet import Conflict, NotStorable, TooLarge
+from limpet import AsyncStore, Conflict, NotStorable, Store, TooLarge
 from limpet.backends.memory import MemoryBackend
 from limpet.cli import main
 from limpet.core.codec import Codec
 from limpet.errors import InvalidId, NotImportable, StoreUnavailable
+from limpet.store import scope_over
 from limpet.testing.crash import Moment, Program, ack, crash, seeded, soak
 from limpet.transfer import imports as importing
 from limpet.transfer.imports import Item, parse, understand
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from limpet import Store
     from limpet.backends.contract import Append, Appended
 
 CHAT = [system("Be brief."), user("Order A-17?"), call("c1"), result("c1", "sent"), bot("Sent.")]
@@ -803,9 +803,7 @@ def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> N
                     raise StoreUnavailable("The server is away.")
                 return done
 
-        with limpet.open("memory:") as store:
-            store._core.backend = Unsteady()
-            store._core._runtime.backend = store.backend  # type: ignore[misc]
+        with Store(AsyncStore(scope_over(Unsteady()).as_sync())) as store:
             try:
                 importing.put(store, item)
             except StoreUnavailable:

@@ -1,6 +1,6 @@
-"""What others' documents mean: lists of messages, states of AutoGen, checkpoints of agents.
+"""The shapes of others' documents, and what each means: messages, AutoGen's states, checkpoints.
 
-Pure functions from JSON to what our nouns store. Nothing here is ever executed or looked up by a
+Pure functions from JSON to what our models store. Nothing here is ever executed or looked up by a
 name in the data: whatever is imported is data.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "TaskOf",
+    "ImportedTask",
     "agents",
     "is_autogen",
     "is_checkpoint",
@@ -47,7 +47,7 @@ _LANGCHAIN = {
 
 
 # A message has one of these; a list of people and their roles has not.
-_SAID = {"content", "parts", "tool_calls", "function_call"}
+_CONTENTS = {"content", "parts", "tool_calls", "function_call"}
 
 
 def is_messages(value: object) -> bool:
@@ -58,7 +58,7 @@ def is_messages(value: object) -> bool:
         return True
     if not all(isinstance(item, dict) and _has(item, "role", "type") for item in value):
         return False
-    return any(_has(item, "role") and item.keys() & _SAID for item in value)
+    return any(_has(item, "role") and item.keys() & _CONTENTS for item in value)
 
 
 def _has(item: Message, *names: str) -> bool:
@@ -77,17 +77,15 @@ def _is_autogen_message(item: object) -> bool:
 
 def messages_of(items: list[Any]) -> list[Message]:
     """Messages as the OpenAI SDK has them; those that have a role are left as they are."""
-    return [message for item in items for message in _messages(item)]
-
-
-def _messages(item: Message) -> Iterator[Message]:
-    if _is_langchain(item):
-        yield _from_langchain(_LANGCHAIN[item["type"]], item["data"])
-        return
-    if _is_autogen_message(item):
-        yield from _AUTOGEN[item["type"]](item)
-    else:
-        yield item
+    found: list[Message] = []
+    for item in items:
+        if _is_langchain(item):
+            found.append(_from_langchain(_LANGCHAIN[item["type"]], item["data"]))
+        elif _is_autogen_message(item):
+            found += _AUTOGEN[item["type"]](item)
+        else:
+            found.append(item)
+    return found
 
 
 def _from_langchain(role: str, data: Message) -> Message:
@@ -217,28 +215,27 @@ _ENDED = ("completed", "complete", "done", "finished", "success")
 _COUNTERS = ("current_step", "step_index", "current_index", "current_step_index")
 
 
-class TaskOf(Struct):
-    """A checkpoint as the entries that a task would have written, and what there is to say of it.
+class ImportedTask(Struct):
+    """A checkpoint as the entries that a task would have written, and notes for whoever imports it.
 
-    ``whole``: every field of it has found its place.
+    ``complete``: every field of it has found its place.
     """
 
     id: str | None
     agent: str | None
     entries: list[tuple[str, Any]]
+    status: str = kinds.OPEN
     created: int | None = None
     updated: int | None = None
-    whole: bool = True
+    complete: bool = True
     notes: list[str] = field(default_factory=list)
 
     @property
     def about(self) -> str:
         """What is done, and what is next."""
-        bodies: dict[str, list[Any]] = {}
-        for kind, body in self.entries:
-            bodies.setdefault(kind, []).append(body)
-        done = [body["name"] for body in bodies.get(kinds.STEP, ())]
-        names = _numbered(bodies[kinds.PLANNED][0]["steps"]) if kinds.PLANNED in bodies else []
+        done = [body["name"] for kind, body in self.entries if kind == kinds.STEP]
+        plans = [body["steps"] for kind, body in self.entries if kind == kinds.PLANNED]
+        names = _step_names(plans[0]) if plans else []
         if not names:
             return "1 step done" if len(done) == 1 else f"{len(done)} steps done"
         left = [name for name in names if name not in done]
@@ -257,47 +254,47 @@ def is_checkpoint(value: object) -> bool:
     return bool(names & {"goal", "task_id"}) and bool(names & {"plan", "completed", "results"})
 
 
-def task_of(document: Message, goal: str | None = None) -> TaskOf:
-    """The task that *document* is a checkpoint of; *goal*, if it says none."""
-    found = _Reader(document)
-    said = found.take("goal")
-    if not isinstance(said or goal, str):
+def task_of(document: Message, goal: str | None = None) -> ImportedTask:
+    """The task that *document* is a checkpoint of; *goal*, if it has none."""
+    fields = _Fields(document)
+    goal = fields.take("goal") or goal
+    if not isinstance(goal, str):
         raise NotImportable("This checkpoint has no goal. Give it one with --goal.")
-    agent = found.text("agent_id")
-    steps = _Steps(found)
-    entries: list[tuple[str, Any]] = [(kinds.CREATED, {"goal": said or goal, "agent": agent})]
+    agent = fields.text("agent_id")
+    steps = _Steps(fields)
+    entries: list[tuple[str, Any]] = [(kinds.CREATED, {"goal": goal, "agent": agent})]
     if steps.plan:
         entries.append((kinds.PLANNED, {"steps": steps.plan}))
     entries += [
         (kinds.STEP, {"name": name, "result": result, "took": 0.0})
         for name, result in steps.done.items()
     ]
-    for kind, body in (*_decisions(found), *_discoveries(found)):
-        if (kind, body) not in entries:
-            entries.append((kind, body))
-    return TaskOf(
-        id=found.text("task_id"),
+    for entry in (*_decisions(fields), *_discoveries(fields)):
+        if entry not in entries:
+            entries.append(entry)
+    return ImportedTask(
+        id=fields.text("task_id"),
         agent=None if agent is None else check_id(agent, "agent id", 128),
         entries=entries,
-        created=found.time("created_at"),
-        updated=found.time("updated_at"),
-        whole=found.whole and not found.left,
-        notes=found.notes,
+        created=fields.time("created_at"),
+        updated=fields.time("updated_at"),
+        complete=fields.complete and not fields.left,
+        notes=fields.notes,
     )
 
 
-class _Reader:
+class _Fields:
     """The fields of a checkpoint, by our names; ``left`` are those that nobody asked for."""
 
     def __init__(self, document: Message) -> None:
         self.document = document
-        # Nothing, an empty list, and that a task is open: all of that goes without saying.
+        # Nothing, an empty list, and that a task is open: nothing is lost with these.
         self.left = {
             key
             for key, value in document.items()
             if value not in (None, [], {}) and (key, value) != ("status", kinds.OPEN)
         }
-        self.whole = True
+        self.complete = True
         self.notes: list[str] = []
 
     def take(self, name: str) -> Any:
@@ -312,21 +309,21 @@ class _Reader:
         """A field that is a list."""
         found = self.take(name)
         if found is not None and not isinstance(found, list):
-            raise NotImportable(f"{name!r} is not a list, but {_shown(found)}.")
+            raise NotImportable(f"{name!r} is not a list, but {_excerpt(found)}.")
         return found or []
 
     def covers(self, items: Any, *known: tuple[str, ...]) -> None:
         """Notice dicts among *items* that say more than one of each of the *known* words."""
         for item in items if isinstance(items, list) else ():
             if isinstance(item, dict):
-                said = sum(_first(item, names) is not None for names in known)
-                self.whole &= said == sum(value is not None for value in item.values())
+                understood = sum(_first(item, names) is not None for names in known)
+                self.complete &= understood == sum(value is not None for value in item.values())
 
     def text(self, name: str) -> str | None:
         """A field that is text, a number, or something with a name."""
         found = self.take(name)
         if isinstance(found, dict):
-            self.whole = False
+            self.complete = False
             found = _first(found, ("name", "id"))
         return None if found is None else str(found) or None
 
@@ -341,7 +338,7 @@ class _Reader:
         except (TypeError, ValueError, OverflowError, OSError):
             seconds = 0.0
         if isinstance(found, bool) or not 0 < seconds <= time.time():  # nor one that is to come
-            self.whole = False
+            self.complete = False
             return None
         return round(seconds * 1e6)
 
@@ -349,38 +346,38 @@ class _Reader:
 class _Steps:
     """The plan, and what is done of it."""
 
-    def __init__(self, found: _Reader) -> None:
-        self._found = found
-        items = found.list("plan")
-        self.plan = [_planned(item, at) for at, item in enumerate(items)]
-        self.names = _numbered(self.plan)
-        completed = found.take("completed")
-        results = found.take("results")
+    def __init__(self, fields: _Fields) -> None:
+        self._fields = fields
+        self.plan = [_planned(item, at) for at, item in enumerate(fields.list("plan"))]
+        self.names = _step_names(self.plan)
+        completed = fields.take("completed")
+        results = fields.take("results")
         self.done = self._done(completed, results)
-        found.covers(completed, _STEP_NAMES, _RESULTS)
-        found.covers(results, _STEP_NAMES, _RESULTS)
+        fields.covers(completed, _STEP_NAMES, _RESULTS)
+        fields.covers(results, _STEP_NAMES, _RESULTS)
         for name in self.done:
             check_id(name, "step name")
         if self.names and (odd := [name for name in self.done if name not in self.names]):
-            found.notes.append(f"done, and not in the plan: {', '.join(odd)}")
+            fields.notes.append(f"done, and not in the plan: {', '.join(odd)}")
 
     def _done(self, completed: Any, results: Any) -> dict[str, Any]:
         by_name = self._results(results, completed)
         if completed is None:
-            done = self._marked() or by_name
-            self._check_counters(done)
+            done = self._marked_done() or by_name
+            if not done:
+                self._refuse_counters()
         elif isinstance(completed, list):
-            done = self._by_name(completed, [_value(c) for c in completed])
+            done = self._by_name(completed, [_result_beside(c) for c in completed])
         else:
-            raise NotImportable(f"'completed' is not a list of steps, but {_shown(completed)}.")
+            raise NotImportable(f"'completed' is not a list of steps, but {_excerpt(completed)}.")
         known = self.names if completed is None else done
         for name in by_name:
             if known and name not in known and (once := name.rpartition("#")[0]) in by_name:
                 msg = f"'results' has more than one of step {once!r}. Leave the one that counts."
                 raise NotImportable(msg)
         if extra := [name for name in by_name if name not in done]:
-            self._found.whole = False
-            self._found.notes.append(f"results of no completed step: {', '.join(extra)}")
+            self._fields.complete = False
+            self._fields.notes.append(f"results of no completed step: {', '.join(extra)}")
         return {name: by_name.get(name, result) for name, result in done.items()}
 
     def _results(self, results: Any, completed: Any) -> dict[str, Any]:
@@ -388,11 +385,11 @@ class _Steps:
             return self._by_name(list(results), list(results.values()))
         if not isinstance(results, list):
             if results is not None:
-                raise NotImportable(f"'results' are not by step, but {_shown(results)}.")
+                raise NotImportable(f"'results' are not by step, but {_excerpt(results)}.")
             return {}
-        said = _STEP_NAMES + _STEP_NUMBERS
-        if all(isinstance(r, dict) and _first(r, said) is not None for r in results):
-            return self._by_name(results, [_value(r) for r in results])
+        step = _STEP_NAMES + _STEP_NUMBERS
+        if all(isinstance(r, dict) and _first(r, step) is not None for r in results):
+            return self._by_name(results, [_result_beside(r) for r in results])
         if isinstance(completed, list) and len(completed) == len(results):
             return self._by_name(completed, results)
         msg = "'results' is a list that does not say which step each is of. Make it a dict by step."
@@ -403,21 +400,23 @@ class _Steps:
         seen: dict[str, int] = {}
         return {numbered(self._name(s), seen): r for s, r in zip(steps, results, strict=True)}
 
-    def _marked(self) -> dict[str, Any]:
+    def _marked_done(self) -> dict[str, Any]:
         """The steps that the plan itself says are done."""
         return {
-            name: _value(item)
+            name: _result_beside(item)
             for name, item in zip(self.names, self.plan, strict=True)
             if isinstance(item, dict)
             and (item.get("status") in _ENDED or True in (item.get("done"), item.get("completed")))
         }
 
-    def _check_counters(self, done: dict[str, Any]) -> None:
+    def _refuse_counters(self) -> None:
+        """A number of the step that is next says nothing of what was done."""
+        document = self._fields.document
         for counter in _COUNTERS:
-            if not done and self._found.document.get(counter):
+            if document.get(counter):
                 raise NotImportable(
-                    f"It says {counter!r} = {self._found.document[counter]!r}, but not which steps "
-                    'are done. Add "completed": [the names of those that are].'
+                    f"It says {counter!r} = {document[counter]!r}, but not which steps are done. "
+                    'Add "completed": [the names of those that are].'
                 )
 
     def _name(self, step: Any) -> str:
@@ -452,17 +451,18 @@ def _planned(item: Any, at: int) -> Any:
         name = _first(item, _STEP_NAMES)
         item = item if name is None else {"name": name, **item}
     if not isinstance(item, str) and not (isinstance(item, dict) and "name" in item):
-        raise NotImportable(f"plan[{at}] is not a step with a name, but {_shown(item)}.")
+        raise NotImportable(f"plan[{at}] is not a step with a name, but {_excerpt(item)}.")
     check_id(item_name(item), "step name")
     return item
 
 
-def _numbered(plan: list[Any]) -> list[str]:
+def _step_names(plan: list[Any]) -> list[str]:
+    """The names of the steps of a *plan*; the second of one name has a number."""
     seen: dict[str, int] = {}
     return [numbered(item_name(item), seen) for item in plan]
 
 
-def _value(step: Any) -> Any:
+def _result_beside(step: Any) -> Any:
     """The result that stands beside a step's name, if one does."""
     return _first(step, _RESULTS) if isinstance(step, dict) else None
 
@@ -471,29 +471,29 @@ def _first(item: Message, names: tuple[str, ...]) -> Any:
     return next((item[name] for name in names if item.get(name) is not None), None)
 
 
-def _decisions(found: _Reader) -> Iterator[tuple[str, Any]]:
-    items = found.list("decisions")
-    found.covers(items, _DECISIONS, _REASONS)
+def _decisions(fields: _Fields) -> Iterator[tuple[str, Any]]:
+    items = fields.list("decisions")
+    fields.covers(items, _DECISIONS, _REASONS)
     for item in items:
         what = _first(item, _DECISIONS) if isinstance(item, dict) else item
         because = _first(item, _REASONS) if isinstance(item, dict) else None
-        body = {"decision": _words(item if what is None else what), "because": None}
+        body = {"decision": _text(item if what is None else what), "because": None}
         if what is not None and because is not None:
-            body["because"] = _words(because)
+            body["because"] = _text(because)
         yield kinds.DECIDED, body
 
 
-def _discoveries(found: _Reader) -> Iterator[tuple[str, Any]]:
-    items = found.list("discoveries")
-    found.covers(items, _DISCOVERIES)
+def _discoveries(fields: _Fields) -> Iterator[tuple[str, Any]]:
+    items = fields.list("discoveries")
+    fields.covers(items, _DISCOVERIES)
     for item in items:
         what = _first(item, _DISCOVERIES) if isinstance(item, dict) else item
-        yield kinds.DISCOVERED, {"discovery": _words(item if what is None else what)}
+        yield kinds.DISCOVERED, {"discovery": _text(item if what is None else what)}
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     return f"{json.dumps(value, ensure_ascii=False):.60}"

@@ -1,18 +1,15 @@
-"""What an agent was when it saved its state, and what it is now: fingerprints compared."""
+"""Fingerprints: what an agent was when it saved its state, compared with what it is now."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from limpet.llm.messages.shape import calls_of, name_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["FingerprintChange", "called_in", "compare"]
+__all__ = ["FingerprintChange", "compare"]
 
 Pair = tuple[Any, Any]
 
@@ -48,7 +45,7 @@ class FingerprintChange(Struct, frozen=True, kw_only=True):
         return "; ".join(self._phrases())
 
     def _phrases(self) -> list[str]:
-        """In words; prompts are not told, for they may be long."""
+        """In words; without the prompts themselves, for they may be long."""
         found = [
             f"{what} {_short(pair[0])} is now {_short(pair[1])}"
             for what in ("name", "type", "model")
@@ -83,12 +80,19 @@ def compare(
     removed = [name for name in old if name not in new]
     before, now = _members(was), _members(is_)
     within = {name: compare(before[name], now[name], document) for name in before if name in now}
+    # Tools and members are compared one by one above, if they are of a form that is known.
+    forms = (Mapping, list, tuple, type(None))
     pairs = {
         name: (was.get(name), is_.get(name))
         for name in dict.fromkeys([*was, *is_])
-        if not _in_parts(name, was, is_) and was.get(name) != is_.get(name)
+        if was.get(name) != is_.get(name)
+        and not (
+            name in (TOOLS, MEMBERS)
+            and isinstance(was.get(name), forms)
+            and isinstance(is_.get(name), forms)
+        )
     }
-    called = called_in(document) if removed else set()
+    called = _called_tools(document) if removed else set()
     found = FingerprintChange(
         **{name: pairs.pop(name, None) for name in _KNOWN},
         tools_added=[name for name in new if name not in old],
@@ -103,32 +107,25 @@ def compare(
     return found or None
 
 
-def called_in(document: Any) -> set[str]:
+def _called_tools(document: Any) -> set[str]:
     """The names of the tools that messages in *document*, wherever they are, call."""
-    return {name for message in _dicts(document) for name in _called(message)}
-
-
-def _called(message: dict[str, Any]) -> Iterator[str]:
-    for call in calls_of(message):
-        name = name_of(message, call) or call.removeprefix("function:")
-        yield name
-    # AutoGen's: a message whose content is a list of calls, each with id, name and arguments.
-    content = message.get("content")
-    for call in content if isinstance(content, list) else ():
-        if isinstance(call, dict) and "arguments" in call and isinstance(call.get("name"), str):
-            yield call["name"]
-
-
-def _dicts(document: Any) -> Iterator[dict[str, Any]]:
-    """Every dict in *document*, without recursion."""
+    found: set[str] = set()
     stack = [document]
-    while stack:
+    while stack:  # no recursion: documents may be deep
         value = stack.pop()
-        if isinstance(value, dict):
-            yield value
-            stack.extend(value.values())
-        elif isinstance(value, list):
+        if isinstance(value, list):
             stack.extend(value)
+        elif isinstance(value, dict):
+            stack.extend(value.values())
+            for call in calls_of(value):
+                found.add(name_of(value, call) or call.removeprefix("function:"))
+            # AutoGen's: a message whose content is a list of calls, with id, name and arguments.
+            content = value.get("content")
+            for part in content if isinstance(content, list) else ():
+                if isinstance(part, dict) and "arguments" in part:
+                    name = part.get("name")
+                    found.update({name} if isinstance(name, str) else ())
+    return found
 
 
 def _tools(tools: Any) -> dict[str, Any]:
@@ -155,14 +152,6 @@ def _members(fingerprint: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
             for name, one in members.items()
         }
     return {str(name): {} for name in members} if isinstance(members, (list, tuple)) else {}
-
-
-def _in_parts(name: str, *fingerprints: Mapping[str, Any]) -> bool:
-    """Whether the field *name* is compared by what is in it."""
-    forms = (Mapping, list, tuple, type(None))
-    return name in (TOOLS, MEMBERS) and all(
-        isinstance(one.get(name), forms) for one in fingerprints
-    )
 
 
 def _short(value: Any) -> str:

@@ -6,65 +6,63 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from limpet.core import deltas
-from limpet.states.changes import compare
+from limpet.states.fingerprint import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.states.kept import Kept
+    from limpet.states.format import Snapshot
 
-__all__ = ["told"]
+    #: Where something changed, and the lines that say how.
+    Change = tuple[str, list[str]]
+
+__all__ = ["describe"]
 
 #: Characters of a value in a line, and of a text around what changed in it.
 VALUE = 200
 AROUND = 30
-#: Lines under one place, and places; then it is only said how many more there are.
-SHOWN = 20
+#: Lines under one place, and places; of more only the number is given.
+LINES = 20
 PLACES = 100
 
-NOTHING_CHANGED = "Nothing changed."
 
-
-def told(before: Kept, after: Kept) -> str:
+def describe(before: Snapshot, after: Snapshot) -> str:
     """What makes *after* of *before*, in lines."""
     lines = []
-    was, is_ = before.about, after.about
+    was, is_ = before.info, after.info
     for what, old, new in (("version", was.version, is_.version), ("type", was.type, is_.type)):
         if old != new:
             lines += [what, f"  - {old}", f"  + {new}"]
     change = compare(was.fingerprint, is_.fingerprint, after.document)
     if change is not None:
         lines += ["saved by", f"  ~ {change}"]
-    places = _places("", before.document, after.document)
-    for place, shown in islice(places, PLACES):
+    patch = deltas.diff(before.document, after.document, exact=True)
+    changes = iter(()) if patch is None else _changes("", before.document, after.document, patch)
+    for place, shown in islice(changes, PLACES):
         lines.append(place or "document")
-        lines += [f"  {line}" for line in shown[:SHOWN]]
-        if len(shown) > SHOWN:
-            lines.append(f"  … and {len(shown) - SHOWN:,} more")
-    if more := sum(1 for _ in places):
+        lines += [f"  {line}" for line in shown[:LINES]]
+        if len(shown) > LINES:
+            lines.append(f"  … and {len(shown) - LINES:,} more")
+    if more := sum(1 for _ in changes):
         lines.append(f"… and {more:,} more places")
-    return "\n".join(lines) or NOTHING_CHANGED
+    return "\n".join(lines) or "Nothing changed."
 
 
-def _places(place: str, old: Any, new: Any) -> Iterator[tuple[str, list[str]]]:
-    """Where two documents differ, and how, from the outside in."""
-    patch = deltas.diff(old, new, exact=True)
-    if patch is not None:
-        yield from _told(place, old, new, patch)
-
-
-def _told(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _changes(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[Change]:
+    """What *patch*, which makes *new* of *old*, changes at *place* and below it."""
     if "put" in patch:
         yield place, [f"- {_value(old)}", f"+ {_value(new)}"]
     elif isinstance(old, dict):
-        yield from _dict(place, old, new, patch)
+        yield from _dict_changes(place, old, new, patch)
     elif isinstance(old, list):
-        yield from _list(place, old, new, patch)
+        yield from _list_changes(place, old, new, patch)
     else:
-        yield place, _text(old, new)
+        yield place, _text_change(old, new)
 
 
-def _dict(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _dict_changes(
+    place: str, old: dict[str, Any], new: dict[str, Any], patch: dict[str, Any]
+) -> Iterator[Change]:
     changed = patch.get("in", {})
     keys = [f"- {_key(key)}: {_value(old[key])}" for key in patch.get("drop", ())]
     keys += [f"+ {_key(key)}: {_value(new[key])}" for key in changed if key not in old]
@@ -75,28 +73,28 @@ def _dict(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[tup
     for key, inner in changed.items():
         if key in old:
             below = f"{place}.{_key(key)}" if place else _key(key)
-            yield from _told(below, old[key], new[key], inner)
+            yield from _changes(below, old[key], new[key], inner)
 
 
-def _list(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _list_changes(
+    place: str, old: list[Any], new: list[Any], patch: dict[str, Any]
+) -> Iterator[Change]:
     for index, inner in patch.get("at", ()):
-        yield from _told(f"{place}[{index}]", old[index], new[index], inner)
+        yield from _changes(f"{place}[{index}]", old[index], new[index], inner)
     items = list(old)
     lines = []
-    cuts = patch.get("cut", ())
-    if "add" in patch:
-        cuts = [[len(old), 0, patch["add"]]]
+    splices = [[len(old), 0, patch["add"]]] if "add" in patch else patch.get("cut", ())
     gone = 0
-    for at, count, come in cuts:
+    for at, count, added in splices:
         lines += [f"- [{at + n + gone}] {_value(items[at + n])}" for n in range(count)]
-        lines += [f"+ [{at + n}] {_value(item)}" for n, item in enumerate(come)]
-        items[at : at + count] = come
+        lines += [f"+ [{at + n}] {_value(item)}" for n, item in enumerate(added)]
+        items[at : at + count] = added
         gone += count
     if lines:
         yield place, lines
 
 
-def _text(old: str, new: str) -> list[str]:
+def _text_change(old: str, new: str) -> list[str]:
     """A long text of which a piece changed: the piece, and a little of what is around it."""
     start, end = deltas.ends(old, new)
     left = old[max(start - AROUND, 0) : start]
