@@ -18,7 +18,7 @@ from autogen_agentchat.teams import (
     RoundRobinGroupChat,
     SelectorGroupChat,
 )
-from autogen_agentchat.tools import AgentTool
+from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import FunctionCall
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
@@ -75,9 +75,13 @@ def team_of(*members: Any, **options: Any) -> RoundRobinGroupChat:
     return RoundRobinGroupChat(list(members), termination_condition=done(), **options)
 
 
-def handing(one: AssistantAgent) -> AssistantAgent:
-    """An agent whose tool *one* is."""
-    tool = AgentTool(one, return_value_as_last_message=True)
+def handing(one: Any) -> AssistantAgent:
+    """An agent whose tool *one* is: an agent, or a team."""
+    tool: Any
+    if isinstance(one, AssistantAgent):
+        tool = AgentTool(one, return_value_as_last_message=True)
+    else:
+        tool = TeamTool(one, one.name, "Go.", return_value_as_last_message=True)
     asks = [FunctionCall(id="ask", name=one.name, arguments=json.dumps({"task": "Go."}))]
 
     def answer(messages: Sequence[Any], _: Any) -> Any:
@@ -268,7 +272,9 @@ def test_a_person_who_is_waited_for_ends_the_run() -> None:
         chosen = SelectorGroupChat(
             members, played(talk), selector_func=choose, termination_condition=done()
         )
-        return [team_of(UserProxyAgent("person", input_func=ask)), chosen]
+        asked = team_of(UserProxyAgent("person", input_func=ask))
+        other = team_of(UserProxyAgent("person", input_func=ask), name="people")
+        return [asked, chosen, handing(other)]
 
     async def work(store: AsyncStore) -> None:
         async def run(number: int) -> Any:
@@ -276,7 +282,7 @@ def test_a_person_who_is_waited_for_ends_the_run() -> None:
                 it = await autogen.keep(teams(task)[number], store, f"it{number}")
                 return await it.run(task="Go.")
 
-        for number, answer in enumerate(("DONE", "anna")):
+        for number, answer in enumerate(("DONE", "anna", "DONE")):
             with pytest.raises(TaskWaiting):
                 await run(number)
             await store.signal(f"t{number}", "approval", answer)

@@ -29,7 +29,7 @@ from limpet.integrations.autogen.recorded import (
     RecordedTools,
     recorded_tools,
 )
-from limpet.integrations.autogen.tools import as_steps, halt_in, listen, runners_in
+from limpet.integrations.autogen.tools import as_steps, halt_in, listen, listen_to_agent, runners_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -154,6 +154,9 @@ class AgentPart(Part):
     def _listen(self, part: Part, known: list[Any]) -> None:
         """Hear of what the tools of *part* raise, and those of agents that are tools of it."""
         benches = part._benches() if isinstance(part, AgentPart) else []
+        if isinstance(part, AgentPart) and part is not self and part.it not in known:
+            known.append(part.it)
+            listen_to_agent(part.it, self._hooks)
         for bench in benches:
             if bench in known:  # two may be tools of each other
                 continue

@@ -24,7 +24,7 @@ from autogen_core._message_handler_context import MessageHandlerContext
 
 from limpet.errors import TaskHalted
 from limpet.integrations.autogen.hooks import Hooks
-from limpet.integrations.autogen.kept import KNOWN, NEW, RESUMED
+from limpet.integrations.autogen.keeping import KNOWN, NEW, RESUMED
 from limpet.integrations.autogen.log import as_exception
 from limpet.integrations.autogen.parts import AgentPart
 from limpet.integrations.autogen.tools import halt_in
@@ -32,7 +32,7 @@ from limpet.integrations.autogen.tools import halt_in
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from limpet.integrations.autogen.kept import Keeping
+    from limpet.integrations.autogen.keeping import Keeping
     from limpet.integrations.autogen.parts import TeamPart
 
 __all__ = ["KeptTeam"]

@@ -14,26 +14,43 @@ import hashlib
 import inspect
 import itertools
 import re
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.tools._task_runner_tool import TaskRunnerTool
-from autogen_core.tools import FunctionTool, StaticWorkbench
+from autogen_core.tools import (
+    FunctionTool,
+    StaticStreamWorkbench,
+    StaticWorkbench,
+    TextResultContent,
+    ToolResult,
+)
 
 from limpet.core.codec import plain
 from limpet.errors import StepTimedOut, TaskHalted
+from limpet.integrations.autogen.log import as_exception
 from limpet.llm.messages.stubs import INTERRUPTED
 from limpet.tasks.context import open_task
 from limpet.tasks.retry import StepPolicy
 from limpet.tasks.steps import ABOUT_THE_TASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from limpet.integrations.autogen.hooks import Hooks
     from limpet.integrations.autogen.log import Log
 
-__all__ = ["Calling", "as_steps", "calling", "halt_in", "listen", "runners_in", "step_for"]
+__all__ = [
+    "Calling",
+    "as_steps",
+    "calling",
+    "halt_in",
+    "listen",
+    "listen_to_agent",
+    "runners_in",
+    "step_for",
+]
 
 
 class Calling:
@@ -69,10 +86,15 @@ def halt_in(error: BaseException | None) -> BaseException | None:
 
 
 def listen(bench: Any, hooks: Hooks) -> None:
-    """Hear of what *bench* makes a text of."""
+    """Hear of what *bench* makes a text of; and make one of what it would let pass.
+
+    For what leaves a tool call AutoGen would wait for ever.
+    """
     if not isinstance(bench, StaticWorkbench):
         return  # AutoGen's others run no function of this program
     own: Callable[[Exception], str]
+    own_call: Callable[..., Any]
+    own_stream: Callable[..., Any]
 
     def heard(error: Exception) -> str:
         call = calling.get()
@@ -80,7 +102,51 @@ def listen(bench: Any, hooks: Hooks) -> None:
             call.stop = halt_in(error)
         return own(error)
 
+    async def call_tool(name: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await own_call(name, *args, **kwargs)
+        except TaskHalted as halt:
+            return _stopped(name, halt)
+
+    async def call_tool_stream(name: str, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(own_stream(name, *args, **kwargs)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except TaskHalted as halt:
+            yield _stopped(name, halt)
+
     own = hooks.put(bench, "_format_errors", heard)
+    own_call = hooks.put(bench, "call_tool", call_tool)
+    if isinstance(bench, StaticStreamWorkbench):
+        own_stream = hooks.put(bench, "call_tool_stream", call_tool_stream)
+
+
+def listen_to_agent(agent: Any, hooks: Hooks) -> None:
+    """The same for what leaves an *agent* that is a tool, or part of a team that is one."""
+    own: Callable[..., Any]
+
+    async def on_messages_stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(own(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
+        except TaskHalted as halt:
+            call = calling.get()
+            if call is not None:
+                call.stop = call.stop or halt
+            raise as_exception(halt) from halt
+
+    own = hooks.put(agent, "on_messages_stream", on_messages_stream)
+
+
+def _stopped(name: str, halt: TaskHalted) -> ToolResult:
+    """The result of a call in which the task was halted, which nobody hears of: the run ends."""
+    call = calling.get()
+    if call is None:
+        raise halt
+    call.stop = call.stop or halt
+    return ToolResult(name=name, result=[TextResultContent(content=str(halt))], is_error=True)
 
 
 def runners_in(bench: Any) -> list[Any]:
