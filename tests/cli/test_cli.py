@@ -432,7 +432,7 @@ def doubtful(tmp_path: Path) -> str:
         with ended_by(RuntimeError, store.task("t")) as task:
             task.plan(["look", "send", "file"])
             task.step("look", lambda: [f"row {n} {n * n}" for n in range(3000)])
-            task.drop("file", because="nobody reads it")
+            task.plan.drop("file", because="nobody reads it")
             store.signal("t", "approval", "yes")
             assert task.wait_for("approval") == "yes"
             task.step("send", reporting, "page 12", in_doubt="ask")
@@ -813,7 +813,7 @@ def hostile(path: str) -> str:
             task.step("x", lambda: {HOSTILE: [HOSTILE]})
             task.decide(HOSTILE, because=HOSTILE)
             task.discover(HOSTILE)
-            task.insert("y", because=HOSTILE)
+            task.plan.insert("y", because=HOSTILE)
             store.signal("evil-task", "go", HOSTILE)
             with pytest.raises(RuntimeError):
                 task.step("y", reporting, HOSTILE, in_doubt="ask")

@@ -133,8 +133,9 @@ class Run:
         self.waits: set[str] = set()
         #: The last errors after which a step was not tried again.
         self.exhausted: deque[BaseException] = deque(maxlen=16)
-        #: The newest entry by which a call began, failed or ended.
-        self.last_call_entry = 0
+        #: The calls that the head's meta names, and the newest entry when that was written.
+        self.named_calls: dict[str, Call] = {}
+        self.named_at = 0
 
 
 class ProgressReports:
@@ -250,8 +251,10 @@ class LiveTask:
                 self._calls_opening[opens.id] = opens
             if closes is not None:
                 self._calls_closing.add(closes)
+            found = {**self.state.calls.open, **self._calls_opening}
+            found = {name: call for name, call in found.items() if name not in self._calls_closing}
         try:
-            yield self.open_calls()
+            yield found
         finally:
             with self._folding:
                 if opens is not None:
@@ -259,11 +262,12 @@ class LiveTask:
                 if closes is not None:
                     self._calls_closing.discard(closes)
 
-    def open_calls(self) -> dict[str, Call]:
-        """The calls that are open, when all that is being written just now is."""
+    def calls_at_rest(self) -> dict[str, Call] | None:
+        """The calls that are open; None while something is being written of one."""
         with self._folding:
-            found = {**self.state.calls.open, **self._calls_opening}
-            return {name: call for name, call in found.items() if name not in self._calls_closing}
+            if self._calls_opening or self._calls_closing:
+                return None
+            return dict(self.state.calls.open)
 
     # -- names of steps ------------------------------------------------------------------------
 
@@ -534,27 +538,32 @@ class TaskRecord:
     ) -> None:
         """`write` for an entry by which a call begins, fails or ends; see `limpet.core.calls`.
 
-        The head's meta has all calls that are open, so whoever writes it must know of the others'.
-        Where two do at the same time, or somebody resolves a call from outside, the one whose entry
-        is the later one sees to it that the meta is right. Resuming the task sets it anew.
+        The head's meta names all calls that are open, so whoever writes it must know of the
+        others'. Where several are written at once, or one is resolved from outside, the meta may be
+        that of an earlier moment. Whoever is done last sees that, and puts it right.
         """
-        live = self.live
-        with live.changing_calls(opens, closes) as written:
-            done = await self.write(kind, value, meta=calls_meta(written), **changes)
-        if done.seq < live.run.last_call_entry:
-            return
-        live.run.last_call_entry = done.seq
-        while (now := live.open_calls()) != written:
-            written = now
-            await self.change(meta=calls_meta(written))
+        live, run = self.live, self.live.run
+        with live.changing_calls(opens, closes) as calls:
+            done = await self.write(kind, value, meta=calls_meta(calls), **changes)
+        if done.seq > run.named_at:
+            run.named_calls, run.named_at = calls, done.seq
+        while (now := live.calls_at_rest()) is not None and now != run.named_calls:
+            seq = await self.change(meta=calls_meta(now))
+            if seq >= run.named_at:
+                run.named_calls, run.named_at = now, seq
             await self.catch_up()
 
-    async def change(self, **changes: Any) -> None:
-        """Change what the head says, and add no entry; under the lease, if we have it."""
+    async def change(self, **changes: Any) -> int:
+        """Change what the head says, and add no entry; under the lease, if we have it.
+
+        Returns the number of the newest entry.
+        """
         held = self.live.lock.held
         lease = None if held is None else held.lease
-        if not await self.journal.append(lease=lease, **changes):
+        seq = await self.journal.append(lease=lease, **changes)
+        if not seq:
             raise not_found(self.live.id)
+        return seq
 
     async def write_wait(
         self,

@@ -91,7 +91,7 @@ class Transactions:
         Its id lets a second try under this lease find out that the first one was committed; after a
         rewind it is another step.
         """
-        lease, calls = self._live.held().lease, self._live.open_calls()
+        lease, calls = self._live.held().lease, dict(self._live.state.calls.open)
         took = round(time.monotonic() - began, 6)
         value = {"name": name, "result": result, "took": took, "transaction": True}
         turn = f"{lease.epoch}.{self._live.state.rewinds}"
