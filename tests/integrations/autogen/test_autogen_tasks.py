@@ -219,7 +219,7 @@ def test_nothing_that_was_not_is_put_out() -> None:
     in_store(work)
 
 
-HALTS: list[Exception] = [
+HALTS: list[BaseException] = [
     TaskCancelled("It was cancelled.", "t"),
     LeaseLost("Another has it."),
     DeadlinePassed("Too late."),
@@ -227,7 +227,7 @@ HALTS: list[Exception] = [
 ]
 
 
-def raising(error: Exception) -> Any:
+def raising(error: BaseException) -> Any:
     """A tool that raises *error*."""
 
     async def fail() -> str:
@@ -241,7 +241,7 @@ def raising(error: Exception) -> Any:
 def test_every_error_that_is_not_the_tools_ends_the_run(place: str) -> None:
     """So it does in a group of errors, or as what another came of; those of a tool are told."""
 
-    async def run(store: AsyncStore, error: Exception) -> Any:
+    async def run(store: AsyncStore, error: BaseException) -> Any:
         it = PLACES[place](clerk([raising(error)], "fail"))
         await autogen.keep(it, store, "it", component=False)
         return await it.run(task="Go.")
@@ -249,7 +249,7 @@ def test_every_error_that_is_not_the_tools_ends_the_run(place: str) -> None:
     async def work(store: AsyncStore) -> None:
         wrapped = ValueError("It failed.")
         wrapped.__cause__ = HALTS[0]
-        for error in (*HALTS, ExceptionGroup("both", [ValueError("x"), HALTS[1]]), wrapped):
+        for error in (*HALTS, BaseExceptionGroup("both", [ValueError("x"), HALTS[1]]), wrapped):
             with pytest.raises(tuple(map(type, HALTS))) as raised:
                 await run(store, error)
             assert raised.value in HALTS

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from limpet.core.calls import Call, Ledger
 from limpet.core.checkpoint import Decision
+from limpet.core.recalled import Recalled
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.quoting import fenced
@@ -25,7 +26,6 @@ from limpet.tasks.resume_text import (
     OVER,
     PREAMBLE,
     RECALLED,
-    Recalled,
     resume_context,
     resume_messages,
 )

@@ -94,7 +94,7 @@ def test_a_task_leaves_its_outcome_decisions_and_discoveries(store: Store) -> No
     assert {(one.source, one.by) for one in made} == {("t", "agent-01")}
     assert [one.context for one in made if one.kind != "outcome"] == [GOAL, GOAL]
     assert texts(other) == ["a zebra"]
-    assert [version.what for version in store.task("t").versions.list()][-1] == "remembered in tasks"
+    assert store.task("t").versions.list()[-1].what == "remembered in tasks"
 
 
 @pytest.mark.parametrize("keep", [True, False, 60])

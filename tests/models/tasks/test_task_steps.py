@@ -217,6 +217,17 @@ def test_options_that_make_no_sense_are_refused(
     assert send.calls == []
 
 
+@pytest.mark.parametrize("retry", [True, False, "often", 2.5])
+def test_what_is_no_number_of_attempts_is_refused(store: Store, retry: Any) -> None:
+    """True would be one attempt, which nobody means by it."""
+    send = Calls()
+    with ended_by(TypeError, store.task("t", GOAL), "a number of attempts, or a Retry; ") as task:
+        task.step("send", send, retry=retry)
+    with pytest.raises(TypeError, match=f"a number of attempts, or a Retry; not {retry!r}"):
+        limpet.effect(retry=retry)
+    assert send.calls == []
+
+
 # -- retries ---------------------------------------------------------------------------------------
 
 

@@ -595,7 +595,9 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     ]
     assert store.journal("task", "bad").read()[-1].body["place"] == place
     file, _, line = place.rpartition("/")[2].rpartition(":")
-    assert store.task("bad").versions.list()[-1].what == f"failed: ValueError: secret ({file}:{line})"
+    assert (
+        store.task("bad").versions.list()[-1].what == f"failed: ValueError: secret ({file}:{line})"
+    )
 
 
 # -- how it ends -----------------------------------------------------------------------------------
