@@ -36,8 +36,8 @@ _COLOURS = {"-": "red", "+": "green", "~": "yellow", "@": "dim"}
 def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None:
     """Print what happened to a task, or the saves of a state, one line each: number, time, what.
 
-    The numbers are what `limpet diff` takes, and in a program at(), fork(), and rewind() of a
-    task or restore() of a state. ID is an id, or state/ID where a task has the same.
+    The numbers are what `limpet diff` takes, and in a program task.versions.at(), .fork() and
+    .rewind(), or restore() of a state. ID is an id, or state/ID where a task has the same.
     """
     with where.open() as store:
         head = _past(store, id_)

@@ -1,7 +1,7 @@
-"""What is said to a task from outside: it is there, go on, stop, this has happened.
+"""What reaches a task from outside: it is submitted, signalled, resolved, paused, resumed.
 
-None of it needs the lease. Each is one append at the position that was read, so two who speak at
-once are both heard, one after the other.
+None of it needs the lease. Each is one append at the position that was read, so two at once both
+count, one after the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a task and long-term memory exchange: what it leaves there, and what it is told from there.
+"""What a task and long-term memory exchange: what it leaves there, and what it recalls.
 
 A task knows a memory only by its methods: that of a store is made by its scope.
 """
@@ -50,13 +50,13 @@ class Memories(Protocol):
 
 
 class TaskMemories:
-    """What one task remembers, and what it was told."""
+    """What one task remembers, and what it recalls."""
 
     def __init__(self, record: TaskRecord) -> None:
         self._record = record
         self._scope = record.scope
-        #: What the task was told from memory in this process.
-        self._told: set[str] = set()
+        #: What the task was shown from memory in this process.
+        self._recalled: set[str] = set()
 
     # -- remember ------------------------------------------------------------------------------
 
@@ -110,15 +110,15 @@ class TaskMemories:
         )
 
     def mark(self, *texts: str) -> dict[str, bool]:
-        """What an entry has that says one of *texts* if the task was told so: it is no news."""
-        return {} if self._told.isdisjoint(map(normalized, texts)) else {"recalled": True}
+        """What marks an entry that says one of *texts*, if the task had recalled it: it is no news."""
+        return {} if self._recalled.isdisjoint(map(normalized, texts)) else {"recalled": True}
 
     # -- recall --------------------------------------------------------------------------------
 
     async def recall(self, state: TaskState, memories: Any) -> list[Any]:
         """What *memories* have for this task, or are."""
         found = await self._find(state, memories)
-        self._told |= {normalized(one.text) for one in found}
+        self._recalled |= {normalized(one.text) for one in found}
         return found
 
     async def _find(self, state: TaskState, memories: Any) -> list[Any]:

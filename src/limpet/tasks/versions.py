@@ -296,24 +296,16 @@ def _sentence(entry: Entry) -> str:
 
 def _created(body: dict[str, Any]) -> str:
     parts = [
-        f" by {_line(body['agent'])}" if body.get("agent") else "",
+        f"created by {_line(body['agent'])}" if body.get("agent") else "created",
         f", of kind {body['kind']!r}" if body.get("kind") else "",
         f", as a part of {body['parent']!r}" if body.get("parent") else "",
-        _limit(body.get("deadline")),
     ]
-    return "created" + "".join(parts)
-
-
-def _limit(deadline: float | str | None) -> str:
-    if deadline is None:
-        return ""
+    deadline = body.get("deadline")
     if isinstance(deadline, str):
-        return f", to be done by {_moment(deadline)}"
-    return f", to be done within {deadline:g} s"
-
-
-def _planned(body: dict[str, Any]) -> str:
-    return f"planned: {_many(len(body['steps']), 'step')}"
+        parts.append(f", to be done by {_moment(deadline)}")
+    elif deadline is not None:
+        parts.append(f", to be done within {deadline:g} s")
+    return "".join(parts)
 
 
 def _replanned(body: dict[str, Any]) -> str:
@@ -369,14 +361,12 @@ def _rewound(body: dict[str, Any]) -> str:
     return f"went back to {body['to']}" + (f", {_many(forgot, 'step')} undone" if forgot else "")
 
 
-def _by(body: dict[str, Any]) -> str:
-    return f" by {_line(body['agent'])}" if body.get("agent") else ""
-
-
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.CREATED: _created,
-    kinds.RESUMED: lambda body: "resumed" + _by(body),
-    kinds.PLANNED: _planned,
+    kinds.RESUMED: lambda body: (
+        "resumed" + (f" by {_line(body['agent'])}" if body.get("agent") else "")
+    ),
+    kinds.PLANNED: lambda body: f"planned: {_many(len(body['steps']), 'step')}",
     kinds.REPLANNED: _replanned,
     kinds.BEGAN: _began,
     kinds.PROGRESS: _progress,
