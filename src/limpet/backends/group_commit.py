@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Iterator
 
-__all__ = ["GroupCommit", "Ticket"]
+__all__ = ["GroupCommit", "Ticket", "tell"]
 
 #: A batch this large is committed although more are waiting, so that nobody waits for long.
 MOST = 512
@@ -76,7 +76,8 @@ class GroupCommit:
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, none of it was done. *what* is what errors call the place.
+    raises, none of it was done. A ticket that it takes out of the list is to have its outcome
+    later, from `tell`. *what* is what errors call the place.
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class _Writer:
             late = [one for one in batch if one.since + self._timeout <= time.monotonic()]
             for ticket in late:
                 ticket.error = _busy(self._what)
-            _tell(late)
+            tell(late)
             batch = [ticket for ticket in batch if ticket not in late]
             if not batch:
                 return
@@ -285,7 +286,7 @@ class _Writer:
             _perform(commit, batch)
         finally:
             self._lock.release()
-        _tell(batch)
+        tell(batch)
 
 
 def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> None:
@@ -300,7 +301,7 @@ def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> Non
                 ticket.error.__cause__ = error.__cause__
 
 
-def _tell(batch: list[Ticket]) -> None:
+def tell(batch: list[Ticket]) -> None:
     """Let every caller know of its outcome: a chain of threads, one callback an event loop."""
     loops: dict[AbstractEventLoop, list[Ticket]] = {}
     first = last = None
