@@ -110,7 +110,7 @@ class TaskMemories:
         )
 
     def mark(self, *texts: str) -> dict[str, bool]:
-        """What marks an entry that says one of *texts*, if the task had recalled it: it is no news."""
+        """What marks an entry that says one of *texts*, if that was recalled: it is no news."""
         return {} if self._recalled.isdisjoint(map(normalized, texts)) else {"recalled": True}
 
     # -- recall --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import UNSET, Record, UnsetType, from_micros
 from limpet.backends.decide import holder_for_people
-from limpet.core.ids import check_id, check_seconds, check_ttl
+from limpet.core.ids import check_id, check_seconds, check_ttl, make_key
 from limpet.core.leases import LeaseLock, is_on_this_machine, is_this_process
 from limpet.core.meta import Meta
 from limpet.core.runtime import run_to_end
@@ -133,6 +133,9 @@ class Run:
         self.waits: set[str] = set()
         #: The last errors after which a step was not tried again.
         self.exhausted: deque[BaseException] = deque(maxlen=16)
+        #: Calls whose beginning, or end, is just being written.
+        self.opening_calls: dict[str, Call] = {}
+        self.closing_calls: set[str] = set()
         #: The calls that the head's meta names, and the newest entry when that was written.
         self.named_calls: dict[str, Call] = {}
         self.named_at = 0
@@ -176,7 +179,7 @@ class LiveTask:
     def __init__(self, scope: Scope, id_: str, options: TaskOptions) -> None:
         self.scope = scope
         self.options = options
-        self.key = scope.journal(KIND, id_).key
+        self.key = make_key(scope.tenant, KIND, id_)
         self.id = self.key.id
         self.state = TaskState(self.id)
         self.run = Run()
@@ -195,9 +198,6 @@ class LiveTask:
         self._naming = threading.Lock()
         #: Ours, and the store's clock, at the same moment.
         self._clock = (0.0, datetime.now(UTC))
-        #: What is just being written of calls.
-        self._calls_opening: dict[str, Call] = {}
-        self._calls_closing: set[str] = set()
 
     def through(self, scope: Scope) -> TaskRecord:
         """The record, for code that reaches the store through the runtime of *scope*."""
@@ -246,26 +246,27 @@ class LiveTask:
 
         While the entry for that is being written, others take it into account.
         """
+        run = self.run
         with self._folding:
             if opens is not None:
-                self._calls_opening[opens.id] = opens
+                run.opening_calls[opens.id] = opens
             if closes is not None:
-                self._calls_closing.add(closes)
-            found = {**self.state.calls.open, **self._calls_opening}
-            found = {name: call for name, call in found.items() if name not in self._calls_closing}
+                run.closing_calls.add(closes)
+            found = {**self.state.calls.open, **run.opening_calls}
+            found = {name: call for name, call in found.items() if name not in run.closing_calls}
         try:
             yield found
         finally:
             with self._folding:
                 if opens is not None:
-                    self._calls_opening.pop(opens.id, None)
+                    run.opening_calls.pop(opens.id, None)
                 if closes is not None:
-                    self._calls_closing.discard(closes)
+                    run.closing_calls.discard(closes)
 
     def calls_at_rest(self) -> dict[str, Call] | None:
         """The calls that are open; None while something is being written of one."""
         with self._folding:
-            if self._calls_opening or self._calls_closing:
+            if self.run.opening_calls or self.run.closing_calls:
                 return None
             return dict(self.state.calls.open)
 
