@@ -138,7 +138,7 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
 
 
 def test_a_fork_of_a_finished_task_is_finished(store: Store) -> None:
-    """Also where somebody inherits: a worker would run it for ever."""
+    """Also where there are callbacks: a worker would run it for ever."""
     store.on_finish(Calls())
     worked_on(store)
     assert store.task("t").versions.fork("t2").info().status == "done"

@@ -187,21 +187,21 @@ def test_a_task_that_begins_anew_is_another(store: Store) -> None:
     assert [one.text for one in outcomes] == [f"{GOAL}: 6 are open", f"{GOAL}: 5 are open"]
 
 
-def test_heirs_get_the_task_after_memory_has_it(store: Store) -> None:
+def test_callbacks_get_the_task_after_memory_has_it(store: Store) -> None:
     """Both, and each once; then it goes."""
     found: list[list[str]] = []
     memory = given(store.memory("tasks"))
     if isinstance(store, Driven):
 
-        async def heir(_point: Any) -> None:
+        async def callback(_point: Any) -> None:
             found.append([one.text for one in await memory.list()])
 
     else:
 
-        def heir(_point: Any) -> None:  # type: ignore[misc]
+        def callback(_point: Any) -> None:  # type: ignore[misc]
             found.append([one.text for one in memory.list()])
 
-    store.on_finish(heir)
+    store.on_finish(callback)
     worked(store, remember=True, keep=False)
     assert [sorted(one) for one in found] == [ALL]
     assert store.journal("task", "t").head() is None
@@ -626,11 +626,11 @@ PLACES = [
     pytest.param("file", "async", marks=pytest.mark.slow),
     pytest.param("postgresql", "sync", marks=pytest.mark.server),
 ]
-#: How the task ends: what becomes of it, whether others inherit, and where its memory is.
+#: How the task ends: what becomes of it, whether there are callbacks, and where its memory is.
 WAYS: dict[str, dict[str, Any]] = {
-    "it stays": {"keep": True, "heirs": False, "far": False},
-    "it goes": {"keep": False, "heirs": True, "far": False},
-    "elsewhere": {"keep": False, "heirs": False, "far": True},
+    "it stays": {"keep": True, "callbacks": False, "far": False},
+    "it goes": {"keep": False, "callbacks": True, "far": False},
+    "elsewhere": {"keep": False, "callbacks": False, "far": True},
 }
 #: What the end begins with; in one act with the memory, where the store can.
 BEGUN = ("before append task finished", "before append_all task finished")
@@ -697,7 +697,7 @@ class End:
             return boundaries.passed
 
     def _watched(self, store: Any, far: Any, kill_at: int | None) -> Boundaries:
-        if self.way["heirs"]:
+        if self.way["callbacks"]:
             store.on_finish(lambda _point: None)
         boundaries = Boundaries(store.backend, kill_at)
         if self.way["keep"]:  # its parts are the same in the other ways

@@ -492,17 +492,17 @@ def test_a_finished_task_goes_while_it_is_ours_or_not_at_all(store: Store) -> No
 
 
 def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -> None:
-    """A crash between the outcome and its heir loses nothing; who has it does not get it again."""
+    """A crash between the outcome and the callback loses nothing; who has it does not get it again."""
     store.on_finish(Calls(limpet.StoreUnavailable("not now")))
     with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done")
     later = place.open()
-    heir = Calls()
-    later.on_finish(heir)
+    callback = Calls()
+    later.on_finish(callback)
     for _ in range(2):
         with later.task("t") as task:
             assert task.outcome == "done"
-    assert len(heir.calls) == 1
+    assert len(callback.calls) == 1
 
 
 def test_what_is_left_to_do_for_a_finished_task_is_there_for_a_worker(store: Store) -> None:
@@ -591,8 +591,8 @@ def test_a_signal_repeated_after_the_end_is_still_harmless(store: Store) -> None
         store.signal("t", "approval", "yes", id="click-2")
 
 
-def test_what_nobody_here_inherits_is_not_left_to_workers(place: Place, store: Store) -> None:
-    """They would open it again and again; whoever inherits finds it by opening it."""
+def test_what_has_no_callback_here_is_not_left_to_workers(place: Place, store: Store) -> None:
+    """They would open it again and again; whoever has one finds it by opening it."""
     store.on_finish(Calls(limpet.StoreUnavailable("not now")))
     with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done")
