@@ -492,7 +492,7 @@ def test_a_finished_task_goes_while_it_is_ours_or_not_at_all(store: Store) -> No
 
 
 def test_what_was_not_handed_on_is_handed_on_later(place: Place, store: Store) -> None:
-    """A crash between the outcome and the callback loses nothing; who has it does not get it again."""
+    """A crash before the callback loses nothing; whoever was handed it does not get it again."""
     store.on_finish(Calls(limpet.StoreUnavailable("not now")))
     with pytest.raises(limpet.StoreUnavailable), store.task("t", GOAL) as task:
         task.finish("done")
