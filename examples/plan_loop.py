@@ -49,7 +49,7 @@ def collect(task: limpet.Task, _context: str) -> list[str]:
     recorded, the step comes again, and finds the change made.
     """
     time.sleep(PACE)
-    task.insert("group", after="collect", because=f"{len(INCIDENTS)} incidents are too many")
+    task.plan.insert("group", after="collect", because=f"{len(INCIDENTS)} incidents are too many")
     task.discover("most incidents are of the database")
     return INCIDENTS
 

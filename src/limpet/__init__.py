@@ -20,6 +20,7 @@ from limpet.conversations.conversation import (
     Summary,
 )
 from limpet.conversations.found import ConversationHit
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import Codec
 from limpet.core.journal import AsyncJournal, Entry, Journal
 from limpet.errors import (
@@ -85,10 +86,12 @@ from limpet.errors import (
     WrongType,
 )
 from limpet.store import AsyncStore, Store, open, open_async
-from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.tasks.task import (
+    AsyncPlan,
     AsyncStep,
     AsyncTask,
+    AsyncVersions,
+    Plan,
     Progress,
     Recalled,
     Retry,
@@ -97,6 +100,7 @@ from limpet.tasks.task import (
     Task,
     TaskInfo,
     TaskVersion,
+    Versions,
     current_step,
     current_task,
     effect,
@@ -137,10 +141,12 @@ __all__ = [
     "AsyncConversation",
     "AsyncJournal",
     "AsyncMemory",
+    "AsyncPlan",
     "AsyncState",
     "AsyncStep",
     "AsyncStore",
     "AsyncTask",
+    "AsyncVersions",
     "BrokenHistory",
     "ChangedWarning",
     "Checkpoint",
@@ -182,6 +188,7 @@ __all__ = [
     "NotLoaded",
     "NotStorable",
     "NotTransactional",
+    "Plan",
     "Progress",
     "Recalled",
     "Receipt",
@@ -228,6 +235,7 @@ __all__ = [
     "TransactionUndone",
     "UnknownKind",
     "Unreadable",
+    "Versions",
     "WaitTimedOut",
     "WindowTooSmall",
     "WrongState",

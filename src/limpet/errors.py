@@ -19,7 +19,7 @@
     │   └── IdReused                the same append id, with other content
     ├── LeaseHeld                   somebody else may write now; says who, and until when
     │   └── TaskHeld
-    ├── LeaseLost                      our lease was taken over: this writer is the late one
+    ├── LeaseLost                   our lease was taken over: this writer is the late one
     ├── NotFound                    (LookupError)
     │   ├── ConversationNotFound
     │   ├── MemoryNotFound
@@ -47,16 +47,21 @@
     ├── TaskNotOpen                 (RuntimeError) written to outside its `with` block
     ├── TaskFinished                (RuntimeError) new work for a task that has ended
     ├── TaskFailed                  (RuntimeError) the task that a job of an engine ran has failed
-    ├── TaskHalted                  the task stands still and can go on later: nothing went wrong
-    │   ├── TaskWaiting             for a signal, a time or a person; says for what, and until when
-    │   ├── TaskPaused
-    │   └── TaskCancelled
     ├── DeadlinePassed              (TimeoutError) the task had until then
     ├── StepTimedOut                (TimeoutError) an attempt took longer than it may
     ├── WaitTimedOut                (TimeoutError) the signal did not come in time
     ├── EmbeddingFailed             (RuntimeError) the user's embedding function raised
     ├── NotLoaded                   (LookupError) a large result, which is to be asked for
     └── MissingExtra                (ImportError) an optional dependency is not installed
+
+    TaskHalted                      the task stands still and can go on later: nothing went wrong
+    ├── TaskWaiting                 for a signal, a time or a person; says for what, and until when
+    ├── TaskPaused
+    └── TaskCancelled
+
+`TaskHalted` is no error, and so neither a `LimpetError` nor an `Exception`: it has to leave the
+task's block, and what a tool or a framework does with ``except Exception`` must not keep it from
+that. As `KeyboardInterrupt` and `asyncio.CancelledError`, it derives from `BaseException`.
 
 Adapters have some of their own, all of them below `LimpetError`.
 Each says what happened, why, and what to do; the driver's own error is its ``__cause__``.
@@ -405,10 +410,11 @@ class TaskFailed(LimpetError, RuntimeError):
     """The task that a job of an engine ran has failed."""
 
 
-class TaskHalted(LimpetError):
+class TaskHalted(BaseException):
     """The task ``task_id`` stands still, and nothing went wrong: it goes on when somebody lets it.
 
-    If it waits, ``waits_for`` says for what, and ``until`` for how long at most.
+    If it waits, ``waits_for`` says for what, and ``until`` for how long at most. It is not an
+    `Exception`: let it leave the task's block, and catch it outside, by its name.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld
 from limpet.tasks import control, task
-from limpet.tasks.core import RESULTS, Terms
+from limpet.tasks.entries import RESULTS
+from limpet.tasks.record import TaskOptions
 from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
-    from limpet.tasks.remembering import Memories
+    from limpet.tasks.memories import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
@@ -197,7 +198,7 @@ class AsyncStore:
         when its lease ends, on the same machine at once. A new task has until *deadline*: a time,
         or so many seconds from now.
         """
-        terms = Terms(
+        options = TaskOptions(
             goal=goal,
             agent=agent,
             lease=lease,
@@ -207,7 +208,7 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        return AsyncTask(self.scope, id, terms)
+        return AsyncTask(self.scope, id, options)
 
     def tasks(
         self,
@@ -284,10 +285,10 @@ class AsyncStore:
         *input* is what that function needs to know, as ``task.input``. Submitting the same task
         again changes nothing; `GoalMismatch` if the id is taken by another, or has another input.
         """
-        terms = Terms(
+        options = TaskOptions(
             goal=goal, agent=agent, labels=check_labels(labels or {}), ttl=ttl, deadline=deadline
         )
-        return TaskInfo.of(await control.submit(self.scope, kind, id, terms, input))
+        return TaskInfo.of(await control.submit(self.scope, kind, id, options, input))
 
     async def signal(
         self, task: str, name: str, payload: Any = None, *, id: str | None = None
@@ -361,8 +362,6 @@ class AsyncStore:
             ttl=ttl,
             deadline=deadline,
         )
-        if self.scope.is_sync:
-            Task(opened)  # so that the user's functions see the sync one
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
     async def sweep(self) -> int:

@@ -432,7 +432,7 @@ def doubtful(tmp_path: Path) -> str:
         with ended_by(RuntimeError, store.task("t")) as task:
             task.plan(["look", "send", "file"])
             task.step("look", lambda: [f"row {n} {n * n}" for n in range(3000)])
-            task.drop("file", because="nobody reads it")
+            task.plan.drop("file", because="nobody reads it")
             store.signal("t", "approval", "yes")
             assert task.wait_for("approval") == "yes"
             task.step("send", reporting, "page 12", in_doubt="ask")
@@ -602,7 +602,7 @@ def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
     "entry",
     [
         *[("step", {"name": "x"}), ("message", 7), ("planned", {"steps": 3}), ("forked", None)],
-        *[("began", {"name": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
+        *[("began", {"id": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
         *[("progress", {"fraction": "far"}), ("signalled", []), ("waiting", None)],
     ],
     ids=lambda entry: f"{entry[0]}-{type(entry[1]).__name__}",
@@ -813,7 +813,7 @@ def hostile(path: str) -> str:
             task.step("x", lambda: {HOSTILE: [HOSTILE]})
             task.decide(HOSTILE, because=HOSTILE)
             task.discover(HOSTILE)
-            task.insert("y", because=HOSTILE)
+            task.plan.insert("y", because=HOSTILE)
             store.signal("evil-task", "go", HOSTILE)
             with pytest.raises(RuntimeError):
                 task.step("y", reporting, HOSTILE, in_doubt="ask")

@@ -385,7 +385,7 @@ def test_a_task_of_another_machine_is_taken_over_when_its_lease_ends(
 
 def epoch_of(task: Any) -> int:
     """That of the lease by which it is open."""
-    return int(task._core._hold.held.lease.epoch)
+    return int(task.runner.live.lock.held.lease.epoch)
 
 
 def test_a_worker_that_was_succeeded_or_deleted_is_fenced_off(place: Place, store: Store) -> None:

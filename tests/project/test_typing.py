@@ -25,9 +25,10 @@ from limpet import (
     Store,
     Task,
     TaskInfo,
+    TaskVersion,
 )
 from limpet.backends.contract import Backend, Head
-from limpet.tasks.transactions import Block
+from limpet.tasks.transaction import Block
 
 
 def test_a_sync_program_is_typed() -> None:
@@ -72,6 +73,11 @@ def tasks(store: Store) -> None:
     with store.task("report", goal="goal") as task:
         assert_type(task, Task)
         assert_type(task.plan(["fetch"]), list[Any])
+        assert_type(task.plan.insert("send", because="why"), list[Any])
+        assert_type(task.plan.steps, list[Any])
+        assert_type(task.versions.list(), list[TaskVersion])
+        assert_type(task.versions.at(1), Checkpoint)
+        assert_type(task.versions.fork("another"), Task)
         assert_type(task.remaining(), Iterator[Step])
         for step in task.remaining():
             assert_type(step.name, str)
@@ -148,6 +154,10 @@ async def main() -> None:
         async with store.task("report", goal="goal") as task:
             assert_type(task, AsyncTask)
             assert_type(await task.plan(["fetch"]), list[Any])
+            assert_type(await task.plan.drop("fetch"), list[Any])
+            assert_type(await task.plan.replace(["fetch"]), list[Any])
+            assert_type(await task.versions.list(), list[TaskVersion])
+            assert_type(await task.versions.fork("other"), AsyncTask)
             for step in task.remaining():
                 assert_type(step, AsyncStep)
                 assert_type(await step.run(context), Any)

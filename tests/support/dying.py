@@ -35,7 +35,7 @@ class Calls:
 
 def die(task: Any) -> None:
     """Let go of *task* as the end of its process would, and leave its block."""
-    task._core._hold.release_now()
+    task.runner.live.lock.release_now()
     raise Killed
 
 

@@ -74,7 +74,7 @@ class Job:
         await call(task.step("skipped", ran, "skipped", in_doubt="skip"))
         await call(task.step("reporting", self.report))
         await call(task.step("large", ran, "large", KEPT))
-        await call(task.insert("third", because="there is more to do"))
+        await call(task.plan.insert("third", because="there is more to do"))
         for step in task.remaining():
             await call(step.run(ran, step.name))
         await call(task.wait_for("approval", block=0))

@@ -18,10 +18,12 @@ from limpet import (
     AsyncConversation,
     AsyncJournal,
     AsyncMemory,
+    AsyncPlan,
     AsyncState,
     AsyncStep,
     AsyncStore,
     AsyncTask,
+    AsyncVersions,
     Store,
 )
 from limpet.backends.memory import MemoryBackend
@@ -47,7 +49,7 @@ __all__ = [
 
 ASYNC_NOUNS = (
     *(AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep),
-    *(AsyncState, AsyncMemory),
+    *(AsyncState, AsyncMemory, AsyncPlan, AsyncVersions),
 )
 
 
@@ -60,6 +62,10 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         return self._shown(getattr(self._core, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As a plan is made."""
+        return self._shown(self._core(*args, **kwargs))
 
     def __enter__(self) -> Any:
         return self._shown(self._core.__aenter__())

@@ -15,6 +15,8 @@ PAIRS = [
     (limpet.AsyncConversation, limpet.Conversation),
     (limpet.AsyncTask, limpet.Task),
     (limpet.AsyncStep, limpet.Step),
+    (limpet.AsyncPlan, limpet.Plan),
+    (limpet.AsyncVersions, limpet.Versions),
     (limpet.AsyncJournal, limpet.Journal),
 ]
 
@@ -42,7 +44,8 @@ METHODS = [
 def made(store: Any) -> list[Any]:
     """A noun of each kind."""
     task = store.task("task", "goal")
-    return [store, store.conversation("chat"), task, store.journal("note", "id")]
+    chat, journal = store.conversation("chat"), store.journal("note", "id")
+    return [store, chat, task, task.plan, task.versions, journal]
 
 
 def test_both_faces_show_the_same() -> None:

@@ -36,8 +36,8 @@ _COLOURS = {"-": "red", "+": "green", "~": "yellow", "@": "dim"}
 def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None:
     """Print what happened to a task, or the saves of a state, one line each: number, time, what.
 
-    The numbers are what `limpet diff` takes, and in a program at(), fork(), and rewind() of a
-    task or restore() of a state. ID is an id, or state/ID where a task has the same.
+    The numbers are what `limpet diff` takes, and in a program task.versions.at(), .fork() and
+    .rewind(), or restore() of a state. ID is an id, or state/ID where a task has the same.
     """
     with where.open() as store:
         head = _past(store, id_)
@@ -46,7 +46,7 @@ def history(where: Where, *, id_: str, count: int | None, as_json: bool) -> None
             lines = [(one.position, one.at, _save(one)) for one in saves]
             found: list[StateVersion] | list[TaskVersion] = saves
         else:
-            versions: list[TaskVersion] = store.task(head.key.id).history()
+            versions: list[TaskVersion] = store.task(head.key.id).versions.list()
             lines = [(version.seq, version.at, version.what) for version in versions]
             found = versions
     if as_json:
@@ -86,8 +86,10 @@ def diff(where: Where, *, id_: str, a: int, b: int | None) -> None:
                 there = f"{head.first:,} to {head.seq:,}"
                 raise click.UsageError(f"There is no entry {number:,}: {id_!r} has {there}.")
         is_state = head.key.kind == state.KIND
-        compare = store.state(head.key.id).diff if is_state else store.task(head.key.id).compare
-        text: str = compare(a, b)
+        if is_state:
+            text: str = store.state(head.key.id).diff(a, b)
+        else:
+            text = store.task(head.key.id).versions.compare(a, b)
     screen = Screen()
     for line in safe(text).split("\n"):
         indent = 4 if line.startswith("  ") else 0

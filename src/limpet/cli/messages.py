@@ -11,8 +11,8 @@ from limpet.conversations import conversation
 from limpet.llm.messages.neutral import of_data_url
 from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
-from limpet.tasks.history import versions
 from limpet.tasks.state import TaskState
+from limpet.tasks.versions import describe_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -164,7 +164,7 @@ def summary(entry: Entry) -> str:
 
 def _sentence(entry: Entry) -> str:
     """What a task's history says of *entry*; if that is no more than its type, what is in it."""
-    (version,) = versions([entry])
+    (version,) = describe_entries([entry])
     if entry.type in TaskState.CHANGES and version.what != entry.type:
         return one_line(version.what)
     return "" if entry.body is None else one_line(entry.body)

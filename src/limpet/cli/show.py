@@ -216,12 +216,15 @@ class _Task(_Journal):
             "error": self.task.error,
             "submitted": state.kind and {"kind": state.kind, "input": state.input},
             "deadline": state.deadline,
-            "in_doubt": state.in_doubt,
+            "in_doubt": {
+                name: {"policy": call.policy, "error": call.error, "at": state.calls.since[name]}
+                for name, call in state.calls.open.items()
+            },
             "progress": state.progress,
             "tried": state.tried,
             "skipped": state.skipped,
             "waits": state.waits,
-            "replans": state.replans,
+            "replans": state.plan_changes,
         }
 
     def context(self) -> str:
@@ -231,7 +234,8 @@ class _Task(_Journal):
     def print(self, screen: Screen) -> None:
         self._print_state(screen)
         _section("Plan" if self.point.plan else "Steps", self._steps(screen), screen)
-        changes = (("- ", change.because, "") for change in self.state.replans if change.because)
+        because = (change.because for change in self.state.plan_changes)
+        changes = (("- ", why, "") for why in because if why)
         _section("The plan was changed, because", changes, screen)
         decisions = (
             ("- ", d.decision + (f" (because {d.because})" if d.because else ""), "")
@@ -284,9 +288,9 @@ class _Task(_Journal):
 
     def _steps(self, screen: Screen) -> Iterator[tuple[str, str, str]]:
         """The plan with ticks, then the steps that were not planned."""
-        state, planned = self.state, self.state.planned_names()
+        state, planned = self.state, self.state.planned
         upcoming = next((name for name in planned if name not in state.results), None)
-        known = (planned, state.results, state.in_doubt, state.progress, state.tried)
+        known = (planned, state.results, state.calls.open, state.progress, state.tried)
         for name in dict.fromkeys(name for names in known for name in names):
             if name in state.skipped:
                 because = state.skipped[name]
@@ -298,18 +302,18 @@ class _Task(_Journal):
             else:
                 notes = [*(["(next)"] if name == upcoming else []), *self._begun(name, screen)]
                 told = name + ("  " + "; ".join(notes) if notes else "")
-                in_doubt = name in state.in_doubt
+                in_doubt = name in state.calls
                 yield ("? ", told, "yellow") if in_doubt else ("· ", told, "dim")
 
     def _begun(self, name: str, screen: Screen) -> Iterator[str]:
         """What is known of a step that has no result."""
         state = self.state
-        if name in state.in_doubt:
-            doubt = state.in_doubt[name]
+        if name in state.calls:
+            policy, since = state.calls.open[name].policy, state.calls.since[name]
             lease = self.head.lease
             held = lease is not None and not is_dead(lease.holder)
-            what = "under way" if held else f"in doubt ({doubt.policy})"
-            yield f"{what} since {screen.time(doubt.at)}"
+            what = "under way" if held else f"in doubt ({policy})"
+            yield f"{what} since {screen.time(since)}"
         if name in state.progress:
             come = state.progress[name]
             far = "some way" if come.fraction is None else f"{come.fraction:.0%}"

@@ -23,6 +23,7 @@ from limpet.errors import Conflict, LeaseHeld, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from limpet.backends.contract import Head
     from limpet.core.scope import Scope
@@ -59,6 +60,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
     policy: str = ""  # what happens if it is in doubt, where it has a policy of its own
     attempt: int = 1
     error: str | None = None  # how its last attempt ended, if that was an error
+    epoch: int = 0  # of the lease under which it began, if there was one
 
     @property
     def title(self) -> str:
@@ -79,13 +81,15 @@ class Ledger:
     """The calls of one journal that began and did not end, as its entries tell of them.
 
     A call is *running* from when it began in this run until it fails or ends; it is *abandoned* if
-    an earlier run has left it so: nobody who is at work now has seen what became of it.
+    an earlier run has left it so: nobody who is at work now has seen what became of it. ``since``
+    says when each began, where that is known.
     """
 
-    def __init__(self, calls: Iterable[Call] = ()) -> None:
+    def __init__(self, calls: Iterable[Call] = (), at: datetime | None = None) -> None:
         self.open: dict[str, Call] = {call.id: call for call in calls}
         self.running: set[str] = set()
         self.abandoned: set[str] = set(self.open)
+        self.since: dict[str, datetime] = {} if at is None else dict.fromkeys(self.open, at)
 
     def __bool__(self) -> bool:
         return bool(self.open)
@@ -93,9 +97,11 @@ class Ledger:
     def __contains__(self, id_: object) -> bool:
         return id_ in self.open
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Call, at: datetime | None = None) -> None:
         """*call* is about to be made."""
         self.open[call.id] = call
+        if at is not None:
+            self.since[call.id] = at
         self.running.add(call.id)
         self.abandoned.discard(call.id)
 
@@ -111,6 +117,7 @@ class Ledger:
         """Its outcome is known, or it is to be made anew."""
         self.running.discard(id_)
         self.abandoned.discard(id_)
+        self.since.pop(id_, None)
         return self.open.pop(id_, None)
 
     def abandon(self) -> None:
@@ -121,7 +128,7 @@ class Ledger:
     def copy(self) -> Ledger:
         """The same, as it is now."""
         twin = Ledger()
-        twin.open = dict(self.open)
+        twin.open, twin.since = dict(self.open), dict(self.since)
         twin.running, twin.abandoned = set(self.running), set(self.abandoned)
         return twin
 
@@ -144,9 +151,15 @@ def calls_in_doubt(head: Head) -> list[Call]:
     """
     if head.meta is None or b'"calls"' not in head.meta:
         return []
-    if head.lease is not None and not is_dead(head.lease.holder):
-        return []
-    return list(msgspec.json.decode(head.meta, type=_Calls).calls.values())
+    calls = msgspec.json.decode(head.meta, type=_Calls).calls.values()
+    return [call for call in calls if not _is_running(call, head)]
+
+
+def _is_running(call: Call, head: Head) -> bool:
+    """Whether whoever has the lease may be making *call*: it is theirs, and it did not fail."""
+    if head.lease is None or call.error is not None or is_dead(head.lease.holder):
+        return False
+    return call.epoch in (0, head.lease.epoch)
 
 
 class _Calls(Struct):
@@ -194,17 +207,17 @@ async def resolve_call(
             known = ", ".join(calls) or "none"
             msg = f"{resolution.id!r} of {kind} {id_!r} is not in doubt. In doubt: {known}."
             raise NotFound(msg)
-        if head.lease is not None and not is_dead(head.lease.holder):
+        call = msgspec.convert(calls.pop(resolution.id), Call)
+        if head.lease is not None and _is_running(call, head):
             holder = holder_for_people(head.lease.holder)
             msg = (
-                f"{resolution.id!r} of {kind} {id_!r} may be running: {holder} is at work on it. "
-                "Say what became of it when that has ended, or when its lease has."
+                f"{call.id!r} of {kind} {id_!r} is running, by {holder}. Say what became of it "
+                "when it has ended, or when that worker's lease has."
             )
             raise LeaseHeld(msg, holder, from_micros(head.lease.until), head.lease.epoch)
-        del calls[resolution.id]
         if not calls:
             del meta["calls"]
-        entry = (RESOLVED, msgspec.to_builtins(resolution))
+        entry = (RESOLVED, {k: v for k, v in structs.asdict(resolution).items() if v is not None})
         try:
             status = (wakes or {}).get(head.status or "", UNSET)
             encoded = msgspec.json.encode(meta) if meta else None
@@ -214,10 +227,10 @@ async def resolve_call(
         return head
 
 
-def check_answer(how: str, result: Any) -> None:
-    """`ValueError`, if a call cannot be resolved like that."""
+def check_answer(how: str, result: Any, what: str = "call") -> None:
+    """`ValueError`, if a call cannot be resolved like that; *what* is what errors call it."""
     if how not in ANSWERS:
-        msg = f"A call in doubt is resolved as one of {', '.join(ANSWERS)}; not {how!r}."
+        msg = f"A {what} in doubt is resolved as one of {', '.join(ANSWERS)}; not {how!r}."
         raise ValueError(msg)
     if result is not None and how != "done":
-        raise ValueError(f"Only a call that is done has a result; this one is {how!r}.")
+        raise ValueError(f"Only a {what} that is done has a result; this one is {how!r}.")

@@ -27,7 +27,7 @@ from limpet.errors import NotStorable, TooLarge, Unreadable, WrongType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Codec", "convert", "fresh", "plain"]
+__all__ = ["Codec", "convert", "fresh", "is_plain", "plain", "uncompressed_size"]
 
 T = TypeVar("T")
 
@@ -260,12 +260,39 @@ def fresh(value: Any) -> Any:
     return value
 
 
+def is_plain(value: object) -> bool:
+    """Whether *value* is read back as it is, type by type: it is only what JSON has."""
+    kind = value.__class__
+    if kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if key.__class__ is not str:
+                return False
+            if item.__class__ not in _SCALARS and not is_plain(item):
+                return False
+        return True
+    if kind is list:
+        return all(map(is_plain, value))  # type: ignore[call-overload]
+    return kind in _SCALARS
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def uncompressed_size(body: bytes) -> int:
+    """How long *body* is, or was before it was compressed."""
+    if body[1] & COMPRESSED:
+        return len(zlib.decompress(body[HEADER:-CHECK]))
+    return len(body)
+
+
 @overload
-def convert(value: object, as_: type[T]) -> T: ...
+def convert(value: object, as_: type[T], what: str = ...) -> T: ...
 @overload
-def convert(value: object, as_: Any) -> Any: ...
-def convert(value: object, as_: Any) -> Any:
+def convert(value: object, as_: Any, what: str = ...) -> Any: ...
+def convert(value: object, as_: Any, what: str = "stored value") -> Any:
     """*value*, as read from a store, as the type *as_* that the caller names.
+
+    *what* is what an error calls it.
 
     >>> from datetime import date
     >>> convert({"due": "2026-01-31"}, dict[str, date])
@@ -275,7 +302,7 @@ def convert(value: object, as_: Any) -> Any:
         return msgspec.convert(value, as_, str_keys=True, dec_hook=_load)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         name = getattr(as_, "__name__", str(as_))
-        raise WrongType(f"The stored value does not fit {name}: {error}") from error
+        raise WrongType(f"The {what} does not fit {name}: {error}") from error
 
 
 def _load(wanted: Any, value: object) -> object:

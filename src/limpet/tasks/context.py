@@ -1,24 +1,47 @@
-"""Which task is open and which step is running, wherever the code that asks was called from."""
+"""Which task is open and which step is running where code is called; and effects.
+
+An effect is a function that is a step of whatever task is open where it is called. So it can be
+given to any framework as a tool.
+"""
 
 from __future__ import annotations
 
+import functools
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from limpet.errors import TaskNotOpen
+import msgspec
+
+from limpet.core.codec import plain
+from limpet.core.runtime import run_to_end
+from limpet.errors import NotStorable, TaskNotOpen
+from limpet.tasks.retry import ASK, VERIFY, InDoubt, Retry, StepPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.tasks.state import Progress
+    from limpet.tasks.task import AsyncTask
 
-__all__ = ["StepContext", "Turn", "current_step", "running", "within"]
+__all__ = [
+    "Outside",
+    "StepContext",
+    "Turn",
+    "current_step",
+    "effect",
+    "open_task",
+    "running",
+    "running_step",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class StepContext:
     """The step that is running: what to call it elsewhere, and how to say how far it has come."""
 
-    __slots__ = ("_report", "attempt", "halted", "last_progress", "name", "seen", "task_id")
+    __slots__ = ("_report", "attempt", "last_progress", "name", "seen", "task_id")
 
     def __init__(
         self,
@@ -34,9 +57,8 @@ class StepContext:
         self.attempt = attempt
         #: What an earlier attempt had reported, in this process or in one that died.
         self.last_progress = last_progress
+        #: The names of steps within it that were given out; see `entries.numbered`.
         self.seen: dict[str, int] = {}
-        #: What was to leave the step's function, and perhaps did not: its task stands still.
-        self.halted: Exception | None = None
         self._report = report
 
     def __repr__(self) -> str:
@@ -77,26 +99,22 @@ class Turn(StepContext):
         self.brief = brief
 
 
-_step: ContextVar[StepContext | None] = ContextVar("limpet_step", default=None)
+#: The task that is open here, and the step whose function is running here.
+open_task: ContextVar[AsyncTask | None] = ContextVar("limpet_task", default=None)
+running_step: ContextVar[StepContext | None] = ContextVar("limpet_step", default=None)
 
 
 def current_step() -> StepContext:
     """The step whose function is running; `TaskNotOpen` outside of one."""
-    found = _step.get()
+    found = running_step.get()
     if found is None:
         msg = "No step is running here. Call this within a function that task.step() runs."
         raise TaskNotOpen(msg)
     return found
 
 
-def running(task_id: str) -> StepContext | None:
-    """The step of this task that is running here, if one is."""
-    found = _step.get()
-    return found if found is not None and found.task_id == task_id else None
-
-
-class within:  # noqa: N801 - reads as a word of the sentence that it is used in
-    """Let *step* be the current one."""
+class running:  # noqa: N801 - reads as a word of the sentence that it is used in
+    """Let *step* be the one that is running."""
 
     __slots__ = ("_step", "_token")
 
@@ -104,7 +122,143 @@ class within:  # noqa: N801 - reads as a word of the sentence that it is used in
         self._step = step
 
     def __enter__(self) -> None:
-        self._token = _step.set(self._step)
+        self._token = running_step.set(self._step)
 
     def __exit__(self, *_: object) -> None:
-        _step.reset(self._token)
+        running_step.reset(self._token)
+
+
+# -- effects -----------------------------------------------------------------------------------
+
+#: What an effect is where no task is open: an error, or just a call.
+Outside = Literal["raise", "call"]
+
+
+@overload
+def effect(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def effect(
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    in_doubt: InDoubt | None = None,
+    verify: Callable[[str], Any] | None = None,
+    retry: Retry | int | None = None,
+    outside: Outside = "raise",
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def effect(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    key: Callable[..., str] | None = None,
+    in_doubt: InDoubt | None = None,
+    verify: Callable[[str], Any] | None = None,
+    retry: Retry | int | None = None,
+    outside: Outside = "raise",
+) -> Any:
+    """Make a function a step of the task that is open where it is called: for an agent's tools.
+
+    A call is known by its arguments, however they are passed, not by its place: a resumed agent
+    that makes the same calls in another order gets the recorded answers, and nothing happens twice.
+    (The same call a second time in one run is a second step; one within a step is part of that
+    step, and in another step another call.) *key* makes the distinction from the arguments, where
+    they cannot be stored, or differ and mean the same. *in_doubt*, *verify* and *retry* are those
+    of `Task.step`, but for the default: "ask", because an effect must not happen twice. *outside*
+    of a task it raises `TaskNotOpen`; with "call" it is then just a call.
+
+    Its result comes back as it is stored, as that of a step: of the type that the function names
+    if that is one of JSON's. A dataclass comes back as a dict, and a checker cannot know.
+
+    >>> import limpet
+    >>> @limpet.effect
+    ... def send(to):
+    ...     print("sent to", to)
+    >>> with limpet.open("memory:") as store, store.task("t", "Tell them") as task:
+    ...     send("alice")
+    ...     list(task.results)
+    sent to alice
+    ['send:eef87b3a8b0c102c']
+    """
+    if outside not in ("raise", "call"):
+        raise ValueError(f"outside is 'raise' or 'call'; not {outside!r}.")
+    in_doubt = in_doubt or (ASK if verify is None else VERIFY)
+    policy = StepPolicy.of(in_doubt, verify, retry, effect=True)
+
+    def marked(given: Callable[..., Any]) -> Callable[..., Any]:
+        return _as_effect(given, policy, name or given.__name__, key, outside)
+
+    return marked if function is None else marked(function)
+
+
+def _as_effect(
+    function: Callable[..., Any],
+    policy: StepPolicy,
+    name: str,
+    key: Callable[..., str] | None,
+    outside: Outside,
+) -> Callable[..., Any]:
+    import inspect  # noqa: PLC0415 - slow to import, and not every program has effects
+
+    try:
+        # By name, so that f(1) and f(x=1) are the same call.
+        bind: Any = inspect.signature(function).bind
+    except ValueError:  # some functions that are written in C have no signature
+        bind = None
+
+    def step_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if key is not None:
+            return f"{name}:{key(*args, **kwargs)}"
+        given = [args, kwargs] if bind is None else bind(*args, **kwargs).arguments
+        return f"{name}:{_digest(name, given)}"
+
+    # The task may be one of the other sort: an async tool in a task that blocks, or the reverse.
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            task = _find_task(name, outside)
+            if task is None:
+                return await function(*args, **kwargs)
+            runner = task.runner.through(task.scope.as_async())
+            return await runner.step(step_name(args, kwargs), function, args, kwargs, policy)
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            task = _find_task(name, outside)
+            if task is None:
+                return function(*args, **kwargs)
+            runner = task.runner.through(task.scope.as_sync())
+            return run_to_end(runner.step(step_name(args, kwargs), function, args, kwargs, policy))
+
+    wrapper.limpet = policy  # type: ignore[attr-defined] # how adapters know an effect
+    return wrapper
+
+
+def _find_task(name: str, outside: Outside) -> AsyncTask | None:
+    """The task that the effect *name* is to be a step of; None if it is just a call."""
+    found = open_task.get()
+    if found is None and outside == "raise":
+        msg = (
+            f"{name} is an effect, and no task is open here, so it would not be recorded. Call it "
+            "within `with store.task(…):`, in the same thread or context, or mark it with "
+            "limpet.effect(outside='call')."
+        )
+        raise TaskNotOpen(msg)
+    return found
+
+
+def _digest(name: str, given: Any) -> str:
+    """What tells two calls apart: their arguments."""
+    import hashlib  # noqa: PLC0415 - slow to import
+
+    try:
+        encoded = msgspec.json.encode(plain(given, "arguments"), order="sorted")
+    except (NotStorable, TypeError) as error:
+        msg = (
+            f"The arguments of {name} cannot be stored, so nobody could tell one call from another "
+            f"({error}). Say what tells them apart: limpet.effect(key=lambda …: …)."
+        )
+        raise NotStorable(msg) from error
+    return hashlib.sha256(encoded).hexdigest()[:16]

@@ -1,22 +1,44 @@
-"""The vocabulary of a task's journal: types of entries, statuses, labels, names of steps."""
+"""The vocabulary of a task's journal: types of entries, statuses, labels, names, errors."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["item_name", "numbered", "withdraw"]
+from limpet.core.calls import BEGAN, RESOLVED
+from limpet.errors import NotStorable, TooLarge
 
-# Entry types of a task's journal.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "BEGAN",
+    "RESOLVED",
+    "describe",
+    "error_path",
+    "failure",
+    "flatten",
+    "frames",
+    "item_name",
+    "numbered",
+    "text",
+    "withdraw",
+]
+
+#: What journals of tasks are called; and those of their large results, which have the same ids.
+KIND = "task"
+RESULTS = "task-result"
+
+# Entry types of a task's journal; `BEGAN` and `RESOLVED` are those of every journal that has calls.
 CREATED = "created"
 RESUMED = "resumed"
 PLANNED = "planned"
 REPLANNED = "replanned"
-BEGAN = "began"  # a step whose effect must not be doubled is about to run
 PROGRESS = "progress"
 TRIED = "tried"  # an attempt at a step failed
 STEP = "step"
 SKIPPED = "skipped"
-RESOLVED = "resolved"  # a person has said what became of a step in doubt
 WAITING = "waiting"  # also the status
 SIGNALLED = "signalled"
 DECIDED = "decided"
@@ -28,18 +50,22 @@ FORKING = "forking"  # what follows is copied from another task; also the status
 FORKED = "forked"  # all of it is here
 REWOUND = "rewound"
 FINISHED = "finished"
-HANDED = "handed"  # the outcome has been handed on
+HANDED = "handed"  # the on_finish callbacks have been called
 REMEMBERED = "remembered"  # what was learned is in a memory
 FAILED = "failed"  # also the status
 
 # Statuses, by which tasks are listed.
 OPEN = "open"
 DONE = "done"
+HALTED = (WAITING, PAUSED, CANCELLED)
 
 # Labels that mean something.
 RUN = "run"  # the kind of a submitted task: what workers find it by
 DUE = "due"  # when a waiting task is to be woken, in ISO 8601
 PARENT = "parent"  # the task of which this one is a step
+
+
+# -- names and texts -----------------------------------------------------------------------------
 
 
 def item_name(item: Any) -> str:
@@ -63,3 +89,80 @@ def withdraw(name: str, seen: dict[str, int]) -> None:
     base, _, number = name.rpartition("#")
     if base in seen and number.isdecimal():
         seen[base] = min(seen[base], int(number) - 1)
+
+
+def text(value: str, what: str) -> str:
+    """*value*, if it is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
+    return value
+
+
+@contextmanager
+def error_path(inner: str, outer: str) -> Iterator[None]:
+    """Let an error about a value in an entry, at *inner*, call it what the user does: *outer*."""
+    try:
+        yield
+    except (NotStorable, TooLarge) as error:
+        named = error.under(inner, outer).under(inner.partition("[")[0], outer)
+        raise named from error.__cause__
+
+
+# -- errors, as they are recorded ----------------------------------------------------------------
+
+#: The innermost frames that are named: a function that calls itself has a thousand.
+FRAMES = 20
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: What is in the names of files that are not the user's own.
+_INSTALLED = ("site-packages", "dist-packages", os.path.dirname(os.__file__) + os.sep, "<frozen ")
+
+
+def failure(error: object) -> dict[str, str]:
+    """What an entry says of an *error*, and in which line of the user's own code it arose."""
+    found = _frames(error, set()) if isinstance(error, BaseException) else []
+    own = [frame for frame in found if not any(part in frame[0] for part in _INSTALLED)]
+    place = {"place": "{}:{}".format(*(own or found)[-1])} if found else {}
+    return {"error": describe(error), **place}
+
+
+def describe(error: object) -> str:
+    """An *error* in a line that can be stored."""
+    try:
+        found = str(error)
+    except Exception:  # noqa: BLE001 - an error of the user's, which cannot describe itself
+        found = ""
+    if isinstance(error, BaseException):
+        found = f"{type(error).__name__}: {found}".removesuffix(": ")
+    return found.encode(errors="backslashreplace").decode()  # file names may have half a character
+
+
+def frames(error: BaseException) -> tuple[str, ...]:
+    """Where *error* comes from, the innermost place last: files, lines, functions; no values."""
+    return tuple(f"{file}:{line} in {function}" for file, line, function in _frames(error, set()))
+
+
+def _frames(error: BaseException, seen: set[int]) -> list[tuple[str, int, str]]:
+    """What *error* was raised from first, then its own frames, then those of a group's parts."""
+    if id(error) in seen:
+        return []
+    seen.add(id(error))
+    found = [] if error.__cause__ is None else _frames(error.__cause__, seen)
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OURS):  # ours say nothing to people
+            # A file's name may be no Unicode.
+            file = code.co_filename.encode(errors="backslashreplace").decode()
+            found.append((file, trace.tb_lineno, code.co_qualname))
+        trace = trace.tb_next
+    for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        found += _frames(part, seen)
+    return found[-FRAMES:]
+
+
+def flatten(error: BaseException) -> list[BaseException]:
+    """The errors that *error* is: those of a group, as a TaskGroup raises it, one by one."""
+    if isinstance(error, BaseExceptionGroup):
+        return [one for part in error.exceptions for one in flatten(part)]
+    return [error]

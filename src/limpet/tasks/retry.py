@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from limpet.core.ids import check_seconds
 
-__all__ = ["PLAIN", "How", "InDoubt", "Retry"]
+__all__ = ["PLAIN", "InDoubt", "Retry", "StepPolicy"]
 
 #: What becomes of a step that began, if nobody knows whether it happened.
 InDoubt = Literal["retry", "verify", "ask", "skip"]
@@ -20,6 +20,8 @@ VERIFY: Final = "verify"
 ASK: Final = "ask"
 SKIP: Final = "skip"
 POLICIES: tuple[InDoubt, ...] = get_args(InDoubt)
+
+_ANY_ERROR = (Exception, BaseException)
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -64,8 +66,8 @@ class Retry(Struct, frozen=True, kw_only=True):
         return float(wait * (1 - self.jitter * random.random()))  # noqa: S311 - not a secret
 
 
-class How(Struct, frozen=True):
-    """How a step is run."""
+class StepPolicy(Struct, frozen=True):
+    """How a step is run: how often it is tried, and what happens if it is in doubt."""
 
     in_doubt: InDoubt = RETRY
     verify: Callable[[str], Any] | None = None
@@ -75,12 +77,12 @@ class How(Struct, frozen=True):
     @classmethod
     def of(
         cls,
-        in_doubt: str | None,
-        verify: Callable[[str], Any] | None,
-        retry: Retry | int | None,
+        in_doubt: str | None = None,
+        verify: Callable[[str], Any] | None = None,
+        retry: Retry | int | None = None,
         *,
         effect: bool = False,
-    ) -> How:
+    ) -> StepPolicy:
         """What the arguments of `Task.step` say, if they make sense together."""
         if in_doubt is None and verify is None and retry is None and not effect:
             return PLAIN  # as nearly always
@@ -94,10 +96,23 @@ class How(Struct, frozen=True):
                 "idempotency key and returns its result, or None if it did not happen."
             )
             raise ValueError(msg)
-        if isinstance(retry, int):
+        if isinstance(retry, int) and not isinstance(retry, bool):  # True is 1 to Python
             retry = Retry(attempts=retry)
-        if retry is not None and retry.attempts > 1 and policy in (ASK, SKIP):
-            _check_named(retry, policy)
+        if retry is not None and not isinstance(retry, Retry):
+            msg = (
+                f"retry= takes a number of attempts, or a Retry; not {retry!r:.80}. Write "
+                "retry=3, or retry=Retry(attempts=3, wait=1)."
+            )
+            raise TypeError(msg)
+        any_error = retry is not None and retry.attempts > 1 and retry.on in _ANY_ERROR
+        if any_error and policy in (ASK, SKIP):
+            # An error that may mean "it happened" must not lead to a second time.
+            msg = (
+                f"A step with in_doubt={policy!r} is not tried again after just any error, for it "
+                "may have happened. Name those after which it certainly has not: "
+                "Retry(on=ConnectionRefusedError)."
+            )
+            raise ValueError(msg)
         return cls(policy, verify, retry, effect or policy != RETRY)
 
     @property
@@ -106,15 +121,4 @@ class How(Struct, frozen=True):
         return self.in_doubt != RETRY
 
 
-def _check_named(retry: Retry, policy: str) -> None:
-    """An error that may mean "it happened" must not lead to a second time."""
-    if retry.on in (Exception, BaseException):
-        msg = (
-            f"A step with in_doubt={policy!r} is not tried again after just any error, for it may "
-            "have happened. Name those after which it certainly has not: "
-            "Retry(on=ConnectionRefusedError)."
-        )
-        raise ValueError(msg)
-
-
-PLAIN = How()
+PLAIN = StepPolicy()

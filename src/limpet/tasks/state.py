@@ -6,8 +6,10 @@ import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from msgspec import Struct
 
+from limpet.core.calls import Call, Ledger
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
 from limpet.tasks import entries as kinds
@@ -20,23 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FRUITLESS",
-    "Debt",
-    "Doubt",
     "Large",
+    "MemoryTarget",
+    "PlanChange",
     "Progress",
-    "Replan",
     "TaskState",
     "Wait",
-    "plain",
+    "normalized",
 ]
-
-
-class Doubt(Struct, frozen=True):
-    """A step that began and did not end: how it is to come back, and its last error if any."""
-
-    policy: str
-    error: str | None
-    at: datetime
 
 
 class Progress(Struct, frozen=True):
@@ -55,7 +48,7 @@ class Wait(Struct, frozen=True):
     until: datetime | None
 
 
-class Replan(Struct, frozen=True):
+class PlanChange(Struct, frozen=True):
     """A change of the plan, and why."""
 
     because: str | None
@@ -63,18 +56,18 @@ class Replan(Struct, frozen=True):
 
 
 class Large(Struct, frozen=True):
-    """A result that is kept apart, by its number there, and is loaded when it is asked for."""
+    """A result in a journal of its own, by its number there; it is read when it is asked for."""
 
     seq: int
     size: int
     preview: str
 
-    def shown(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What stands for it in a checkpoint."""
         return {"large": True, "bytes": self.size, "preview": self.preview}
 
 
-class Debt(Struct, frozen=True):
+class MemoryTarget(Struct, frozen=True):
     """Where a task is to be remembered. *here*: in its own store, where whoever opens it can."""
 
     namespace: str
@@ -94,15 +87,16 @@ class TaskState:
         self.deadline: datetime | None = None
         self.status = kinds.OPEN
         self.plan: list[Any] | None = None
-        self.replans: list[Replan] = []
-        self.changes: dict[str, None] = {}
+        #: The same by the names of its steps, the second "fetch" as "fetch#2". Never changed in
+        #: place: another plan is another dict.
+        self.planned: dict[str, Any] = {}
+        self.plan_changes: list[PlanChange] = []
+        #: What the changes are known by, so that a resumed task makes none twice.
+        self.change_ids: dict[str, None] = {}
         self.results: dict[str, Any] = {}
         self.skipped: dict[str, str | None] = {}
-        self.in_doubt: dict[str, Doubt] = {}
-        #: Those of them that began since the task was last opened, and have not failed.
-        self.under_way: set[str] = set()
-        #: Those that an earlier run has left so: nobody who runs now has seen what became of them.
-        self.left: set[str] = set()
+        #: The steps that began and did not end, of those whose beginning is recorded.
+        self.calls = Ledger()
         self.progress: dict[str, Progress] = {}
         self.tried: dict[str, list[str]] = {}
         self.waits: dict[str, Wait] = {}
@@ -111,12 +105,14 @@ class TaskState:
         self.decisions: list[Decision] = []
         self.discoveries: list[str] = []
         self.outcome: Any = None
+        #: How long the record of a finished task is kept, as `finish` was told.
         self.keep: float | bool = True
-        self.handed = False
+        #: Whether the on_finish callbacks have been called.
+        self.handed_on = False
         #: Where it is to be remembered, and where it is.
-        self.debt: Debt | None = None
-        self.remembered: set[Debt] = set()
-        #: What it has said after it was told so from memory.
+        self.memory_target: MemoryTarget | None = None
+        self.remembered: set[MemoryTarget] = set()
+        #: What it has said that it knew from memory.
         self.recalled: set[str] = set()
         #: How often it went back: a step of the same name is then another one.
         self.rewinds = 0
@@ -132,22 +128,22 @@ class TaskState:
         return self.created_at is not None
 
     @property
-    def owes(self) -> bool:
+    def memory_pending(self) -> bool:
         """Whether it is yet to be remembered."""
-        return self.debt is not None and not self.remembered
+        return self.memory_target is not None and not self.remembered
 
     @property
     def untouched(self) -> bool:
         """Whether nothing has come of it yet."""
-        done = (self.results, self.in_doubt, self.progress, self.tried, self.waits, self.replans)
-        said = (self.decisions, self.discoveries, self.error)
-        return self.status == kinds.OPEN and not any((*done, *said))
+        done = (self.results, self.calls, self.progress, self.tried, self.waits, self.plan_changes)
+        learned = (self.decisions, self.discoveries, self.error)
+        return self.status == kinds.OPEN and not any((*done, *learned))
 
     def copy(self) -> TaskState:
         """The same, as it is now: for a reader whose other threads go on."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, (dict, list, set)):
+            if isinstance(value, (dict, list, set, Ledger)):
                 setattr(twin, name, value.copy())
         return twin
 
@@ -161,13 +157,25 @@ class TaskState:
         if change is not None:
             change(self, entry.body, entry.at)
 
+    def add_result(self, seq: int, at: datetime, name: str, result: Any) -> None:
+        """`apply` for the entry of a step that has just ended, by far the most frequent one."""
+        self.seq = seq
+        self.updated_at = at
+        self.fruitless = 0
+        self.results[name] = result
+        self._close_step(name)
+
     # -- from beginning to end ---------------------------------------------------------------
 
     def _created(self, body: dict[str, Any], at: datetime) -> None:
         self.goal, self.agent = body["goal"], body.get("agent")
         self.kind, self.input = body.get("kind"), body.get("input")
-        self.deadline = _moment(body.get("deadline"), at)
         self.created_at = at
+        deadline = body.get("deadline")  # a time, or seconds from now
+        if isinstance(deadline, str):
+            self.deadline = datetime.fromisoformat(deadline)
+        elif deadline is not None:
+            self.deadline = at + timedelta(seconds=deadline)
 
     def _resumed(self, body: dict[str, Any], _at: datetime) -> None:
         self.agent = body.get("agent") or self.agent
@@ -177,8 +185,7 @@ class TaskState:
         # A child that is come to again says for itself whether it still has to be waited for.
         self.waits = {name: wait for name, wait in self.waits.items() if wait.kind != "child"}
         self.fruitless += 1
-        self.under_way.clear()
-        self.left = set(self.in_doubt)
+        self.calls.abandon()
 
     def _forking(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.FORKING
@@ -200,15 +207,15 @@ class TaskState:
     def _finished(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
         self.keep = body.get("keep", True)
-        owed = body.get("remember")
-        self.debt = None if owed is None else Debt(owed["namespace"], owed["here"])
+        target = body.get("remember")
+        self.memory_target = None if target is None else MemoryTarget(**target)
         self.waits.clear()
 
     def _remembered(self, body: dict[str, Any], _at: datetime) -> None:
-        self.remembered.add(Debt(body["namespace"], body["here"]))
+        self.remembered.add(MemoryTarget(body["namespace"], body["here"]))
 
     def _handed(self, _body: dict[str, Any], _at: datetime) -> None:
-        self.handed = True
+        self.handed_on = True
 
     def _failed(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.FAILED, body["error"]
@@ -216,17 +223,20 @@ class TaskState:
     # -- plan and steps ------------------------------------------------------------------------
 
     def _planned(self, body: dict[str, Any], _at: datetime) -> None:
-        self.plan = body["steps"]
+        self._set_plan(body["steps"])
 
     def _replanned(self, body: dict[str, Any], at: datetime) -> None:
-        self.plan = body["steps"]
-        self.replans.append(Replan(body.get("because"), at))
-        self.changes |= dict.fromkeys([*body.get("besides", ()), body.get("change", "")])
+        self._set_plan(body["steps"])
+        self.plan_changes.append(PlanChange(body.get("because"), at))
+        self.change_ids |= dict.fromkeys([*body.get("besides", ()), body.get("change", "")])
+
+    def _set_plan(self, plan: list[Any] | None) -> None:
+        seen: dict[str, int] = {}
+        self.plan = plan
+        self.planned = {numbered(item_name(item), seen): item for item in plan or ()}
 
     def _began(self, body: dict[str, Any], at: datetime) -> None:
-        self.in_doubt[body["name"]] = Doubt(body["policy"], None, at)
-        self.under_way.add(body["name"])
-        self.left.discard(body["name"])
+        self.calls.begin(msgspec.convert(body, Call), at)
 
     def _progress(self, body: dict[str, Any], at: datetime) -> None:
         name = body["name"]
@@ -241,60 +251,56 @@ class TaskState:
     def _tried(self, body: dict[str, Any], _at: datetime) -> None:
         name, error = body["name"], body["error"]
         self.tried.setdefault(name, []).append(error)
-        self.under_way.discard(name)
-        self.left.discard(name)
-        doubt = self.in_doubt.get(name)
-        if doubt is not None:
-            self.in_doubt[name] = Doubt(doubt.policy, error, doubt.at)
+        self.calls.fail(name, error)
 
     def _step(self, body: dict[str, Any], _at: datetime) -> None:
         name = body["name"]
         large = body.get("large")
         self.results[name] = body["result"] if large is None else Large(**large)
-        if "signal" in body:
-            self._take(body["signal"])
+        if "signal" in body:  # which is taken by that
+            waiting = self.signals.get(body["signal"])
+            if waiting:
+                waiting.pop(0)
         elif "timed_out" in body:
             self.timed_out.add(name)
-        self._settle(name)
+        self._close_step(name)
 
     def _skipped(self, body: dict[str, Any], _at: datetime) -> None:
         self.results[body["name"]] = None
         self.skipped[body["name"]] = body.get("because")
-        self._settle(body["name"])
+        self._close_step(body["name"])
 
-    def _resolved(self, body: dict[str, Any], at: datetime) -> None:
+    def _resolved(self, body: dict[str, Any], _at: datetime) -> None:
+        name = body["id"]
         if body["how"] == "done":
-            self._step({"name": body["name"], "result": body.get("result")}, at)
+            self.results[name] = body.get("result")
         elif body["how"] == "skip":
-            self._skipped({"name": body["name"], "because": "a person said so"}, at)
-        else:
-            self._settle(body["name"])
+            self.results[name] = None
+            self.skipped[name] = "a person said so"
+        self._close_step(name)
         self._wake()
 
-    def _settle(self, name: str) -> None:
-        """Nothing more is known, or asked, of a step but its result."""
-        if self.in_doubt or self.progress or self.tried or self.waits:  # hardly ever
-            for kept in (self.in_doubt, self.progress, self.tried, self.waits):
-                kept.pop(name, None)
-            self.under_way.discard(name)
-            self.left.discard(name)
+    def _close_step(self, name: str) -> None:
+        """Nothing more is known of a step but its result, if it has one."""
+        if self.calls.open or self.progress or self.tried or self.waits:  # hardly ever
+            self.calls.end(name)
+            for known in (self.progress, self.tried, self.waits):
+                known.pop(name, None)
 
     def _rewound(self, body: dict[str, Any], at: datetime) -> None:
         for name in body["forget"]:
             self.results.pop(name, None)
             self.skipped.pop(name, None)
             self.timed_out.discard(name)
-            self._settle(name)
-        for name, (policy, error) in body.get("in_doubt", {}).items():
-            self.in_doubt[name] = Doubt(policy, error, at)
-            self.left.add(name)
+            self._close_step(name)
+        self.calls = Ledger(msgspec.convert(body["calls"], list[Call]), at)
         self.rewinds += 1
-        self.plan = body["plan"]
-        self.changes = dict.fromkeys(body["changes"])
+        self._set_plan(body["plan"])
+        self.change_ids = dict.fromkeys(body["changes"])
         del self.decisions[body["decisions"] :]
         del self.discoveries[body["discoveries"] :]
-        self.status, self.outcome, self.handed = kinds.OPEN, None, False
-        self.debt = None
+        self.status, self.outcome, self.handed_on = kinds.OPEN, None, False
+        self.memory_target = None
         self.remembered.clear()
 
     # -- waiting -------------------------------------------------------------------------------
@@ -310,12 +316,6 @@ class TaskState:
         self.signals.setdefault(body["name"], []).append(body.get("payload"))
         self._wake()
 
-    def _take(self, signal: str) -> None:
-        """A signal has become the result of a step."""
-        left = self.signals.get(signal)
-        if left:
-            left.pop(0)
-
     def _wake(self) -> None:
         if self.status == kinds.WAITING:
             self.status = kinds.OPEN
@@ -325,19 +325,18 @@ class TaskState:
     def _decided(self, body: dict[str, Any], _at: datetime) -> None:
         self.decisions.append(Decision(body["decision"], body.get("because")))
         if "recalled" in body:
-            self.recalled.add(plain(self.decisions[-1].sentence))
+            self.recalled.add(normalized(self.decisions[-1].sentence))
 
     def _discovered(self, body: dict[str, Any], _at: datetime) -> None:
         self.discoveries.append(body["discovery"])
         if "recalled" in body:
-            self.recalled.add(plain(body["discovery"]))
+            self.recalled.add(normalized(body["discovery"]))
 
     # -- looking at it -------------------------------------------------------------------------
 
-    def planned_names(self) -> list[str]:
-        """The names of the planned steps, the second "fetch" as "fetch#2"."""
-        seen: dict[str, int] = {}
-        return [numbered(item_name(item), seen) for item in self.plan or ()]
+    def steps_left(self) -> dict[str, Any]:
+        """The planned steps that have no result, by name."""
+        return {name: item for name, item in self.planned.items() if name not in self.results}
 
     def checkpoint(self) -> Checkpoint:
         """This state as a `Checkpoint`, independent of what comes after."""
@@ -350,13 +349,16 @@ class TaskState:
             goal=self.goal,
             plan=fresh(self.plan or []),
             completed=list(self.results),
-            results={name: _shown(result) for name, result in self.results.items()},
+            results={
+                name: result.summary() if isinstance(result, Large) else fresh(result)
+                for name, result in self.results.items()
+            },
             decisions=list(self.decisions),
             discoveries=list(self.discoveries),
             status=self.status,
             outcome=fresh(self.outcome),
             error=self.error,
-            in_doubt=list(self.in_doubt),
+            in_doubt=list(self.calls.open),
             waiting_for=list(self.waits),
             created_at=self.created_at,
             updated_at=self.updated_at,
@@ -395,17 +397,6 @@ class TaskState:
 FRUITLESS = frozenset({kinds.RESUMED, kinds.BEGAN, kinds.STOPPED, kinds.PROGRESS})
 
 
-def plain(text: str) -> str:
+def normalized(text: str) -> str:
     """*text* without what does not make it another memory."""
     return " ".join(text.split())
-
-
-def _moment(deadline: float | str | None, at: datetime) -> datetime | None:
-    """What the first entry says of it: a time, or seconds from then."""
-    if deadline is None or isinstance(deadline, str):
-        return datetime.fromisoformat(deadline) if deadline else None
-    return at + timedelta(seconds=deadline)
-
-
-def _shown(result: Any) -> Any:
-    return result.shown() if isinstance(result, Large) else fresh(result)

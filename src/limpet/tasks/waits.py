@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,11 @@ from msgspec import UNSET
 
 from limpet.core.ids import check_seconds
 from limpet.errors import Conflict, TaskWaiting, WaitTimedOut
-from limpet.tasks import entries as kinds
-from limpet.tasks.plans import Plans
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from limpet.tasks.steps import StepRunner
 
 __all__ = ["Waits"]
 
@@ -22,129 +23,97 @@ __all__ = ["Waits"]
 LOOK = 1.0
 
 
-class Waits(Plans):
-    """What a task waits for."""
+class Waits:
+    """What a task waits for. A wait is a step: what it ended with is recorded as its result."""
 
-    async def wait_for(
-        self,
-        signal: str,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - of the signal, not of the call
-        default: Any = UNSET,
-        block: float = 0,
-    ) -> Any:
-        """The payload of the next *signal*, from `Store.signal` or ``limpet signal``.
+    def __init__(self, runner: StepRunner) -> None:
+        self._runner = runner
+        self._record = runner.record
+        self._live = runner.live
 
-        If it is not there, the wait is recorded and `TaskWaiting` leaves the block: the process is
-        free, and whoever opens the task after the signal goes on behind this call. *block*: wait in
-        this process for up to so many seconds first. After *timeout* seconds, counted from the
-        first time and over all restarts, it returns *default*, or raises `WaitTimedOut`.
-        """
-        name = self._named(signal)
-        try:
-            return await self._wait_for(name, signal, timeout, default, block)
-        except BaseException:  # also of a cancellation: the same call again is the same step
-            self._withdraw(name)
-            raise
-
-    async def _wait_for(
-        self, name: str, signal: str, seconds: float | None, default: Any, block: float
-    ) -> Any:
-        until = self._until(name, seconds)
-        patience = time.monotonic() + block
-        while name not in self._state.results:
-            self._check_running(f"wait for {signal!r}")
-            await self._catch_up()
-            if self._state.signals.get(signal):
-                await self._take_signal(name, signal)
-            elif until is not None and self._now() >= until:
-                await self._keep(name, None, {"timed_out": True})
-            elif name not in self._state.waits or time.monotonic() >= patience:
-                away = time.monotonic() >= patience
-                await self._wait(name, "signal", until, away=away, signal=signal)
-            else:
-                await self._linger(patience, until)
-        if name in self._state.timed_out:
+    async def wait_for(self, signal: str, seconds: float | None, default: Any, block: float) -> Any:
+        """The payload of the next *signal*; see `Task.wait_for`."""
+        live = self._live
+        with live.named(signal) as name:
+            until = self._until(name, seconds)
+            patience = time.monotonic() + block
+            while name not in live.state.results:
+                live.check_running(f"wait for {signal!r}")
+                await self._record.catch_up()
+                await self._wait_on(name, signal, until, patience)
+            if name not in live.state.timed_out:
+                return await self._runner.load(name)
             if default is not UNSET:
                 return default
-            raise WaitTimedOut(f"No signal {signal!r} came to task {self.id!r} in time.")
-        return await self.load(name)
+            raise WaitTimedOut(f"No signal {signal!r} came to task {live.id!r} in time.")
 
-    async def _take_signal(self, name: str, signal: str) -> None:
-        """Let the first *signal* be the result of the wait *name*, unless another took it."""
-        expect = self._state.seq  # read first: what changes from here on is a conflict
-        waiting = self._state.signals[signal]
-        try:
-            if waiting:
-                await self._keep(name, waiting[0], {"signal": signal}, expect=expect)
-        except Conflict:
-            pass
+    async def _wait_on(
+        self, name: str, signal: str, until: datetime | None, patience: float
+    ) -> None:
+        """Take the signal if it is there, or go on waiting for it: here, while *patience* lasts."""
+        live, record = self._live, self._record
+        expect = live.state.seq  # read first: what changes from here on is a conflict
+        waiting = live.state.signals.get(signal)
+        if waiting:
+            with suppress(Conflict):  # another wait took it
+                about = {"signal": signal}
+                await self._runner.record_result(name, waiting[0], about, expect=expect)
+        elif until is not None and live.now() >= until:
+            await self._runner.record_result(name, None, {"timed_out": True})
+        elif name not in live.state.waits or time.monotonic() >= patience:
+            away = time.monotonic() >= patience
+            if await self._write(name, "signal", until, away=away, expect=expect) and away:
+                when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
+                by_command = record.scope.command("signal", live.id, signal)
+                msg = (
+                    f"Task {live.id!r} waits for the signal {signal!r}{when}. Send it with "
+                    f"store.signal({live.id!r}, {signal!r}, …) or {by_command}, "
+                    "then open the task again, or let `limpet work` do it."
+                )
+                raise TaskWaiting(msg, live.id, signal, until)
+        else:
+            left = patience - time.monotonic()
+            if until is not None:
+                left = min(left, (until - live.now()).total_seconds())
+            if left > 0:
+                await record.runtime.wait(live.key, live.state.seq, min(left, LOOK))
 
-    async def sleep(self, seconds: float, *, block: float = 60) -> None:
-        """Go on *seconds* after this was first called, whatever happens to the process meanwhile.
-
-        With no more than *block* seconds to go it waits here; with more, `TaskWaiting` leaves the
-        block, and the process is free. ``limpet work`` opens the task again in time.
-        """
+    async def sleep(self, seconds: float, block: float) -> None:
+        """Go on *seconds* after this was first called; see `Task.sleep`."""
         check_seconds(seconds, "sleep")
-        name = self._named("sleep")
-        try:
-            await self._sleep(name, self._until(name, seconds), block)
-        except BaseException:
-            self._withdraw(name)
-            raise
-
-    async def _sleep(self, name: str, until: datetime | None, block: float) -> None:
-        while name not in self._state.results:
-            self._check_running("sleep")
-            left = (until - self._now()).total_seconds() if until is not None else 0
-            if left <= 0:
-                await self._keep(name, None, {})
-            elif name not in self._state.waits or left > block:
-                await self._wait(name, "sleep", until, away=left > block)
-            else:
-                await self._runtime.sleep(min(left, LOOK))
+        live = self._live
+        with live.named("sleep") as name:
+            until = self._until(name, seconds)
+            while name not in live.state.results:
+                live.check_running("sleep")
+                left = 0.0 if until is None else (until - live.now()).total_seconds()
+                away, expect = left > block, live.state.seq
+                if left <= 0:
+                    await self._runner.record_result(name, None, {})
+                elif name in live.state.waits and not away:
+                    await self._record.runtime.sleep(min(left, LOOK))
+                elif await self._write(name, "sleep", until, away=away, expect=expect) and away:
+                    msg = (
+                        f"Task {live.id!r} sleeps until {until:%Y-%m-%d %H:%M:%S %Z}. Open it "
+                        "again then, or let `limpet work` do it."
+                    )
+                    raise TaskWaiting(msg, live.id, name, until)
 
     def _until(self, name: str, seconds: float | None) -> datetime | None:
         """When the wait ends: as it was recorded, or so many *seconds* from now."""
-        self._awaited.add(name)
-        known = self._state.waits.get(name)
+        self._live.run.waits.add(name)
+        known = self._live.state.waits.get(name)
         if known is not None:
             return known.until
-        return None if seconds is None else self._now() + timedelta(seconds=seconds)
+        return None if seconds is None else self._live.now() + timedelta(seconds=seconds)
 
-    async def _wait(
-        self, name: str, kind: str, until: datetime | None, *, away: bool, signal: str = ""
-    ) -> None:
-        """Record the wait, unless something came in between; if *away*, leave."""
-        expect = self._state.seq
+    async def _write(
+        self, name: str, kind: str, until: datetime | None, *, away: bool, expect: int
+    ) -> bool:
+        """Record the wait; False if something came in between."""
         try:
-            if not away:
-                body = {"name": name, "kind": kind, "until": until and until.isoformat()}
-                await self._record(kinds.WAITING, body, expect=expect)
-                return
-            await self._leave(name, kind, until, expect=expect)
+            await self._record.write_wait(name, kind, until, away=away, expect=expect)
         except Conflict:
-            await self._catch_up()
-            return
-        waiting = TaskWaiting(self._why(signal, until), self.id, signal or name, until)
-        raise self._halting(waiting)
-
-    def _why(self, signal: str, until: datetime | None) -> str:
-        when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
-        if not signal:
-            return f"Task {self.id!r} sleeps{when}. Open it again then, or let `limpet work` do it."
-        by_command = self._scope.command("signal", self.id, signal)
-        return (
-            f"Task {self.id!r} waits for the signal {signal!r}{when}. Send it with "
-            f"store.signal({self.id!r}, {signal!r}, …) or {by_command}, "
-            "then open the task again, or let `limpet work` do it."
-        )
-
-    async def _linger(self, patience: float, until: datetime | None) -> None:
-        """Wait here for news, until somebody's patience ends."""
-        left = patience - time.monotonic()
-        if until is not None:
-            left = min(left, (until - self._now()).total_seconds())
-        if left > 0:
-            await self._runtime.wait(self._journal.key, self._state.seq, min(left, LOOK))
+            await self._record.catch_up()
+            return False
+        return True

@@ -282,7 +282,7 @@ class Actions:
 
     def notice(self, within: float = 30) -> str:
         """Wait until the one who renews the lease has noticed that it is lost; by which error."""
-        held = self._opened()._core._own()  # noqa: SLF001 - nobody else is told
+        held = self._opened().runner.live.held()
         deadline = time.monotonic() + within
         while not isinstance(held.lost, LeaseLost):
             assert time.monotonic() < deadline, f"it has not noticed: {held.lost!r}"

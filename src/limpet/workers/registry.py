@@ -24,9 +24,8 @@ from limpet.errors import (
 )
 from limpet.store import AsyncStore
 from limpet.tasks import entries as kinds
-from limpet.tasks.core import single
+from limpet.tasks.entries import flatten, frames
 from limpet.tasks.task import Task, TaskInfo
-from limpet.tasks.words import frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +51,7 @@ GIVE_UP_AFTER = 5
 _NOT_FAILED = (TaskHalted, DeadlinePassed, *AWAY)
 
 #: What ends a run and is no error of the function's.
-_ENDS: dict[type[Exception], str] = {
+_ENDS: dict[type[BaseException], str] = {
     TaskWaiting: kinds.WAITING,
     TaskPaused: kinds.PAUSED,
     TaskCancelled: kinds.CANCELLED,
@@ -238,7 +237,7 @@ class _Run(Struct, frozen=True):
         async with task:
             if self.on_open is not None:
                 self.on_open()
-            if task._state.fruitless > self.give_up_after:  # noqa: SLF001 - of interest only here
+            if task.runner.live.state.fruitless > self.give_up_after:
                 await task.fail(
                     f"given up: {self.give_up_after} runs in a row ended, or killed their process, "
                     "before anything was done"
@@ -253,14 +252,17 @@ class _Run(Struct, frozen=True):
             outcome = await store._runtime.invoke(self.kind.function, shown)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, BaseExceptionGroup) as error:
             if isinstance(error, SystemExit) and _in_main_thread():
                 raise  # as a rule of a signal handler's: the process ends, which is no failure
             # A TaskGroup wraps what its parts end with.
-            if all(isinstance(one, _NOT_FAILED) for one in single(error)):
-                raise single(error)[0] from None
+            errors = flatten(error)
+            if not all(isinstance(one, (Exception, SystemExit, TaskHalted)) for one in errors):
+                raise  # KeyboardInterrupt, for one
+            if all(isinstance(one, _NOT_FAILED) for one in errors):
+                raise errors[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already
-                await task._give_up(error)  # noqa: SLF001 - its own sort of task
+                await task._ending.give_up(error)  # noqa: SLF001 - not `fail`, which is the user's
             return error
         return None
 

@@ -22,7 +22,7 @@ from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
 from limpet.store import AsyncStore
 from limpet.tasks import entries as kinds
-from limpet.tasks.words import frames
+from limpet.tasks.entries import frames
 from limpet.workers import registry as runs
 from limpet.workers.registry import AWAY, GIVE_UP_AFTER, RunResult
 from limpet.workers.search import PATIENCE, Found, Room, Search

@@ -18,7 +18,7 @@ from autogen_agentchat.teams import (
     RoundRobinGroupChat,
     SelectorGroupChat,
 )
-from autogen_agentchat.tools import AgentTool
+from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core import FunctionCall
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
@@ -75,9 +75,13 @@ def team_of(*members: Any, **options: Any) -> RoundRobinGroupChat:
     return RoundRobinGroupChat(list(members), termination_condition=done(), **options)
 
 
-def handing(one: AssistantAgent) -> AssistantAgent:
-    """An agent whose tool *one* is."""
-    tool = AgentTool(one, return_value_as_last_message=True)
+def handing(one: Any) -> AssistantAgent:
+    """An agent whose tool *one* is: an agent, or a team."""
+    tool: Any
+    if isinstance(one, AssistantAgent):
+        tool = AgentTool(one, return_value_as_last_message=True)
+    else:
+        tool = TeamTool(one, one.name, "Go.", return_value_as_last_message=True)
     asks = [FunctionCall(id="ask", name=one.name, arguments=json.dumps({"task": "Go."}))]
 
     def answer(messages: Sequence[Any], _: Any) -> Any:
@@ -215,7 +219,7 @@ def test_nothing_that_was_not_is_put_out() -> None:
     in_store(work)
 
 
-HALTS: list[Exception] = [
+HALTS: list[BaseException] = [
     TaskCancelled("It was cancelled.", "t"),
     LeaseLost("Another has it."),
     DeadlinePassed("Too late."),
@@ -223,7 +227,7 @@ HALTS: list[Exception] = [
 ]
 
 
-def raising(error: Exception) -> Any:
+def raising(error: BaseException) -> Any:
     """A tool that raises *error*."""
 
     async def fail() -> str:
@@ -237,7 +241,7 @@ def raising(error: Exception) -> Any:
 def test_every_error_that_is_not_the_tools_ends_the_run(place: str) -> None:
     """So it does in a group of errors, or as what another came of; those of a tool are told."""
 
-    async def run(store: AsyncStore, error: Exception) -> Any:
+    async def run(store: AsyncStore, error: BaseException) -> Any:
         it = PLACES[place](clerk([raising(error)], "fail"))
         await autogen.keep(it, store, "it", component=False)
         return await it.run(task="Go.")
@@ -245,7 +249,7 @@ def test_every_error_that_is_not_the_tools_ends_the_run(place: str) -> None:
     async def work(store: AsyncStore) -> None:
         wrapped = ValueError("It failed.")
         wrapped.__cause__ = HALTS[0]
-        for error in (*HALTS, ExceptionGroup("both", [ValueError("x"), HALTS[1]]), wrapped):
+        for error in (*HALTS, BaseExceptionGroup("both", [ValueError("x"), HALTS[1]]), wrapped):
             with pytest.raises(tuple(map(type, HALTS))) as raised:
                 await run(store, error)
             assert raised.value in HALTS
@@ -268,7 +272,9 @@ def test_a_person_who_is_waited_for_ends_the_run() -> None:
         chosen = SelectorGroupChat(
             members, played(talk), selector_func=choose, termination_condition=done()
         )
-        return [team_of(UserProxyAgent("person", input_func=ask)), chosen]
+        asked = team_of(UserProxyAgent("person", input_func=ask))
+        other = team_of(UserProxyAgent("person", input_func=ask), name="people")
+        return [asked, chosen, handing(other)]
 
     async def work(store: AsyncStore) -> None:
         async def run(number: int) -> Any:
@@ -276,7 +282,7 @@ def test_a_person_who_is_waited_for_ends_the_run() -> None:
                 it = await autogen.keep(teams(task)[number], store, f"it{number}")
                 return await it.run(task="Go.")
 
-        for number, answer in enumerate(("DONE", "anna")):
+        for number, answer in enumerate(("DONE", "anna", "DONE")):
             with pytest.raises(TaskWaiting):
                 await run(number)
             await store.signal(f"t{number}", "approval", answer)
@@ -484,10 +490,10 @@ def test_an_effect_is_told_what_its_function_raised_and_no_more(tmp_path: Path) 
             async def away(*args: Any, **options: Any) -> None:
                 raise StoreUnavailable("The store is away.")
 
-            task._keep = away  # type: ignore[method-assign]
+            task.runner.record_result = away  # type: ignore[method-assign]
             with pytest.raises(StoreUnavailable, match="The store is away"):
                 await Till(tmp_path / "paid").run(store, id="other")
-            del task._keep
+            del task.runner.record_result
 
     in_store(work)
 

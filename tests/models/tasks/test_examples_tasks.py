@@ -25,6 +25,7 @@ from tests.support.processes import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from limpet.backends.contract import Append, Appended
     from tests.support.servers import Server
 
 EXAMPLES = ROOT / "examples"
@@ -308,17 +309,23 @@ class Mortal:
 
     def _watch(self, task: limpet.Task, moment: str) -> None:
         """Die before or after a write, or where the task would sleep."""
-        core: Any = task._core
-        record = core._record
+        record: Any = task.runner.record
+        runtime, decode = record.runtime, record.journal.codec.decode
 
-        async def watched(kind: str, *args: Any, **changes: Any) -> None:
-            if moment == f"before {kind}":
-                die(task)
-            await record(kind, *args, **changes)
-            if moment in (f"after {kind}", "in the wait" if kind == "tried" else None):
-                die(task)
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(runtime, name)
 
-        core._record = watched
+            async def append(self, request: Append) -> Appended:
+                ((kind, _),) = decode(request.body)
+                if moment == f"before {kind}":
+                    die(task)
+                done: Appended = await runtime.append(request)
+                if moment in (f"after {kind}", "in the wait" if kind == "tried" else None):
+                    die(task)
+                return done
+
+        record.runtime = Watched()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from limpet.core.calls import Call, Ledger
 from limpet.core.checkpoint import Decision
+from limpet.core.recalled import Recalled
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.quoting import fenced
@@ -24,11 +26,10 @@ from limpet.tasks.resume_text import (
     OVER,
     PREAMBLE,
     RECALLED,
-    Recalled,
     resume_context,
     resume_messages,
 )
-from limpet.tasks.state import Doubt, Large, Progress, Replan, TaskState, Wait
+from limpet.tasks.state import Large, PlanChange, Progress, TaskState, Wait
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -79,6 +80,7 @@ def make(goal: str = "Summarise open incidents", **attributes: Any) -> TaskState
     for name, value in attributes.items():
         assert hasattr(state, name)
         setattr(state, name, value)
+    state._set_plan(state.plan)
     return state
 
 
@@ -131,10 +133,10 @@ def full() -> TaskState:
         plan=["fetch", "notify", "log", "send", {"how": "well", "name": "clean"}, "send"],
         results={"fetch": {"rows": [1, 2]}, "crawl": Large(7, 2_500_000, '["a'), "log": None},
         skipped={"log": "nobody reads it"},
-        replans=[Replan("the API is gone", NOW), Replan(None, NOW)],
+        plan_changes=[PlanChange("the API is gone", NOW), PlanChange(None, NOW)],
         decisions=[Decision("use the replica", "the API is slow"), Decision("send one mail")],
         discoveries=["100 calls a minute"],
-        in_doubt={"notify": Doubt("ask", "no answer", NOW)},
+        calls=Ledger([Call("notify", policy="ask", error="no answer")], NOW),
         progress={"send": Progress(0.4, "page 12", {"last": 12}, NOW)},
         tried={"send": ["first", "second"]},
         waits={"approval": Wait("signal", NOW), "word": Wait("ask", None)},
@@ -320,10 +322,14 @@ states = st.builds(
         | st.builds(Large, st.just(1), st.integers(0, 10**9), hostile),
         max_size=12,
     ),
-    replans=st.lists(st.builds(Replan, texts, moments), max_size=3),
+    plan_changes=st.lists(st.builds(PlanChange, texts, moments), max_size=3),
     decisions=st.lists(st.builds(Decision, hostile, texts), max_size=12),
     discoveries=st.lists(hostile, max_size=12),
-    in_doubt=st.dictionaries(names, st.builds(Doubt, hostile, texts, moments), max_size=12),
+    calls=st.builds(
+        Ledger,
+        st.lists(st.builds(Call, names, policy=hostile, error=texts), max_size=12),
+        moments,
+    ),
     progress=st.dictionaries(
         names,
         st.builds(Progress, st.none() | st.floats(0, 1), hostile, values, moments),
@@ -438,7 +444,7 @@ def worked(steps: int = 60) -> TaskState:
         results={f"step-{n}": {"text": "x" * 5000} for n in range(steps)},
         decisions=[Decision(f"decision {n} {'y' * 200}") for n in range(steps)],
         discoveries=[f"discovery {n} {'z' * 200}" for n in range(steps)],
-        in_doubt={f"step-{steps}": Doubt("ask", "e" * 1000, NOW)},
+        calls=Ledger([Call(f"step-{steps}", policy="ask", error="e" * 1000)], NOW),
         error="e" * 10_000,
     )
 

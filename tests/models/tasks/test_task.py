@@ -494,7 +494,7 @@ def test_the_lease_is_given_up_however_the_block_is_left(
     assert store.task("report").info().held_by is None
     boom = Boom()
     with cut_short(store) as task:
-        monkeypatch.setattr(task._core._journal, "write", away)
+        monkeypatch.setattr(task.runner.record, "write", away)
         crash(boom)
     assert "could not be closed: the disk is away" in boom.__notes__[0]
     assert store.task("report").info().held_by is None
@@ -683,7 +683,7 @@ def test_waiting_ends_when_the_holder_lets_go(place: Place, store: Store) -> Non
 
 def held(task: Any) -> Any:
     """How a task holds its lease."""
-    return task._core._hold.held
+    return task.runner.live.lock.held
 
 
 def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:
@@ -1110,7 +1110,7 @@ def test_opening_may_be_cancelled_at_any_moment(tmp_path: Path) -> None:
                         await other.step("fetch", lambda: 1)
                 else:
                     await task.__aexit__(None, None, None)
-            assert store._keeper._held == []
+            assert store.scope.store.leases._held == []
 
     asyncio.run(main())
 
@@ -1179,9 +1179,9 @@ def test_a_renewal_that_hangs_holds_up_no_other_task(tmp_path: Path) -> None:
     keeper = LeaseKeeper(Slow(str(tmp_path / "agents.db")))
     slow, quick = (Key("default", "task", id_) for id_ in ("slow", "quick"))
     backend = keeper._backend
-    held = keeper.keep(slow, backend.acquire(slow, "me", 60), 0.01)
+    held = keeper.take(slow, 0.01)
     assert hangs.wait(60)
-    keeper.drop(keeper.keep(quick, backend.acquire(quick, "me", 60), 60))
+    keeper.drop(keeper.take(quick, 60))
     dropping = threading.Thread(target=keeper.drop, args=(held,))
     dropping.start()
     assert dropping.is_alive()  # what it drops is not renewed after it

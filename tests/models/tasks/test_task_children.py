@@ -9,7 +9,8 @@ import pytest
 import limpet
 from limpet import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
 from limpet.core.ids import make_key
-from limpet.tasks.core import Core
+from limpet.tasks.ending import Ending
+from limpet.tasks.record import LiveTask
 from tests.support.dying import Calls, Killed, dying, killed
 
 GOAL = "Refund the customer"
@@ -64,16 +65,16 @@ def test_a_signal_between_the_waits_of_child_and_parent_wakes_both(
 ) -> None:
     """Whoever sent it did not find the parent waiting yet."""
     registry = job(lambda task: task.child("sub", lambda child: child.wait_for("approval")))
-    wait_for_child = Core._wait_for_child
+    wait_for_child = Ending._wait_for_child
 
-    async def late(self: Core, halted: TaskHalted) -> None:
+    async def late(self: Ending, halted: TaskHalted) -> None:
         store.signal("t/sub", "approval", "yes")
         await wait_for_child(self, halted)
 
     with limpet.open("memory:") as store:
         store.submit("job", "t", GOAL)
         with monkeypatch.context() as patch:
-            patch.setattr(Core, "_wait_for_child", late)
+            patch.setattr(Ending, "_wait_for_child", late)
             registry.run(store, "t")
         assert store.task("t").info().status == "open"
         assert registry.run(store, "t").outcome == "yes"
@@ -135,7 +136,7 @@ def test_a_child_that_has_slept_leaves_no_time_behind(monkeypatch: pytest.Monkey
         registry.run(store, "t")
         due = store.task("t").info().due
         assert due is not None
-        monkeypatch.setattr(Core, "_now", lambda _: due)
+        monkeypatch.setattr(LiveTask, "now", lambda _: due)
         assert registry.run(store, "t").waits_for == "approval"
         assert store.task("t").info().due is None
         assert store.task("t").checkpoint().waiting_for == ["approval"]

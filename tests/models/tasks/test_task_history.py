@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import limpet
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.journal import Entry
-from limpet.tasks.history import TaskVersion, compare, effects_after, versions
 from limpet.tasks.state import Large, TaskState
+from limpet.tasks.versions import TaskVersion, compare, describe_entries, effects_after
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def journal(*entries: tuple[str, Any]) -> list[Entry]:
 
 def said(*entries: tuple[str, Any]) -> list[str]:
     """What the versions say."""
-    return [version.what for version in versions(journal(*entries))]
+    return [version.what for version in describe_entries(journal(*entries))]
 
 
 def point(**attributes: Any) -> Checkpoint:
@@ -64,12 +64,12 @@ def changes(a: Checkpoint, b: Checkpoint) -> list[str]:
         ("replanned", {"steps": ["a"], "because": "less"}, "plan changed, now 1 step: less"),
         (
             "began",
-            {"name": "send", "policy": "ask", "attempt": 1},
+            {"id": "send", "policy": "ask"},
             "step 'send' begins (if in doubt: ask)",
         ),
         (
             "began",
-            {"name": "send", "policy": "verify", "attempt": 3},
+            {"id": "send", "policy": "verify", "attempt": 3},
             "step 'send' begins, attempt 3 (if in doubt: verify)",
         ),
         (
@@ -102,7 +102,7 @@ def changes(a: Checkpoint, b: Checkpoint) -> list[str]:
         ("skipped", {"name": "log", "because": "no use"}, "step 'log' skipped: no use"),
         (
             "resolved",
-            {"name": "send", "how": "done", "result": "secret", "by": "alice"},
+            {"id": "send", "how": "done", "result": "secret", "by": "alice"},
             "step 'send' resolved by alice: done",
         ),
         (
@@ -143,29 +143,29 @@ def test_each_entry_is_a_sentence(kind: str, body: dict[str, Any], what: str) ->
 
 def test_every_type_of_entry_has_a_sentence() -> None:
     """One that was forgotten would be shown by its name only."""
-    from limpet.tasks import history  # noqa: PLC0415 - its table is looked into
+    from limpet.tasks import versions  # noqa: PLC0415 - its table is looked into
 
-    assert set(TaskState.CHANGES) <= set(history._SENTENCES)
+    assert set(TaskState.CHANGES) <= set(versions._SENTENCES)
 
 
 def test_a_version_has_the_number_and_the_time_of_its_entry() -> None:
-    """`task.at(seq)` takes the number."""
-    assert versions(journal(("finished", {"outcome": 1}))) == [
+    """`task.versions.at(seq)` takes the number."""
+    assert describe_entries(journal(("finished", {"outcome": 1}))) == [
         TaskVersion(1, NOW + timedelta(seconds=1), "finished")
     ]
 
 
 def test_a_resume_says_what_is_in_doubt() -> None:
-    """What began and did not end, and was not settled since."""
-    began = {"policy": "ask", "attempt": 1}
+    """What began and did not end, and was not resolved since."""
+    began = {"policy": "ask"}
     entries = [
-        ("began", {"name": "send", **began}),
-        ("began", {"name": "pay", **began}),
-        ("began", {"name": "call", **began}),
+        ("began", {"id": "send", **began}),
+        ("began", {"id": "pay", **began}),
+        ("began", {"id": "call", **began}),
         ("step", {"name": "pay", "result": 1, "took": 1}),
         ("resumed", {"agent": "b"}),
         ("skipped", {"name": "call"}),
-        ("resolved", {"name": "send", "how": "done"}),
+        ("resolved", {"id": "send", "how": "done"}),
         ("resumed", {"agent": "b"}),
     ]
     what = said(*entries)
@@ -210,7 +210,7 @@ def test_a_real_task_tells_its_story(tmp_path: Any) -> None:
             task.decide("use SQL")
             task.step("send", lambda: "secret", in_doubt="ask")
             task.finish("secret")
-        found = [re.sub(r"in .* m?s$", "in no time", v.what) for v in task.history()]
+        found = [re.sub(r"in .* m?s$", "in no time", v.what) for v in task.versions.list()]
         assert found == [
             "created by a-1",
             "planned: 2 steps",
@@ -220,7 +220,7 @@ def test_a_real_task_tells_its_story(tmp_path: Any) -> None:
             "step 'send' done in no time",
             "finished",
         ]
-        text = task.compare(2, 6)
+        text = task.versions.compare(2, 6)
     assert "  + fetch: secret\n  + send: secret" in text
 
 
@@ -324,7 +324,7 @@ def test_big_values_are_short(value: Any) -> None:
 
 def test_a_result_that_is_kept_apart_is_shown_by_its_beginning() -> None:
     """And by its size."""
-    apart = Large(1, 2_500_000, '["a').shown()
+    apart = Large(1, 2_500_000, '["a').summary()
     assert changes(point(), point(results={"crawl": apart}))[1:] == [
         '  + crawl: ["a (2.5 MB, kept apart)'
     ]
@@ -351,14 +351,14 @@ def test_effects_after_a_point_are_named_once_each() -> None:
     began = {"policy": "verify", "attempt": 1}
     entries = journal(
         ("created", {"goal": "g"}),
-        ("began", {"name": "early", **began}),
+        ("began", {"id": "early", **began}),
         ("step", {"name": "early", "result": 1}),
-        ("began", {"name": "across", **began}),
+        ("began", {"id": "across", **began}),
         ("step", {"name": "plain", "result": 1}),
         ("step", {"name": "across", "result": 1}),
         ("step", {"name": "tool", "result": 1, "effect": True}),
-        ("began", {"name": "doubtful", **began}),
-        ("began", {"name": "doubtful", **began}),
+        ("began", {"id": "doubtful", **began}),
+        ("began", {"id": "doubtful", **began}),
         ("finished", {"outcome": 1}),
     )
     assert effects_after(entries, 4) == ["across", "tool", "doubtful"]
@@ -368,7 +368,7 @@ def test_effects_after_a_point_are_named_once_each() -> None:
 
 def test_a_person_who_says_that_a_step_happened_is_believed() -> None:
     """Only then: a step that is to be retried or skipped has not happened since."""
-    began = ("began", {"name": "send", "policy": "ask", "attempt": 1})
+    began = ("began", {"id": "send", "policy": "ask"})
     for how, expected in (("done", ["send"]), ("retry", []), ("skip", [])):
-        entries = journal(began, ("resolved", {"name": "send", "how": how}))
+        entries = journal(began, ("resolved", {"id": "send", "how": how}))
         assert effects_after(entries, 1) == expected

@@ -45,16 +45,16 @@ def test_every_version_can_be_read(store: Store) -> None:
     """As it was then, while later ones go on."""
     worked_on(store)
     task = store.task("t")
-    assert task.at(1).completed == []
-    assert task.at(3).results == {"fetch": [3, 4]}
-    assert task.at(5).in_doubt == ["send"]
-    assert (task.at(8).status, task.at(9).status) == ("open", "done")
-    assert [version.seq for version in task.history()] == list(range(1, 10))
-    assert "filed" in task.compare(3, 9)
+    assert task.versions.at(1).completed == []
+    assert task.versions.at(3).results == {"fetch": [3, 4]}
+    assert task.versions.at(5).in_doubt == ["send"]
+    assert (task.versions.at(8).status, task.versions.at(9).status) == ("open", "done")
+    assert [version.seq for version in task.versions.list()] == list(range(1, 10))
+    assert "filed" in task.versions.compare(3, 9)
     with pytest.raises(TaskNotFound):
-        store.task("nobody").history()
+        store.task("nobody").versions.list()
     with pytest.raises(TaskNotFound):
-        task.at(0)
+        task.versions.at(0)
 
 
 def test_a_fork_goes_on_from_an_earlier_point(everywhere: Place) -> None:
@@ -62,7 +62,7 @@ def test_a_fork_goes_on_from_an_earlier_point(everywhere: Place) -> None:
     store = everywhere.open()
     worked_on(store)
     with pytest.warns(EffectsWarning, match=r"at entry 4.*these steps had effects.*send"):
-        fork = store.task("t").fork("t2", at=4)
+        fork = store.task("t").versions.fork("t2", at=4)
     send = Calls("sent again")
     with fork as task:
         assert (task.goal, task.status) == (GOAL, "open")
@@ -78,18 +78,18 @@ def test_a_fork_may_begin_before_a_step(store: Store) -> None:
     """By its name, whichever entry that is."""
     worked_on(store)
     with pytest.warns(EffectsWarning):
-        fork = store.task("t").fork("t2", step="send")
+        fork = store.task("t").versions.fork("t2", step="send")
     assert fork.checkpoint().completed == ["fetch"]
     with pytest.raises(ValueError, match="no step 'nothing'"):
-        store.task("t").fork("t3", step="nothing")
+        store.task("t").versions.fork("t3", step="nothing")
     with pytest.raises(ValueError, match="not both"):
-        store.task("t").fork("t3", step="send", at=3)
+        store.task("t").versions.fork("t3", step="send", at=3)
 
 
 def test_a_fork_of_now_warns_of_nothing(store: Store) -> None:
     """All its effects are in its past too."""
     worked_on(store)
-    fork = store.task("t").fork("t2", at=8)
+    fork = store.task("t").versions.fork("t2", at=8)
     assert fork.checkpoint().completed == ["fetch", "send", "file"]
 
 
@@ -97,7 +97,7 @@ def test_a_fork_takes_large_results_with_it(store: Store) -> None:
     """It does not lose them with the task it came from."""
     with store.task("t", GOAL) as task:
         task.step("fetch", lambda: ROWS)
-    fork = store.task("t").fork("t2")
+    fork = store.task("t").versions.fork("t2")
     store.task("t").delete()
     with fork as task:
         assert task.load("fetch") == ROWS
@@ -110,7 +110,7 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
     with store.task("t", GOAL) as task:
         for number in range(100):
             task.step(f"n{number}", lambda: "x")
-    monkeypatch.setattr("limpet.tasks.past.CHUNK", 40)
+    monkeypatch.setattr("limpet.tasks.versions.CHUNK", 40)
     backend = store.backend
     append, left = backend.append, [2]
 
@@ -125,23 +125,23 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
         if place.is_async:
             patch.setattr(backend, "append_async", awaited(failing))
         with pytest.raises(limpet.StoreUnavailable):
-            store.task("t").fork("t2")
+            store.task("t").versions.fork("t2")
     with pytest.raises(TaskNotOpen, match="half a fork"), store.task("t2"):
         pass
     for say in (store.resume, store.pause, store.cancel, lambda id_: store.signal(id_, "x")):
         with pytest.raises(TaskNotOpen, match="half a fork"):
             say("t2")
-    fork = store.task("t").fork("t2")
+    fork = store.task("t").versions.fork("t2")
     assert len(fork.checkpoint().completed) == 100
     with pytest.raises(Conflict, match="There is a task 't' already"):
-        store.task("t2").fork("t")
+        store.task("t2").versions.fork("t")
 
 
 def test_a_fork_of_a_finished_task_is_finished(store: Store) -> None:
-    """Also where somebody inherits: a worker would run it for ever."""
+    """Also where there are callbacks: a worker would run it for ever."""
     store.on_finish(Calls())
     worked_on(store)
-    assert store.task("t").fork("t2").info().status == "done"
+    assert store.task("t").versions.fork("t2").info().status == "done"
     assert [info.id for info in store.tasks(status="open")] == []
 
 
@@ -159,7 +159,7 @@ def test_a_sweep_during_a_fork_takes_nothing_away(monkeypatch: pytest.MonkeyPatc
         with store.task("t", GOAL) as task:
             task.step("fetch", lambda: ROWS)
         monkeypatch.setattr(AsyncJournal, "append", swept)
-        with store.task("t").fork("t2") as fork:
+        with store.task("t").versions.fork("t2") as fork:
             assert fork.load("fetch") == ROWS
 
 
@@ -168,9 +168,9 @@ def test_a_fork_finds_nothing_of_a_task_that_has_expired(store: Store) -> None:
     for name, rows in (("s", ROWS[::-1]), ("t", ROWS)):
         with store.task(name, GOAL) as task:
             task.step("fetch", lambda rows=rows: rows)
-    store.task("s").fork("t2").expire(0.01)
+    store.task("s").versions.fork("t2").expire(0.01)
     time.sleep(0.02)
-    with store.task("t").fork("t2") as fork:
+    with store.task("t").versions.fork("t2") as fork:
         assert fork.load("fetch") == ROWS
 
 
@@ -188,7 +188,7 @@ def test_a_task_can_be_wound_back_to_a_step(place: Place, store: Store) -> None:
     worked_on(store)
     with store.task("t") as task:
         with pytest.warns(EffectsWarning, match="goes back at entry 4"):
-            task.rewind(step="send")
+            task.versions.rewind(step="send")
         assert (task.status, task.outcome) == ("open", None)
         assert list(task.results) == ["fetch"]
         assert [decision.decision for decision in task.decisions] == ["send one mail"]
@@ -196,7 +196,7 @@ def test_a_task_can_be_wound_back_to_a_step(place: Place, store: Store) -> None:
     with place.open().task("t") as task:
         assert task.step("send", Calls("again"), in_doubt="ask") == "again"
         assert [step.name for step in task.remaining()] == ["file"]
-    assert store.task("t").at(9).outcome == "all done"
+    assert store.task("t").versions.at(9).outcome == "all done"
 
 
 def test_what_was_in_doubt_then_is_in_doubt_again(place: Place, store: Store) -> None:
@@ -208,7 +208,7 @@ def test_what_was_in_doubt_then_is_in_doubt_again(place: Place, store: Store) ->
         task.step("b", Calls())
         here = task.info().position
         task.step("c", Calls())
-        task.rewind(to=here)
+        task.versions.rewind(to=here)
     with ended_by(TaskWaiting, place.open().task("t"), "no answer") as task:
         assert (task.in_doubt, list(task.results)) == (["send"], ["b"])
         task.step("send", send, in_doubt="ask")
@@ -219,6 +219,6 @@ def test_a_rewind_needs_the_task_and_a_point(store: Store) -> None:
     """Nobody rewinds what another works on."""
     worked_on(store)
     with pytest.raises(TaskNotOpen):
-        store.task("t").rewind(to=3)
+        store.task("t").versions.rewind(to=3)
     with store.task("t") as task, pytest.raises(ValueError, match="how far back"):
-        task.rewind()
+        task.versions.rewind()

@@ -19,7 +19,7 @@ def test_what_is_not_done_can_be_replaced_for_a_reason(place: Place, store: Stor
         task.plan(["fetch", "clean", "send"])
         step = next(iter(task.remaining()))
         step.run(Calls("rows"))
-        assert task.replan(["check", "send"], because="the rows are clean") == [
+        assert task.plan.replace(["check", "send"], because="the rows are clean") == [
             "fetch",
             "check",
             "send",
@@ -39,9 +39,9 @@ def test_a_loop_over_what_remains_follows_the_plan_as_it_changes(store: Store) -
             ran.append(step.name)
             step.run(Calls(1))
             if step.name == "a":
-                task.insert("a2", after="a")
-                task.drop("c", because="not needed")
-                task.insert({"name": "d", "how": "well"})
+                task.plan.insert("a2", after="a")
+                task.plan.drop("c", because="not needed")
+                task.plan.insert({"name": "d", "how": "well"})
     assert ran == ["a", "a2", "b", "d"]
 
 
@@ -105,7 +105,7 @@ def test_the_same_change_in_two_steps_is_two_changes() -> None:
 
     def execute(step: limpet.Step) -> str:
         if step.name in ("a", "b"):
-            step.task.insert("check")
+            step.task.plan.insert("check")
         return step.name
 
     with limpet.open("memory:") as store:
@@ -124,18 +124,18 @@ def test_a_change_that_made_no_difference_makes_none_later(place: Place, store: 
     for opened in (store, place.open()):
         with opened.task("t", GOAL) as task:
             task.plan(["a", "b"])
-            task.replan(["a", "b"])
-            assert task.replan(["c"]) == ["c"]
+            task.plan.replace(["a", "b"])
+            assert task.plan.replace(["c"]) == ["c"]
 
 
 def test_steps_can_be_put_in_and_taken_out_and_moved(store: Store) -> None:
     """By their names."""
     with store.task("t", GOAL) as task:
         task.plan(["a", "b", "c"])
-        assert task.insert("x", before="b") == ["a", "x", "b", "c"]
-        assert task.insert("y", "z", after="b") == ["a", "x", "b", "y", "z", "c"]
-        assert task.drop("x", "z") == ["a", "b", "y", "c"]
-        assert task.reorder(["c", "a"], because="c first") == ["c", "a", "b", "y"]
+        assert task.plan.insert("x", before="b") == ["a", "x", "b", "c"]
+        assert task.plan.insert("y", "z", after="b") == ["a", "x", "b", "y", "z", "c"]
+        assert task.plan.drop("x", "z") == ["a", "b", "y", "c"]
+        assert task.plan.reorder(["c", "a"], because="c first") == ["c", "a", "b", "y"]
 
 
 def test_a_change_that_changes_nothing_is_not_recorded(store: Store) -> None:
@@ -143,7 +143,7 @@ def test_a_change_that_changes_nothing_is_not_recorded(store: Store) -> None:
     with store.task("t", GOAL) as task:
         task.plan(["a", "b"])
         for _ in range(2):
-            task.replan(["b", "a"], because="b first")
+            task.plan.replace(["b", "a"], because="b first")
     types = [entry.type for entry in store.journal("task", "t").read()]
     assert types == ["created", "planned", "replanned"]
 
@@ -155,10 +155,10 @@ def test_a_resumed_task_makes_no_change_twice(place: Place, store: Store) -> Non
         with store.task("t", GOAL) as task:
             task.plan(["a", "b", "c"])
             task.step("a", Calls(1))
-            task.insert("x", after="a")
-            task.insert("x", after="a")
-            task.drop("b", because="not needed")
-            task.reorder(["c", "x"])
+            task.plan.insert("x", after="a")
+            task.plan.insert("x", after="a")
+            task.plan.drop("b", because="not needed")
+            task.plan.reorder(["c", "x"])
             return list(task.checkpoint().plan)
 
     assert begin(store) == begin(place.open()) == ["a", "c", "x", "x"]
@@ -167,7 +167,7 @@ def test_a_resumed_task_makes_no_change_twice(place: Place, store: Store) -> Non
 def test_a_plan_that_is_not_there_can_be_made_by_changing_it(store: Store) -> None:
     """Some agents think of one step at a time."""
     with store.task("t", GOAL) as task:
-        assert task.insert("a") == ["a"]
+        assert task.plan.insert("a") == ["a"]
         assert task.plan(["never asked"]) == ["a"]
 
 
@@ -177,13 +177,13 @@ def test_what_is_done_or_unknown_cannot_be_moved(store: Store) -> None:
         task.plan(["a", "b"])
         task.step("a", Calls(1))
         with pytest.raises(ValueError, match=r"'a' of task 't' is done, and stays\. Left are: b"):
-            task.drop("a")
+            task.plan.drop("a")
         with pytest.raises(ValueError, match="'q' of task 't' is not in the plan"):
-            task.insert("x", before="q")
+            task.plan.insert("x", before="q")
         with pytest.raises(ValueError, match="not both"):
-            task.insert("x", before="b", after="b")
+            task.plan.insert("x", before="b", after="b")
         with pytest.raises(TypeError, match="A planned step is a name"):
-            task.replan([7])
+            task.plan.replace([7])
         task.finish()
         with pytest.raises(TaskFinished):
-            task.replan(["c"])
+            task.plan.replace(["c"])

@@ -24,7 +24,6 @@ import pytest
 
 import limpet
 from limpet import Decision, Recalled, Store, TaskFinished
-from limpet.backends.postgresql.connections import Connection
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.memory.indexed_journal import IndexedJournal
 from limpet.tasks.resume_text import BEGINNING, PREAMBLE, RECALLED
@@ -95,7 +94,7 @@ def test_a_task_leaves_its_outcome_decisions_and_discoveries(store: Store) -> No
     assert {(one.source, one.by) for one in made} == {("t", "agent-01")}
     assert [one.context for one in made if one.kind != "outcome"] == [GOAL, GOAL]
     assert texts(other) == ["a zebra"]
-    assert [version.what for version in store.task("t").history()][-1] == "remembered in tasks"
+    assert store.task("t").versions.list()[-1].what == "remembered in tasks"
 
 
 @pytest.mark.parametrize("keep", [True, False, 60])
@@ -155,7 +154,7 @@ def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
     worked(store, remember=True)
     memory = store.memory("tasks")
     with store.task("t") as task:
-        task.rewind(to=1)
+        task.versions.rewind(to=1)
         task.discover("the API is gone")
         task.finish("none is open", remember=True)
     (outcome,) = memory.list(kinds=["outcome"])
@@ -170,11 +169,11 @@ def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
 def test_a_fork_adds_what_it_comes_to(store: Store) -> None:
     """What it has from the other task is there already."""
     worked(store, remember=True)
-    finished = store.task("t").fork("t2")
+    finished = store.task("t").versions.fork("t2")
     with finished:
         pass
     assert sorted(texts(store.memory("tasks"))) == ALL
-    forked = store.task("t").fork("t3", at=3)
+    forked = store.task("t").versions.fork("t3", at=3)
     with forked as task:
         task.finish("6 are open", remember=True)
     assert sorted(texts(store.memory("tasks"))) == sorted([*ALL, f"{GOAL}: 6 are open"])
@@ -188,21 +187,21 @@ def test_a_task_that_begins_anew_is_another(store: Store) -> None:
     assert [one.text for one in outcomes] == [f"{GOAL}: 6 are open", f"{GOAL}: 5 are open"]
 
 
-def test_heirs_get_the_task_after_memory_has_it(store: Store) -> None:
+def test_callbacks_get_the_task_after_memory_has_it(store: Store) -> None:
     """Both, and each once; then it goes."""
     found: list[list[str]] = []
     memory = given(store.memory("tasks"))
     if isinstance(store, Driven):
 
-        async def heir(_point: Any) -> None:
+        async def callback(_point: Any) -> None:
             found.append([one.text for one in await memory.list()])
 
     else:
 
-        def heir(_point: Any) -> None:  # type: ignore[misc]
+        def callback(_point: Any) -> None:  # type: ignore[misc]
             found.append([one.text for one in memory.list()])
 
-    store.on_finish(heir)
+    store.on_finish(callback)
     worked(store, remember=True, keep=False)
     assert [sorted(one) for one in found] == [ALL]
     assert store.journal("task", "t").head() is None
@@ -402,7 +401,7 @@ def test_an_async_memory_elsewhere_is_awaited(tmp_path: Path) -> None:
                 assert blocking.task("t").checkpoint().outcome == "5 are open"
             async with store.task("t") as task:
                 await task.finish(remember=memory)
-                assert not task._state.owes
+                assert not task._state.memory_pending
             assert sorted([one.text for one in await memory.list()]) == ALL
 
     asyncio.run(scenario())
@@ -463,7 +462,7 @@ def test_a_task_is_not_told_what_it_said_itself(store: Store) -> None:
     worked(store, remember=True)
     worked(store, "other", "6 are open", remember=True)
     with store.task("t") as task:
-        task.rewind(to=1)
+        task.versions.rewind(to=1)
         found = sections(task.resume_context(memories=True))["From earlier tasks"]
         assert [line.partition(" (")[0] for line in found] == [f'- "{GOAL}: 6 are open"']
     with store.task("third", GOAL) as task:
@@ -627,11 +626,11 @@ PLACES = [
     pytest.param("file", "async", marks=pytest.mark.slow),
     pytest.param("postgresql", "sync", marks=pytest.mark.server),
 ]
-#: How the task ends: what becomes of it, whether others inherit, and where its memory is.
+#: How the task ends: what becomes of it, whether there are callbacks, and where its memory is.
 WAYS: dict[str, dict[str, Any]] = {
-    "it stays": {"keep": True, "heirs": False, "far": False},
-    "it goes": {"keep": False, "heirs": True, "far": False},
-    "elsewhere": {"keep": False, "heirs": False, "far": True},
+    "it stays": {"keep": True, "callbacks": False, "far": False},
+    "it goes": {"keep": False, "callbacks": True, "far": False},
+    "elsewhere": {"keep": False, "callbacks": False, "far": True},
 }
 #: What the end begins with; in one act with the memory, where the store can.
 BEGUN = ("before append task finished", "before append_all task finished")
@@ -698,7 +697,7 @@ class End:
             return boundaries.passed
 
     def _watched(self, store: Any, far: Any, kill_at: int | None) -> Boundaries:
-        if self.way["heirs"]:
+        if self.way["callbacks"]:
             store.on_finish(lambda _point: None)
         boundaries = Boundaries(store.backend, kill_at)
         if self.way["keep"]:  # its parts are the same in the other ways
@@ -720,13 +719,15 @@ def watch_within(boundaries: Boundaries, backend: Any) -> None:
     """Count the parts of an act as well: SQLite's statements, and each word with PostgreSQL."""
 
     def told(*_: object) -> bool:
-        if getattr(boundaries._inside, "deed", None) == "append_all":
+        if getattr(boundaries._inside, "operation", None) == "append_all":
             boundaries._pass("within append_all")
         return True
 
     if isinstance(backend, SqliteBackend):
         backend._database.writer().exec_trace = told
     elif backend.transactional:
+        from limpet.backends.postgresql.connections import Connection  # noqa: PLC0415 - needs a driver
+
         wait = Connection.wait
         Connection.wait = lambda *args, **how: told() and wait(*args, **how)  # type: ignore[method-assign]
 

@@ -75,19 +75,19 @@ def test_results_are_read_while_others_record(
     """Another thread, or another coroutine, ends a step in the middle of it."""
     with store.task("t", GOAL) as task:
         task.step("fetch", lambda: ROWS)
-        core = task._core
-        fetch = core._fetch
+        runner = task.runner
+        results, read_large = runner.live.state.results, runner.read_large
 
         async def meanwhile(name: str, seq: int) -> Any:
-            core._state.results[f"{len(core._state.results)}"] = 1
-            return await fetch(name, seq)
+            results[f"{len(results)}"] = 1
+            return await read_large(name, seq)
 
-        monkeypatch.setattr(core, "_fetch", meanwhile)
+        monkeypatch.setattr(runner, "read_large", meanwhile)
         assert task.load()["fetch"] == ROWS
         if not isinstance(task, nouns.Driven):
             assert task.results["fetch"] == ROWS
-        looked = run_to_end(core._look())
-        core._state.results["later"] = 1
+        looked = run_to_end(runner.record.look())
+        results["later"] = 1
         assert "later" not in looked.checkpoint().results
 
 

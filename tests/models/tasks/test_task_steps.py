@@ -22,7 +22,7 @@ from limpet import (
     WrongType,
     current_step,
 )
-from limpet.tasks.reports import Reports
+from limpet.tasks.record import ProgressReports
 from tests.support import nouns
 from tests.support.dying import Calls, die, dying, ended_by, killed
 from tests.support.nouns import Place
@@ -192,7 +192,7 @@ def test_an_error_leaves_a_marked_step_in_doubt(place: Place, store: Store) -> N
     with pytest.raises(Boom), store.task("t", GOAL) as task:
         task.step("send", Calls(Boom("no answer")), in_doubt="ask")
     with ended_by(TaskWaiting, place.open().task("t")) as task:
-        assert "no answer" in str(task._core._state.in_doubt["send"].error)
+        assert "no answer" in str(task.runner.live.state.calls.open["send"].error)
         task.step("send", Calls(), in_doubt="ask")
 
 
@@ -214,6 +214,17 @@ def test_options_that_make_no_sense_are_refused(
     send = Calls()
     with pytest.raises(ValueError, match=message), store.task("t", GOAL) as task:
         task.step("send", send, **options)
+    assert send.calls == []
+
+
+@pytest.mark.parametrize("retry", [True, False, "often", 2.5])
+def test_what_is_no_number_of_attempts_is_refused(store: Store, retry: Any) -> None:
+    """True would be one attempt, which nobody means by it."""
+    send = Calls()
+    with ended_by(TypeError, store.task("t", GOAL), "a number of attempts, or a Retry; ") as task:
+        task.step("send", send, retry=retry)
+    with pytest.raises(TypeError, match=f"a number of attempts, or a Retry; not {retry!r}"):
+        limpet.effect(retry=retry)
     assert send.calls == []
 
 
@@ -444,7 +455,7 @@ def test_a_resumed_step_can_read_how_far_it_had_come(everywhere: Place) -> None:
             return [found.fraction, found.note, found.data]
 
         assert task.step("scan", resumed) == [0.4, "page 12", {"page": 12}]
-        assert task._core._state.progress == {}
+        assert task.runner.live.state.progress == {}
 
 
 def test_the_heartbeat_stores_what_was_reported_last(place: Place, store: Store) -> None:
@@ -481,7 +492,7 @@ def test_progress_of_a_step_that_failed_is_kept(place: Place, store: Store) -> N
 
 def test_an_older_report_is_not_stored_behind_a_newer_one() -> None:
     """A heartbeat has taken it, and is slow, when the next one is stored at once."""
-    reports, stored = Reports(), Calls()
+    reports, stored = ProgressReports(), Calls()
     under_way, go_on = threading.Event(), threading.Event()
 
     def slowly(body: dict[str, Any]) -> None:
@@ -489,11 +500,11 @@ def test_an_older_report_is_not_stored_behind_a_newer_one() -> None:
         assert go_on.wait(30)
         stored(body)
 
-    reports.take("scan", {"page": 1})
+    reports.add("scan", {"page": 1})
     heartbeat = threading.Thread(target=reports.store, args=(slowly,))
     heartbeat.start()
     assert under_way.wait(30)
-    reports.take("scan", {"page": 2})
+    reports.add("scan", {"page": 2})
     at_once = threading.Thread(target=reports.store, args=(stored,))
     at_once.start()
     at_once.join(0.05)  # it would have overtaken
@@ -514,7 +525,7 @@ def test_progress_that_goes_nowhere_is_no_progress(place: Place, store: Store) -
                 raise Boom
 
             task.step("scan", scan)
-        assert task._core._state.fruitless == fruitless
+        assert task.runner.live.state.fruitless == fruitless
 
 
 def test_progress_that_cannot_be_stored_is_refused_where_it_is_said(store: Store) -> None:

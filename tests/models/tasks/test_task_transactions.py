@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
         task.transaction("table", made)
         with pytest.raises(Boom):
             _losing_the_answer(task, lambda c: c.execute(PAY) and next(receipts))
-        task._core._seen.clear()
+        task.runner.live.run.seen.clear()
         assert task.transaction("pay", lambda c: c.execute("SELECT 1") and next(receipts)) == (
             "first"
         )
@@ -216,18 +217,20 @@ def test_a_commit_whose_answer_was_lost_counts_once(tmp_path: Path) -> None:
 
 def _losing_the_answer(task: limpet.Task, function: Any) -> None:
     """Commit, and fail before anybody knows."""
-    backend: Any = task._core._runtime.backend
-    transact = backend.transact
+    backend: Any = task.scope.backend
+    transaction = backend.transaction
 
-    def losing(*args: Any) -> Any:
-        transact(*args)
+    @contextmanager
+    def losing() -> Iterator[Any]:
+        with transaction() as opened:
+            yield opened
         raise Boom
 
-    backend.transact = losing
+    backend.transaction = losing
     try:
         task.transaction("pay", function)
     finally:
-        backend.transact = transact
+        backend.transaction = transaction
 
 
 def test_a_transaction_is_tried_again_if_it_is_told_so(url: str) -> None:
@@ -252,6 +255,6 @@ def test_a_transaction_after_a_rewind_is_another(url: str) -> None:
     with limpet.open(url) as store, store.task("t", GOAL) as task:
         task.transaction("pay", lambda c: c.execute(PAY) and "first")
         with pytest.warns(EffectsWarning, match="pay"):
-            task.rewind(step="pay")
+            task.versions.rewind(step="pay")
         assert task.transaction("pay", lambda c: c.execute("SELECT 1") and "second") == "second"
     assert payments(url) == ["invoice 7"]

@@ -15,7 +15,7 @@ import limpet
 from limpet import AsyncTask, Registry, RunResult, Store, StoreUnavailable, Task
 from limpet.core.ids import make_key
 from limpet.errors import UnknownKind
-from limpet.store import other_face
+from limpet.store import as_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,7 @@ class Runs:
         """Run a task."""
         if self._face == "sync":
             return self.registry.run(self.store, task_id, **options)
-        twin = other_face(self.store._core)
-        return asyncio.run(self.registry.run_async(twin, task_id, **options))
+        return asyncio.run(self.registry.run_async(as_async(self.store), task_id, **options))
 
     def of(self, function: Callable[..., Any], **options: Any) -> RunResult:
         """Submit a task that is run by *function*, and run it."""

@@ -517,7 +517,7 @@ def test_a_damaged_task_does_not_end_it(
             store.submit("job", name, "Do it")
             with store.task(name):
                 pass
-        (path,) = (p for p in tmp_path.rglob("*") if p.is_file() and b"damaged" in p.read_bytes())
+        (path,) = tmp_path.rglob("damaged.jsonl")
         path.write_bytes(path.read_bytes().replace(b"Do it", b"Do_it", 1))
         work(registry, store)
         assert store.task("well").info().status == "done"
@@ -595,7 +595,9 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     ]
     assert store.journal("task", "bad").read()[-1].body["place"] == place
     file, _, line = place.rpartition("/")[2].rpartition(":")
-    assert store.task("bad").history()[-1].what == f"failed: ValueError: secret ({file}:{line})"
+    assert (
+        store.task("bad").versions.list()[-1].what == f"failed: ValueError: secret ({file}:{line})"
+    )
 
 
 # -- how it ends -----------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autogen_agentchat.base import ChatAgent, TaskResult, Team
     from msgspec import UnsetType
 
-    from limpet.integrations.autogen.kept import Keeping
+    from limpet.integrations.autogen.keeping import Keeping
     from limpet.integrations.autogen.memory import Recall
     from limpet.llm.messages.repair import Rule
     from limpet.states.migrations import Migrations

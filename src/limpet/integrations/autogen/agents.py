@@ -15,7 +15,7 @@ from autogen_agentchat.messages import (
 )
 
 from limpet.integrations.autogen.hooks import Hooks
-from limpet.integrations.autogen.kept import KNOWN, NEW
+from limpet.integrations.autogen.keeping import KNOWN, NEW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autogen_agentchat.agents import BaseChatAgent
     from autogen_agentchat.base import TaskResult
 
-    from limpet.integrations.autogen.kept import Keeping
+    from limpet.integrations.autogen.keeping import Keeping
     from limpet.integrations.autogen.run import Run
 
 __all__ = ["KeptAgent", "factory_of"]

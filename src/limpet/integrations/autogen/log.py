@@ -15,7 +15,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-__all__ = ["Actor", "Doubt", "Log"]
+__all__ = ["Actor", "Doubt", "Log", "as_exception"]
 
 #: What is kept of a call that is a step: the task's id, and the step's name.
 _STEP = ("task", "step")
@@ -29,6 +29,18 @@ class Doubt(Struct, frozen=True):
     agent: str  # where it sits in the team: "writer", "research/writer"; "" for a lone agent
 
 
+def as_exception(error: BaseException) -> Exception:
+    """*error* as AutoGen can deal with it: it would wait for ever for what is no `Exception`.
+
+    `Keeping.cause` has what it was.
+    """
+    if isinstance(error, Exception):
+        return error
+    halted = RuntimeError(str(error))
+    halted.__cause__ = error
+    return halted
+
+
 class Log:
     """The log of one turn. Outside of turns it is closed, and nothing is recorded."""
 
@@ -40,14 +52,14 @@ class Log:
         self.is_open = False
         self.turn = 0  # another number for every turn that begins or is broken off
         self.changes = 0  # how often anything was added to it
-        self.refused: Exception | None = None  # why the turn cannot go on
+        self.refused: BaseException | None = None  # why the turn cannot go on
         self._actors: dict[str, Actor] = {}
 
     def actor(self, path: str) -> Actor:
         """Who sits at *path*."""
         return self._actors.setdefault(path, Actor(self, path))
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: BaseException) -> None:
         """The turn cannot go on: the store has not taken a part of it, or its task stands still."""
         if self.refused is None:
             self.refused = error
@@ -59,7 +71,7 @@ class Log:
     def check(self) -> None:
         """Raise what the turn cannot go on for."""
         if self.refused is not None:
-            raise self.refused
+            raise as_exception(self.refused)
 
     def clear(self) -> None:
         """A turn begins, of which nothing is known."""

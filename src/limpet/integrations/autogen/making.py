@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.core.leases import LeaseLock
 from limpet.integrations.autogen.agents import KeptAgent, factory_of
 from limpet.integrations.autogen.dump import copied
-from limpet.integrations.autogen.kept import Keeping
+from limpet.integrations.autogen.keeping import Keeping
 from limpet.integrations.autogen.parts import TeamPart, part_of
 from limpet.integrations.autogen.teams import KeptTeam
 from limpet.states.format import type_of

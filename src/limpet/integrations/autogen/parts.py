@@ -19,15 +19,17 @@ from autogen_core import AgentId, SingleThreadedAgentRuntime
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
+from limpet.errors import TaskHalted
 from limpet.integrations.autogen.counters import Counters
 from limpet.integrations.autogen.hooks import Hooks
+from limpet.integrations.autogen.log import as_exception
 from limpet.integrations.autogen.recorded import (
     RecordedClient,
     RecordedExecutor,
     RecordedTools,
     recorded_tools,
 )
-from limpet.integrations.autogen.tools import as_steps, halt_in, listen, runners_in
+from limpet.integrations.autogen.tools import as_steps, halt_in, listen, listen_to_agent, runners_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -152,6 +154,9 @@ class AgentPart(Part):
     def _listen(self, part: Part, known: list[Any]) -> None:
         """Hear of what the tools of *part* raise, and those of agents that are tools of it."""
         benches = part._benches() if isinstance(part, AgentPart) else []
+        if isinstance(part, AgentPart) and part is not self and part.it not in known:
+            known.append(part.it)
+            listen_to_agent(part.it, self._hooks)
         for bench in benches:
             if bench in known:  # two may be tools of each other
                 continue
@@ -172,11 +177,12 @@ class AgentPart(Part):
                     if isinstance(item, Response):
                         self.answer = item.chat_message.id
                     yield item
-        except Exception as error:
+        except (Exception, TaskHalted) as error:
             halt = halt_in(error)  # AutoGen may have made another error of it
             if halt is not None and log.is_open:
                 log.refuse(halt)
-                raise halt from None
+                stop = as_exception(halt)
+                raise stop from stop.__cause__
             raise
 
     def release(self) -> None:

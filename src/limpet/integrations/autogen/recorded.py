@@ -15,10 +15,10 @@ from autogen_core.tools import (
 )
 from pydantic import TypeAdapter
 
-from limpet.errors import TaskNotOpen
+from limpet.errors import TaskHalted, TaskNotOpen
 from limpet.integrations.autogen.tools import Calling, calling, halt_in, step_for
 from limpet.llm.messages.stubs import INTERRUPTED
-from limpet.tasks.effects import opened
+from limpet.tasks.context import open_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -206,7 +206,7 @@ class RecordedTools(_Calls, Workbench):
                     if result is not None:
                         yield result
                     result = piece
-            except Exception as error:  # noqa: BLE001 - `Log.check` raises it
+            except (Exception, TaskHalted) as error:  # noqa: BLE001 - `Log.check` raises it
                 now.stop = now.stop or halt_in(error) or error
             finally:
                 now.step = None
@@ -238,7 +238,7 @@ class RecordedTools(_Calls, Workbench):
                 await self._take_back(key)
         return not log.is_refused()
 
-    async def _stop(self, key: str, error: Exception) -> None:
+    async def _stop(self, key: str, error: BaseException) -> None:
         """End the run with *error*; if it says nothing about the tool, that is called again."""
         self.actor.log.refuse(error)
         if halt_in(error) is not None:
@@ -251,7 +251,7 @@ class RecordedTools(_Calls, Workbench):
 
     def _step(self, key: str, name: str, call_id: str | None) -> dict[str, str]:
         """Which step of which task the call is made as; nothing, if as none."""
-        known, task = self.actor.step(key), opened.get()
+        known, task = self.actor.step(key), open_task.get()
         if not known:
             return step_for(task, name, call_id, self.actor.log) if name in self._steps else {}
         if name in self._steps and task is not None and task.id == known["task"]:

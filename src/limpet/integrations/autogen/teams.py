@@ -22,15 +22,17 @@ from autogen_agentchat.teams._group_chat._events import (
 )
 from autogen_core._message_handler_context import MessageHandlerContext
 
+from limpet.errors import TaskHalted
 from limpet.integrations.autogen.hooks import Hooks
-from limpet.integrations.autogen.kept import KNOWN, NEW, RESUMED
+from limpet.integrations.autogen.keeping import KNOWN, NEW, RESUMED
+from limpet.integrations.autogen.log import as_exception
 from limpet.integrations.autogen.parts import AgentPart
 from limpet.integrations.autogen.tools import halt_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from limpet.integrations.autogen.kept import Keeping
+    from limpet.integrations.autogen.keeping import Keeping
     from limpet.integrations.autogen.parts import TeamPart
 
 __all__ = ["KeptTeam"]
@@ -232,10 +234,10 @@ class KeptTeam:
         with MessageHandlerContext.populate_context(manager.id):
             try:
                 await choose()
-            except Exception as error:
+            except (Exception, TaskHalted) as error:
                 if (halt := halt_in(error)) is not None:
                     self._keeping.log.refuse(halt)
-                said = SerializableException.from_exception(error)
+                said = SerializableException.from_exception(as_exception(error))
                 await manager._signal_termination_with_error(said)
                 raise
 

@@ -14,10 +14,10 @@ from limpet.errors import CallsInDoubt, StepTimedOut
 from limpet.integrations.openai.floor import BEGUN, DROPPED
 from limpet.integrations.openai.tools import BadArguments
 from limpet.llm.messages.stubs import INTERRUPTED
-from limpet.tasks.core import described
-from limpet.tasks.effects import opened
-from limpet.tasks.retry import How
-from limpet.tasks.steps import NOT_THE_STEPS
+from limpet.tasks.context import open_task
+from limpet.tasks.entries import describe
+from limpet.tasks.retry import StepPolicy
+from limpet.tasks.steps import ABOUT_THE_TASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -85,7 +85,10 @@ class Hands:
         tool = self.tools.get(call.name)
         task = tool and self._task_of(tool)
         name = f"{call.name}:{call.id}"
-        if not task or name not in task._state.results or name in task._state.skipped:  # noqa: SLF001
+        if not task:
+            return None
+        state = task.runner.live.state
+        if name not in state.results or name in state.skipped:
             return None
         return self.worded(await task.load(name))
 
@@ -158,7 +161,7 @@ class Hands:
         heard = _Heard(_inner(tool))
         try:
             return self.worded(await self._perform(tool, call, heard.function, arguments))
-        except NOT_THE_STEPS:
+        except ABOUT_THE_TASK:
             raise
         except Exception as error:
             if error is not heard.raised and not isinstance(error, StepTimedOut):
@@ -166,7 +169,7 @@ class Hands:
             if heard.returned:
                 # A model that took this for a failure would do it again.
                 return _error(f"{call.name} has run, but what it returned cannot be told: {error}")
-            return _error(described(error))
+            return _error(describe(error))
 
     async def _perform(
         self, tool: Tool, call: Call, function: Callable[..., Any], arguments: dict[str, Any]
@@ -176,18 +179,18 @@ class Hands:
             return await self._runtime.invoke(function, **arguments)
         name = f"{tool.name}:{call.id}"
         # Not by `step`: a second call under the same name, as by resume(), would be a second step.
-        result = await task._run(name, function, (), arguments, self._how(tool))  # noqa: SLF001
-        skipped = name in task._state.skipped  # noqa: SLF001 - what a result cannot say
+        result = await task.runner.run(name, function, (), arguments, self._step_policy(tool))
+        skipped = name in task.runner.live.state.skipped  # what a result cannot say
         return INTERRUPTED if skipped else result
 
-    def _how(self, tool: Tool) -> How:
+    def _step_policy(self, tool: Tool) -> StepPolicy:
         """How a call of *tool* is run as a step."""
         policy = "retry" if tool.idempotent else _IN_DOUBT[self._repair]
-        return _effect(tool) or How.of(policy, None, None)
+        return _effect(tool) or StepPolicy.of(policy)
 
     def _task_of(self, tool: Tool) -> Any:
         """The task that a call of *tool* is a step of: the chat's, or for effects any open one."""
-        return self._task or (opened.get() if _effect(tool) else None)
+        return self._task or (open_task.get() if _effect(tool) else None)
 
     def worded(self, result: Any) -> str:
         """A tool's result as text: JSON, if it is not text."""
@@ -229,10 +232,10 @@ class _Heard:
         return plain(result, "result")
 
 
-def _effect(tool: Tool) -> How | None:
+def _effect(tool: Tool) -> StepPolicy | None:
     """The settings of `limpet.effect`, if it is one."""
     found = getattr(tool.function, "limpet", None)
-    return found if isinstance(found, How) else None
+    return found if isinstance(found, StepPolicy) else None
 
 
 def _inner(tool: Tool) -> Callable[..., Any]:

@@ -1,7 +1,9 @@
-"""The history of a task, for people: what happened, what changed, and what cannot be undone."""
+"""The versions of a task: what happened, what changed, and how to go on from any of them."""
 
 from __future__ import annotations
 
+import builtins
+import warnings
 from bisect import bisect_left
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,17 +12,38 @@ import msgspec
 from msgspec import Struct
 
 from limpet.backends.facts import human_size
+from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
+from limpet.errors import Conflict, EffectsWarning, TaskNotFound, outside
 from limpet.tasks import entries as kinds
-from limpet.tasks.entries import item_name, numbered
-from limpet.tasks.state import Large
+from limpet.tasks.entries import KIND, RESULTS, item_name, numbered
+from limpet.tasks.record import TaskOptions, calls_meta, not_found, read_state
+from limpet.tasks.state import Large, TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.journal import Entry
+    from limpet.tasks.steps import StepRunner
+    from limpet.tasks.task import AsyncTask, Task
 
-__all__ = ["TaskVersion", "compare", "effects_after", "versions"]
+__all__ = [
+    "AsyncVersions",
+    "TaskVersion",
+    "Versions",
+    "compare",
+    "describe_entries",
+    "effects_after",
+]
+
+#: Entries to a record in a fork.
+CHUNK = 64
+
+#: Entries that a fork does not take over: they are about the other task's runs.
+_LEFT_BEHIND = {
+    *(kinds.RESUMED, kinds.STOPPED, kinds.PAUSED, kinds.CANCELLED, kinds.FAILED),
+    *(kinds.FORKING, kinds.FORKED),
+}
 
 #: Characters of a reason or an error in a sentence, and of a value in a comparison.
 SENTENCE = 80
@@ -39,17 +62,179 @@ class TaskVersion(Struct, frozen=True):
     what: str
 
 
-def versions(entries: Iterable[Entry]) -> list[TaskVersion]:
-    """One for each entry: its number, its time, and what it says, without what was stored."""
-    begun: dict[str, None] = {}  # steps that began and have not ended, in order
-    found = []
+class AsyncVersions:
+    """The versions of a task; see `Versions`."""
+
+    def __init__(
+        self, runner: StepRunner, open_task: Callable[[str, TaskOptions], AsyncTask]
+    ) -> None:
+        self._runner = runner
+        self._record = runner.record
+        self._live = runner.live
+        self._open_task = open_task
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._live.id!r})"
+
+    async def list(self) -> list[TaskVersion]:
+        """Every version of the task: its number, when it came to be, and what happened."""
+        return describe_entries(await self._entries())
+
+    async def at(self, seq: int) -> Checkpoint:
+        """The task as it was after entry *seq*; see `list`."""
+        return (await self._state_at(seq)).checkpoint()
+
+    async def compare(self, a: int, b: int) -> str:
+        """What changed from entry *a* to entry *b*, for people."""
+        return compare(await self.at(a), await self.at(b))
+
+    async def _entries(self) -> builtins.list[Entry]:
+        found = await self._record.journal.read()
+        if not found:
+            raise not_found(self._live.id)
+        return found
+
+    async def _state_at(self, seq: int) -> TaskState:
+        state = await read_state(self._record.journal, seq)
+        if not state.exists or state.seq != seq:
+            msg = f"Task {self._live.id!r} has no version {seq}; see its versions.list()."
+            raise TaskNotFound(msg)
+        return state
+
+    async def fork(self, id: str, *, at: int | None = None, step: str | None = None) -> AsyncTask:
+        """A new task *id* that begins with what this one was after entry *at*, or before *step*.
+
+        Without either, as it is now. The two are then independent, and have other idempotency
+        keys: what the new one does again, it does for real. An `EffectsWarning` lists the effects
+        that this task has had after that point. A fork cut short by a crash is finished by the same
+        call again; `Conflict` if there is another task with that id.
+        """
+        entries = await self._entries()
+        at = _point(entries, at, step)
+        _warn_of_effects(entries, at, f"Task {id!r} begins")
+        kept = [entry for entry in entries if entry.seq <= at and entry.type not in _LEFT_BEHIND]
+        try:
+            await self._copy(kept, id, {"from": self._live.id, "at": at})
+        except Conflict as error:
+            msg = f"There is a task {id!r} already. Fork to another id, or delete it first."
+            raise Conflict(msg, error.expected, error.actual) from error
+        own = self._live.options
+        return self._open_task(id, TaskOptions(agent=own.agent, lease=own.lease, wait=own.wait))
+
+    async def _copy(self, entries: builtins.list[Entry], id_: str, origin: dict[str, Any]) -> None:
+        """Write *entries* as those of the task *id_*, in as many records as they need."""
+        scope = self._record.scope
+        target, large_results = scope.journal(KIND, id_), scope.journal(RESULTS, id_)
+        head = await self._record.journal.head()
+        labels = {} if head is None else {**head.labels, kinds.DUE: None, kinds.PARENT: None}
+        # Let there be a task first: `Store.sweep` takes away what is kept apart for none.
+        if await target.head() is None:  # one of that id may have expired
+            await large_results.delete()
+        begin = (kinds.FORKING, origin)
+        await target.append(begin, id="fork", expect=0, status=kinds.FORKING, labels=labels)
+
+        state = TaskState(id_)
+        copied = []
+        for entry in entries:
+            state.apply(entry)
+            value = entry.body
+            large = value.get("large") if entry.type == kinds.STEP else None
+            if large is not None:
+                result = await self._runner.read_large(value["name"], large["seq"])
+                # The id makes a repeated fork find what the first one copied.
+                seq = await large_results.append(
+                    ("result", result), id=f"fork-{entry.seq}", ttl=None
+                )
+                value = {**value, "large": {**large, "seq": seq}}
+            copied.append((entry.type, value))
+        copied.append((kinds.FORKED, origin))
+        for done in range(0, len(copied), CHUNK):
+            chunk = copied[done : done + CHUNK]
+            changes: dict[str, Any] = {"status": kinds.FORKING}
+            if done + len(chunk) == len(copied):
+                status = kinds.DONE if state.status == kinds.DONE else kinds.OPEN
+                changes = {"status": status, "meta": calls_meta(state.calls.open)}
+            await target.append(*chunk, id=f"fork-{done}", expect=done + 1, **changes)
+
+    async def rewind(self, *, to: int | None = None, step: str | None = None) -> None:
+        """Let the task be what it was after entry *to*, or before *step*, and go on from there.
+
+        Nothing is deleted: `list` still has it. The steps that come again have the same
+        idempotency keys as before; an `EffectsWarning` lists those that have had effects. To do
+        them for real once more, `fork`.
+        """
+        live = self._live
+        live.held()
+        if to is None and step is None:
+            msg = "rewind() needs to= or step=: how far back?"
+            raise ValueError(msg)
+        entries = await self._entries()
+        to = _point(entries, to, step)
+        _warn_of_effects(entries, to, f"Task {live.id!r} goes back")
+        before, now = await self._state_at(to), live.state
+        touched = (now.results, now.calls.open, now.progress, now.tried, now.waits)
+        names = dict.fromkeys(name for known in touched for name in known)
+        value = {
+            "to": to,
+            "forget": [name for name in names if name not in before.results],
+            "calls": msgspec.to_builtins(builtins.list(before.calls.open.values())),
+            "plan": before.plan,
+            "changes": builtins.list(before.change_ids),
+            "decisions": len(before.decisions),
+            "discoveries": len(before.discoveries),
+        }
+        meta = calls_meta(before.calls.open)
+        await self._record.write(kinds.REWOUND, value, status=kinds.OPEN, meta=meta)
+        live.run.seen.clear()
+        live.run.seen_changes.clear()
+
+
+class Versions(SyncWrapper[AsyncVersions]):
+    """The versions of a task: each entry of its journal is one, and can be gone on from.
+
+    >>> import limpet
+    >>> with limpet.open("memory:") as store, store.task("t", goal="Count") as task:
+    ...     _ = task.step("count", lambda: 3)
+    ...     task.versions.at(1).completed, task.versions.at(2).completed
+    ([], ['count'])
+    """
+
+    list = sync(AsyncVersions.list)
+    at = sync(AsyncVersions.at)
+    compare = sync(AsyncVersions.compare)
+    rewind = sync(AsyncVersions.rewind)
+    fork = sync_wrapped(AsyncVersions.fork, lambda task: _sync_task(task))  # noqa: PLW0108 - see there
+
+
+def _sync_task(task: AsyncTask) -> Task:
+    from limpet.tasks.task import Task  # noqa: PLC0415 - which is made of versions, among others
+
+    return Task(task)
+
+
+def _point(entries: list[Entry], at: int | None, step: str | None) -> int:
+    """The number of the entry up to which the past is to stand."""
+    if at is not None and step is not None:
+        msg = "Say a number or a step, not both."
+        raise ValueError(msg)
+    if step is None:
+        return entries[-1].seq if at is None else at
+    about = (kinds.BEGAN, kinds.STEP, kinds.SKIPPED, kinds.TRIED, kinds.PROGRESS, kinds.WAITING)
     for entry in entries:
-        what = _sentence(entry)
-        if entry.type == kinds.RESUMED and begun:
-            what += f"; in doubt: {_steps(begun)}"
-        _follow(entry, begun)
-        found.append(TaskVersion(entry.seq, entry.at, what))
-    return found
+        if entry.type in about and _step_of(entry) == step:
+            return entry.seq - 1
+    msg = f"There is no step {step!r} in this task's history."
+    raise ValueError(msg)
+
+
+def _warn_of_effects(entries: list[Entry], at: int, what: str) -> None:
+    effects = effects_after(entries, at)
+    if effects:
+        msg = (
+            f"{what} at entry {at}, and after that these steps had effects, which stay: "
+            f"{', '.join(effects)}."
+        )
+        warnings.warn(EffectsWarning(msg), stacklevel=outside())
 
 
 def effects_after(entries: Iterable[Entry], seq: int) -> list[str]:
@@ -57,47 +242,46 @@ def effects_after(entries: Iterable[Entry], seq: int) -> list[str]:
     effects: set[str] = set()
     found: dict[str, None] = {}
     for entry in entries:
-        name = _name(entry)
+        name = _step_of(entry)
         if name is None:
             continue
-        if entry.type == kinds.BEGAN or (entry.type == kinds.STEP and _had_effect(entry.body)):
+        done = entry.type == kinds.STEP
+        began = entry.type == kinds.BEGAN
+        if began or (done and (entry.body.get("effect") or entry.body.get("transaction"))):
             effects.add(name)
-        if entry.seq > seq and name in effects and _happened(entry):
+        resolved = entry.type == kinds.RESOLVED and entry.body.get("how") == "done"
+        if entry.seq > seq and name in effects and (began or done or resolved):
             found[name] = None
     return list(found)
 
 
-def _had_effect(body: dict[str, Any]) -> bool:
-    return bool(body.get("effect") or body.get("transaction"))
-
-
-def _name(entry: Entry) -> str | None:
+def _step_of(entry: Entry) -> str | None:
     """The step that *entry* is about, if it is about one."""
-    name = entry.body.get("name") if isinstance(entry.body, dict) else None
+    key = "id" if entry.type in (kinds.BEGAN, kinds.RESOLVED) else "name"
+    name = entry.body.get(key) if isinstance(entry.body, dict) else None
     return name if isinstance(name, str) else None
 
 
-def _happened(entry: Entry) -> bool:
-    """Whether *entry* says that its step began, or was done."""
-    if entry.type == kinds.RESOLVED:
-        return bool(entry.body.get("how") == "done")
-    return entry.type in (kinds.BEGAN, kinds.STEP)
+# -- what happened ---------------------------------------------------------------------------------
 
 
-# -- sentences -------------------------------------------------------------------------------------
-
-_SETTLED = (kinds.STEP, kinds.RESOLVED, kinds.SKIPPED)
-
-
-def _follow(entry: Entry, begun: dict[str, None]) -> None:
-    """Note which step began, or is over."""
-    name = _name(entry)
-    if entry.type == kinds.BEGAN and name is not None:
-        begun[name] = None
-    elif entry.type in _SETTLED and name is not None:
-        begun.pop(name, None)
-    elif entry.type == kinds.REWOUND:
-        begun.clear()
+def describe_entries(entries: Iterable[Entry]) -> list[TaskVersion]:
+    """One version for each entry: its number, its time, and what it says, but no stored value."""
+    begun: dict[str, None] = {}  # steps that began and have not ended, in order
+    found = []
+    for entry in entries:
+        what = _sentence(entry)
+        if entry.type == kinds.RESUMED and begun:
+            what += "; in doubt: " + ", ".join(f"step {name!r}" for name in begun)
+        found.append(TaskVersion(entry.seq, entry.at, what))
+        name = _step_of(entry)
+        if entry.type == kinds.BEGAN and name is not None:
+            begun[name] = None
+        elif entry.type in (kinds.STEP, kinds.RESOLVED, kinds.SKIPPED):
+            begun.pop(name or "", None)
+        elif entry.type == kinds.REWOUND:
+            begun.clear()
+    return found
 
 
 def _sentence(entry: Entry) -> str:
@@ -112,24 +296,16 @@ def _sentence(entry: Entry) -> str:
 
 def _created(body: dict[str, Any]) -> str:
     parts = [
-        f" by {_line(body['agent'])}" if body.get("agent") else "",
+        f"created by {_line(body['agent'])}" if body.get("agent") else "created",
         f", of kind {body['kind']!r}" if body.get("kind") else "",
         f", as a part of {body['parent']!r}" if body.get("parent") else "",
-        _limit(body.get("deadline")),
     ]
-    return "created" + "".join(parts)
-
-
-def _limit(deadline: float | str | None) -> str:
-    if deadline is None:
-        return ""
+    deadline = body.get("deadline")
     if isinstance(deadline, str):
-        return f", to be done by {_moment(deadline)}"
-    return f", to be done within {deadline:g} s"
-
-
-def _planned(body: dict[str, Any]) -> str:
-    return f"planned: {_many(len(body['steps']), 'step')}"
+        parts.append(f", to be done by {_moment(deadline)}")
+    elif deadline is not None:
+        parts.append(f", to be done within {deadline:g} s")
+    return "".join(parts)
 
 
 def _replanned(body: dict[str, Any]) -> str:
@@ -139,7 +315,7 @@ def _replanned(body: dict[str, Any]) -> str:
 def _began(body: dict[str, Any]) -> str:
     attempt = body.get("attempt", 1)
     again = f", attempt {attempt}" if attempt != 1 else ""
-    return f"step {body['name']!r} begins{again} (if in doubt: {_line(body['policy'])})"
+    return f"step {body['id']!r} begins{again} (if in doubt: {_line(body['policy'])})"
 
 
 def _progress(body: dict[str, Any]) -> str:
@@ -168,7 +344,7 @@ def _step(body: dict[str, Any]) -> str:
 
 def _resolved(body: dict[str, Any]) -> str:
     by = f" by {_line(body['by'])}" if body.get("by") else ""
-    return f"step {body['name']!r} resolved{by}: {_line(body['how'])}"
+    return f"step {body['id']!r} resolved{by}: {_line(body['how'])}"
 
 
 def _waiting(body: dict[str, Any]) -> str:
@@ -185,14 +361,12 @@ def _rewound(body: dict[str, Any]) -> str:
     return f"went back to {body['to']}" + (f", {_many(forgot, 'step')} undone" if forgot else "")
 
 
-def _by(body: dict[str, Any]) -> str:
-    return f" by {_line(body['agent'])}" if body.get("agent") else ""
-
-
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.CREATED: _created,
-    kinds.RESUMED: lambda body: "resumed" + _by(body),
-    kinds.PLANNED: _planned,
+    kinds.RESUMED: lambda body: (
+        "resumed" + (f" by {_line(body['agent'])}" if body.get("agent") else "")
+    ),
+    kinds.PLANNED: lambda body: f"planned: {_many(len(body['steps']), 'step')}",
     kinds.REPLANNED: _replanned,
     kinds.BEGAN: _began,
     kinds.PROGRESS: _progress,
@@ -237,10 +411,6 @@ def _many(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def _steps(names: Iterable[str]) -> str:
-    return ", ".join(f"step {name!r}" for name in names)
-
-
 def _took(seconds: float) -> str:
     if seconds < MOMENT:
         return f"{seconds * 1000:.0f} ms" if seconds >= MOMENT / 100 else "under 1 ms"
@@ -254,10 +424,10 @@ def _moment(at: str | datetime) -> str:
     return f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# -- differences -----------------------------------------------------------------------------------
+# -- what changed ----------------------------------------------------------------------------------
 
 #: What stands in a checkpoint for a result that is kept apart has these.
-_APART = Large(0, 0, "").shown().keys()
+_APART = Large(0, 0, "").summary().keys()
 
 
 def compare(a: Checkpoint, b: Checkpoint) -> str:
