@@ -204,6 +204,8 @@ async def resolve_call(
         del calls[resolution.id]
         if not calls:
             del meta["calls"]
+        if "others" in meta:  # which the entry below is one of
+            meta["others"] += 1
         entry = (RESOLVED, msgspec.to_builtins(resolution))
         try:
             status = (wakes or {}).get(head.status or "", UNSET)

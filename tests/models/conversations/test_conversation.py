@@ -30,7 +30,8 @@ from limpet import (
     WrongType,
 )
 from limpet.backends.contract import Append, Appended, Head, Key
-from limpet.conversations.conversation import CHUNK, COPIED, FORKING
+from limpet.conversations.forks import CHUNK
+from limpet.conversations.transcript import COPIED, ConversationMeta
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user
 from tests.support.paths import ROOT
@@ -458,7 +459,8 @@ def cut_short(store: Store) -> None:
     chat = store.conversation("alice")
     chat.append(system("s"), *numbered(69))
     first = [(COPIED, message) for message in chat.messages()[:CHUNK]]
-    store.journal("conversation", "b").append(*first, id="fork-0", expect=0, status=FORKING)
+    meta = ConversationMeta(forking=True, others=CHUNK).encode()
+    store.journal("conversation", "b").append(*first, id="fork-0", expect=0, meta=meta)
 
 
 def test_a_fork_cut_short_has_no_messages(store: Store) -> None:
@@ -637,7 +639,8 @@ def test_many_undone_beginnings_leave_a_short_mark(store: Store) -> None:
         assert chat.pop() == user(str(n))
     head = store.journal("conversation", "alice").head()
     assert head is not None
-    assert head.status == "without 2-61"
+    assert head.status is None
+    assert ConversationMeta.of(head) == ConversationMeta(gaps=((2, 61),), others=60)
     chat.append(system("t"), user("x"))
     assert chat.window() == [system("s"), system("t"), user("x")]
 

@@ -61,7 +61,7 @@ def repair(
     >>> repair([{"role": "user", "content": "Pay."}, cut], "drop").messages
     [{'role': 'user', 'content': 'Pay.'}]
     """
-    check_terms(rule, shape)
+    check_options(rule, shape)
     mender = Mender(messages, shape or shape_of_all(messages), rule=rule, keep_open=keep_open)
     mended, repairs = mender.run()
     if rule == "raise":
@@ -69,7 +69,7 @@ def repair(
     return Repaired([message for _, message in mended], repairs)
 
 
-def check_terms(rule: object, shape: object) -> None:
+def check_options(rule: object, shape: object) -> None:
     """`ValueError` if *rule* or *shape* is none of those that there are."""
     if rule not in ("stub", "drop", "raise"):
         raise ValueError(f'repair={rule!r}: a rule is "stub", "drop" or "raise".')
