@@ -51,7 +51,9 @@ class Case:
     def messages(self) -> list[dict[str, Any]]:
         """What is stored."""
         with limpet.open(self.job.url) as store:
-            return store.conversation("alice").messages()
+            messages = store.conversation("alice").messages()
+            assert store.conversation("alice").length() == len(messages)
+            return messages
 
     def results(self) -> list[str]:
         """What the model was told of its calls."""

@@ -845,6 +845,7 @@ def test_any_changes_leave_what_they_should(changes: list[tuple[str, int]]) -> N
             assert chat.messages() == said
             assert chat.messages(everything=True) == model.everything
             assert [message for _, message in chat.items()] == said
+            assert chat.length() == len(said)
             assert chat.messages(last=3) == said[max(0, len(said) - 3) :]
             assert chat.window(keep_system=False) == chat.window() == said
             assert windowed(chat) == short(said, chat.pinned())

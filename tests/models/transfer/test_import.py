@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings, strategies
 
 import limpet
-from limpet import Conflict, NotStorable, TooLarge
+from limpet import AsyncStore, Conflict, NotStorable, Store, TooLarge
 from limpet.backends.memory import MemoryBackend
 from limpet.cli import main
 from limpet.core.codec import Codec
 from limpet.errors import InvalidId, NotImportable, StoreUnavailable
+from limpet.store import scope_over
 from limpet.testing.crash import Moment, Program, ack, crash, seeded, soak
 from limpet.transfer import imports as importing
 from limpet.transfer.imports import Item, parse, understand
@@ -803,9 +804,7 @@ def test_an_import_cut_short_shows_no_message_and_is_finished_by_the_next() -> N
                     raise StoreUnavailable("The server is away.")
                 return done
 
-        with limpet.open("memory:") as store:
-            store._core.backend = Unsteady()
-            store._core._runtime.backend = store.backend  # type: ignore[misc]
+        with Store(AsyncStore(scope_over(Unsteady()).as_sync())) as store:
             try:
                 importing.put(store, item)
             except StoreUnavailable:
