@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from limpet.backends.facts import human_size
 from limpet.cli.text import json_line, one_line, shorten
 from limpet.conversations import transcript
-from limpet.llm.messages.neutral import of_data_url
+from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
 from limpet.tasks.history import versions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from limpet.core.journal import Entry
-    from limpet.llm.messages.neutral import Part as Piece
+    from limpet.llm.messages.parts import Part as Piece
 
 __all__ = ["Part", "parts", "role", "summary", "tool_call", "written"]
 

@@ -133,11 +133,12 @@ def shortened(message: dict[str, Any], most: int) -> dict[str, Any]:
         is_output = isinstance(value, dict) and is_result(value)
         return _with(value, ("content",), text) if is_output else value
 
+    shown = message
     if role_of(message) in ("tool", "function"):
-        return _with(message, ("content", "output"), text)
-    if any(map(is_result, blocks_of(message))):
-        return _with(message, ("content",), lambda blocks: _each(block, blocks))
-    return message
+        shown = _with(message, ("content", "output"), text)
+    elif any(map(is_result, blocks_of(message))):
+        shown = _with(message, ("content",), lambda blocks: _each(block, blocks))
+    return shown
 
 
 def _each(change: Callable[[Any], Any], parts: list[Any]) -> list[Any]:

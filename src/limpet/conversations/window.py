@@ -24,7 +24,7 @@ from limpet.core.codec import fresh
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.messages.repair import Repair, repair
-from limpet.llm.messages.shape import binds_next, calls_of, results_of, role_of
+from limpet.llm.messages.shape import binds_next, calls_of, ids_of, results_of, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,13 +78,16 @@ class Units:
                 self._ready.clear()
             else:
                 yield from self._cut_before(message)
+        calls, results = ids_of(message)
+        # One of many results, or of many calls, that stand together.
+        goes_on = results or (calls and self._held and calls_of(self._held[-1][1]))
         self._held.append(item)
-        for id_ in calls_of(message):
+        for id_ in calls:
             self._wanted.pop(id_, None)
-        for id_ in results_of(message):
+        for id_ in results:
             if (position, id_) not in self.orphans:
                 self._wanted[id_] = 0
-        if not _goes_on(*(held for _, held in self._held[:-3:-1])):
+        if not goes_on:
             for id_ in self._wanted:
                 self._wanted[id_] += 1
             if any(since > REACH for since in self._wanted.values()):
@@ -142,7 +145,11 @@ class Budget:
         tools: Sequence[Mapping[str, Any]] | None = None,
         whole: bool = False,
     ) -> None:
-        limits = {"max_tokens": max_tokens, "max_messages": max_messages, "reserve": reserve}
+        limits: dict[str, object] = {
+            "max_tokens": max_tokens,
+            "max_messages": max_messages,
+            "reserve": reserve,
+        }
         for name, value in limits.items():
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise ValueError(f"{name}={value!r}: say how many, as a number from 0 up.")
@@ -343,11 +350,6 @@ def is_plain(message: Mapping[str, Any]) -> bool:
     if not content or content.__class__ is not str or len(message) > len(_PLAIN):
         return False
     return message.get("role") in _SPEAKERS
-
-
-def _goes_on(message: Mapping[str, Any], newer: Mapping[str, Any] | None = None) -> bool:
-    """Whether *message* is one of many results, or of many calls, that stand together."""
-    return bool(results_of(message) or (newer and calls_of(message) and calls_of(newer)))
 
 
 def _is_item_of_model(message: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.crash import seeded, soak
 from tests.support.openai_programs import ASK, Job, brain, paid, run
 from tests.support.openai_rig import results_in

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from limpet.errors import TaskNotOpen
 from limpet.integrations.autogen.tools import Calling, calling, halt_in, step_for
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.effects import opened
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from autogen_core.tools import FunctionTool, StaticWorkbench
 
 from limpet.core.codec import plain
 from limpet.errors import StepTimedOut
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.effects import opened
 from limpet.tasks.retry import How
 from limpet.tasks.steps import NOT_THE_STEPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from limpet.llm.messages.neutral import (
+from limpet.llm.messages.parts import (
     Part,
     Turn,
     data_url,
@@ -16,12 +16,13 @@ from limpet.llm.messages.neutral import (
     of_data_url,
 )
 from limpet.llm.messages.shape import kind_of
-from limpet.llm.messages.tidying import UNREAD, read_arguments
+from limpet.llm.messages.tidy import UNREAD, read_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.llm.messages.neutral import Made, Note
+    from limpet.llm.messages.parts import Note
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 

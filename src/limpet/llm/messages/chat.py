@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.llm.messages.neutral import (
+from limpet.llm.messages.parts import (
     Part,
     Turn,
     arguments_text,
@@ -17,7 +17,8 @@ from limpet.llm.messages.shape import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from limpet.llm.messages.neutral import Made, Note
+    from limpet.llm.messages.parts import Note
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 

@@ -13,17 +13,17 @@ import msgspec
 from msgspec import Struct, field
 
 from limpet.llm.messages import anthropic, chat, responses
-from limpet.llm.messages.mending import Mender, Repair
-from limpet.llm.messages.repair import check
+from limpet.llm.messages.repair import Repair, repair_made
 from limpet.llm.messages.shape import kind_of, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import ModuleType
 
-    from limpet.llm.messages.neutral import Made, Turn
+    from limpet.llm.messages.parts import Turn
     from limpet.llm.messages.repair import Rule
     from limpet.llm.messages.shape import Shape
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 
@@ -132,7 +132,7 @@ class _Conversion:
         self.left_out: list[LeftOut] = []
         self.made: Made = []
         self.system: list[dict[str, Any]] = []
-        self._turns: list[Turn] = []  # foreign ones that follow each other, not yet written
+        self._turns: list[Turn] = []  # of another shape, in a row, not yet written
         self._begun = False
 
     def note(self, index: int, kind: str, what: str, value: Any) -> None:
@@ -189,15 +189,20 @@ def _convert(
         work.take(message, index, shape)
     work.flush()
     given = [message for _, message in work.made]
-    mended, repairs = Mender(given, target, rule=rule, keep_open=keep_open).run()
-    if rule == "raise":
-        check(repairs)
-    made_of = [_sources_of(numbers, work.made) for numbers, _ in mended]
+    made, repairs = repair_made(given, target, rule, keep_open=keep_open)
+    made_of = [
+        tuple(sorted({source for number in numbers for source in work.made[number][0]}))
+        for numbers, _ in made
+    ]
     return Converted(
-        messages=[message for _, message in mended],
+        messages=[message for _, message in made],
         system=work.system if target == "anthropic" else None,
         left_out=work.left_out,
-        repairs=[_at_source(entry, work.made) for entry in repairs],
+        # Each with the number of the message that the caller knows.
+        repairs=[
+            msgspec.structs.replace(found, index=next(iter(work.made[found.index][0]), 0))
+            for found in repairs
+        ],
         sources=[dict(message) for message in messages],
         made_of=made_of,
     )
@@ -212,16 +217,6 @@ def _shapes(messages: Sequence[Message]) -> list[Shape | None]:
         if plain and found[index + 1] == "responses" and kind_of(after) != "message":
             found[index] = "responses"
     return found
-
-
-def _sources_of(numbers: Iterable[int], made: Made) -> tuple[int, ...]:
-    return tuple(sorted({source for number in numbers for source in made[number][0]}))
-
-
-def _at_source(entry: Repair, made: Made) -> Repair:
-    """*entry* with the number of the message that the caller knows."""
-    sources = made[entry.index][0]
-    return msgspec.structs.replace(entry, index=sources[0] if sources else 0)
 
 
 class _Restoring:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.llm.messages.neutral import Part, Turn, arguments_text, extra_of, note_extra
+from limpet.llm.messages.parts import Part, Turn, arguments_text, extra_of, note_extra
 from limpet.llm.messages.shape import ITEM_RESULTS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.llm.messages.neutral import Made, Note
+    from limpet.llm.messages.parts import Note
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.llm.messages import anthropic, chat, responses
-from limpet.llm.messages.neutral import arguments_text
+from limpet.llm.messages.parts import arguments_text
 from limpet.llm.messages.shape import blocks_of, kind_of, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.llm.messages.neutral import Part
+    from limpet.llm.messages.parts import Part
 
 __all__ = ["parts_of", "text_of"]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from limpet.llm.messages.shape import kind_of
-from limpet.llm.messages.stubs import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,40 +15,57 @@ if TYPE_CHECKING:
 
     Message = Mapping[str, Any]
     Note = Callable[[int, str, str], None]
-    #: Messages that are given out, each with the numbers of those it is made of.
-    Numbered = list[tuple[tuple[int, ...], dict[str, Any]]]
+    #: Messages, each with the numbers of those it is made of.
+    Made = list[tuple[tuple[int, ...], dict[str, Any]]]
 
-__all__ = ["UNREAD", "after", "before", "left", "read_arguments"]
+__all__ = ["UNREAD", "read_arguments", "remaining", "tidy_each", "tidy_turns"]
 
 #: The name under which a tool's input is kept that is no JSON object: a stream was cut in it.
 UNREAD = "limpet_unread"
+
+#: What a model reads in place of the beginning, where a conversation has to begin with the user.
+BEGINNING = "[limpet: the beginning of this conversation is not here.]"
 
 _THOUGHTS = ("thinking", "redacted_thinking")
 _SPOKEN = ("content", "tool_calls", "function_call", "refusal", "audio")
 
 
-def before(messages: Sequence[Message], shape: Shape | None, note: Note) -> list[Message]:
+# -- each message by itself ------------------------------------------------------------------------
+
+
+def tidy_each(messages: Sequence[Message], shape: Shape | None, note: Note) -> list[Message]:
     """*messages* with each as its provider takes it; {} in the place of one that says nothing."""
-    tidy = {"chat": _chat, "responses": _item, "anthropic": _blocks}.get(shape or "", _any)
+    tidy = {"chat": _tidy_chat, "responses": _tidy_item, "anthropic": _tidy_blocks}.get(shape or "")
     found: list[Message] = []
-    ids: dict[str, Message] = {}
-    for index, message in enumerate(messages):
-        tidied = tidy(message, index, note)
-        found.append(_once(tidied, ids, index, note))
+    ids: dict[str, Message] = {}  # of items, which are their own
+    for index, given in enumerate(messages):
+        message = given if tidy is None else tidy(given, index, note)
+        id_, kind = message.get("id"), kind_of(message)
+        if kind and isinstance(id_, str) and not kind.endswith("_output"):
+            first = ids.setdefault(id_, message)
+            if first is not message and first == message:
+                note(index, "repeated_item", f"the item {id_!r} was stored twice; left out here")
+                message = {}
+            elif first is not message:
+                what = f"an item with the id {id_!r} of another; the id is left out"
+                note(index, "repeated_item", what)
+                message = {key: value for key, value in message.items() if key != "id"}
+        found.append(message)
     return found
 
 
-def _any(message: Message, _index: int, _note: Note) -> Message:
-    return message
-
-
-def _chat(message: Message, index: int, note: Note) -> Message:
-    calls = message.get("tool_calls")
+def _tidy_chat(message: Message, index: int, note: Note) -> Message:
     if message.get("content") == []:
         note(index, "empty_text", "an empty list of contents; left out")
         message = {**message, "content": "" if message.get("role") == "tool" else None}
-    if isinstance(calls, list):
-        message = _chat_calls(message, calls, index, note)
+    calls = message.get("tool_calls")
+    if calls == []:
+        note(index, "empty_message", "an empty list of calls; left out")
+        message = {key: value for key, value in message.items() if key != "tool_calls"}
+    elif isinstance(calls, list):
+        written = [_tidy_call(call, index, note) for call in calls]
+        if any(new is not old for new, old in zip(written, calls, strict=True)):
+            message = {**message, "tool_calls": written}
     spoken = any(message.get(key) or message.get(key) == "" for key in _SPOKEN)
     if message.get("role") in ("function", "tool") or spoken or kind_of(message):
         return message
@@ -57,16 +73,7 @@ def _chat(message: Message, index: int, note: Note) -> Message:
     return {}
 
 
-def _chat_calls(message: Message, calls: list[Any], index: int, note: Note) -> Message:
-    if not calls:
-        note(index, "empty_message", "an empty list of calls; left out")
-        return {key: value for key, value in message.items() if key != "tool_calls"}
-    written = [_chat_call(call, index, note) for call in calls]
-    same = all(new is old for new, old in zip(written, calls, strict=True))
-    return message if same else {**message, "tool_calls": written}
-
-
-def _chat_call(call: Any, index: int, note: Note) -> Any:
+def _tidy_call(call: Any, index: int, note: Note) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
         note(index, "arguments", "arguments that are not text; written as JSON")
@@ -74,7 +81,7 @@ def _chat_call(call: Any, index: int, note: Note) -> Any:
     return call
 
 
-def _item(message: Message, index: int, note: Note) -> Message:
+def _tidy_item(message: Message, index: int, note: Note) -> Message:
     arguments = message.get("arguments", "")
     if kind_of(message) == "function_call" and not isinstance(arguments, str):
         note(index, "arguments", "arguments that are not text; written as JSON")
@@ -85,52 +92,29 @@ def _item(message: Message, index: int, note: Note) -> Message:
     return message
 
 
-def _once(message: Message, ids: dict[str, Message], index: int, note: Note) -> Message:
-    """*message*, or {} if it is an item that was here before: their ids are their own."""
-    id_ = message.get("id")
-    if not kind_of(message) or not isinstance(id_, str) or kind_of(message).endswith("_output"):
-        return message
-    if ids.setdefault(id_, message) is message:
-        return message
-    if ids[id_] == message:
-        note(index, "repeated_item", f"the item {id_!r} was stored twice; left out here")
-        return {}
-    note(index, "repeated_item", f"an item with the id {id_!r} of another; the id is left out")
-    return {key: value for key, value in message.items() if key != "id"}
-
-
-def _blocks(message: Message, index: int, note: Note) -> Message:
+def _tidy_blocks(message: Message, index: int, note: Note) -> Message:
     content = message.get("content")
     if content in ("", [], None) or (isinstance(content, str) and not content.strip()):
         note(index, "empty_message", "a message without content; left out")
         return {}
     if not isinstance(content, list):
         return message
-    kept = [_block(block, index, note) for block in content if not _is_empty(block)]
-    if len(kept) < len(content):
+    blocks: list[Any] = []
+    for block in content:
+        kind = kind_of(block) if isinstance(block, dict) else ""
+        if kind == "text":
+            text = block.get("text")
+            if not (isinstance(text, str) and text.strip()):
+                continue
+        if kind == "tool_use" and not isinstance(block.get("input"), dict):
+            note(index, "arguments", "input that is no object; kept as what was there")
+            block = {**block, "input": read_arguments(block.get("input"))}  # noqa: PLW2901 - the same, tidied
+        blocks.append(block)
+    if len(blocks) < len(content):
         note(index, "empty_text", "an empty block of text; left out")
-    same = len(kept) == len(content) and all(map(_is, kept, content))
-    return message if same else left({**message, "content": kept}) or {}
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
-def _is_empty(block: Any) -> bool:
-    if not isinstance(block, dict) or block.get("type") != "text":
-        return False
-    text = block.get("text")
-    return not (isinstance(text, str) and text.strip())
-
-
-def _block(block: Any, index: int, note: Note) -> Any:
-    if not isinstance(block, dict):
-        return block
-    if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict):
-        note(index, "arguments", "input that is no object; kept as what was there")
-        return {**block, "input": read_arguments(block.get("input"))}
-    return block
+    elif all(new is old for new, old in zip(blocks, content, strict=True)):
+        return message
+    return remaining({**message, "content": blocks}) or {}
 
 
 def read_arguments(arguments: Any) -> dict[str, Any]:
@@ -150,7 +134,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode({} if value is None else value).decode()
 
 
-def left(message: Message) -> Message | None:
+def remaining(message: Message) -> Message | None:
     """*message* as it is after parts were taken out; None if it says nothing more."""
     if message.get("tool_calls") == []:
         message = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -159,42 +143,42 @@ def left(message: Message) -> Message | None:
     return None if message.get("content") == [] else message
 
 
-def after(messages: Numbered, shape: Shape | None, note: Note) -> Numbered:
+# -- how turns begin and end -----------------------------------------------------------------------
+
+
+def tidy_turns(messages: Made, shape: Shape | None, note: Note) -> Made:
     """The messages that are given out, once it is known how each turn ends."""
-    kept = _without_last_thoughts(messages, note)
-    if shape == "anthropic" and kept:
-        kept = _begun(_ended(kept, note), note)
-    return kept
+    found = _without_last_thoughts(messages, note)
+    if shape == "anthropic" and found:
+        found = _beginning_with_user(_without_last_space(found, note), note)
+    return found
 
 
-def _without_last_thoughts(messages: Numbered, note: Note) -> Numbered:
+def _without_last_thoughts(messages: Made, note: Note) -> Made:
     """A turn of Anthropic's assistant does not end in a thought."""
-    kept: Numbered = []
+    kept: Made = []
     following = ""  # the role of what comes next
-    for made_of, message in reversed(messages):
-        ends = message.get("role") == "assistant" != following
-        cut = _cut_thoughts(message) if ends else message
-        if cut is not message:
-            note(made_of[0], "orphan_reasoning", "thinking without what it led to; left out")
-        if cut:
-            kept.append((made_of, dict(cut) if cut is not message else message))
-            following = str(message.get("role"))
+    for made_of, given in reversed(messages):
+        message, content = given, given.get("content")
+        if given.get("role") == "assistant" != following and isinstance(content, list):
+            end = len(content)
+            while end and _is_thought(content[end - 1]):
+                end -= 1
+            if end < len(content):
+                what = "thinking without what it led to; left out"
+                note(made_of[0], "orphan_reasoning", what)
+                message = {**given, "content": content[:end]} if end else {}
+        if message:
+            kept.append((made_of, message))
+            following = str(given.get("role"))
     return kept[::-1]
 
 
-def _cut_thoughts(message: dict[str, Any]) -> Message:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    end = len(content)
-    while end and kind_of(content[end - 1]) in _THOUGHTS:
-        end -= 1
-    if end == len(content):
-        return message
-    return {**message, "content": content[:end]} if end else {}
+def _is_thought(block: Any) -> bool:
+    return isinstance(block, dict) and kind_of(block) in _THOUGHTS
 
 
-def _ended(messages: Numbered, note: Note) -> Numbered:
+def _without_last_space(messages: Made, note: Note) -> Made:
     """The assistant's last words end without a space."""
     made_of, message = messages[-1]
     content = message.get("content")
@@ -210,7 +194,7 @@ def _ended(messages: Numbered, note: Note) -> Numbered:
     return [*messages[:-1], (made_of, {**message, "content": content})]
 
 
-def _begun(messages: Numbered, note: Note) -> Numbered:
+def _beginning_with_user(messages: Made, note: Note) -> Made:
     """The user speaks first, but for the system."""
     number = next((n for n, (_, m) in enumerate(messages) if m.get("role") != "system"), None)
     if number is None or messages[number][1].get("role") == "user":

@@ -16,9 +16,6 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    #: Messages, each with the numbers of those it is made of.
-    Made = list[tuple[tuple[int, ...], dict[str, Any]]]
-
 __all__ = [
     "BOOKKEEPING",
     "Note",
@@ -110,7 +107,15 @@ def joined(turns: Iterable[Turn]) -> list[Turn]:
     found: list[Turn] = []
     for turn in turns:
         last = found[-1] if found else None
-        if last is not None and _of_one_reply(last, turn):
+        of_model = last is not None and last.role == turn.role == "assistant"
+        # A text before any call begins anew: it may be of another reply.
+        if (
+            last is not None
+            and of_model
+            and last.loose
+            and turn.loose
+            and (_has_call(turn) or _has_call(last) or _only_thinks(last) or _only_thinks(turn))
+        ):
             last.parts += turn.parts
             last.also += turn.made_of
             last.plain = last.plain and not turn.plain and _has_call(turn)
@@ -118,13 +123,6 @@ def joined(turns: Iterable[Turn]) -> list[Turn]:
         else:
             found.append(turn)
     return found
-
-
-def _of_one_reply(last: Turn, turn: Turn) -> bool:
-    if not (last.loose and turn.loose and last.role == turn.role == "assistant"):
-        return False
-    # A text before any call begins anew: it may be of another reply.
-    return _has_call(turn) or _has_call(last) or _only_thinks(last) or _only_thinks(turn)
 
 
 def _has_call(turn: Turn) -> bool:
