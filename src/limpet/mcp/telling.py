@@ -1,6 +1,6 @@
-"""What a model is told: our own sentences, and stored text as lines of data in a fence.
+"""What a model is told: our own sentences, and stored text quoted as lines of data.
 
-Each line between <data> and </data> is JSON, in which nothing can end the fence or look like a
+Each line between <data> and </data> is JSON, in which nothing can end the quotation or look like a
 part of the conversation.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.llm.quoting import LONG, Line, Section, fenced
+from limpet.llm.quoting import LONG, Line, Section, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ _FIELDS = (
 
 def lines(title: str, found: Iterable[Any], *, none: str) -> str:
     """*title* and a line of data for each value *found*, as many as an answer may hold."""
-    every = [fenced(value) for value in found]
+    every = [quoted(value) for value in found]
     if not every:
         return none
     shown: list[str] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from limpet.core.checkpoint import Decision
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
-from limpet.llm.quoting import fenced
+from limpet.llm.quoting import quoted
 from limpet.tasks.resume_text import (
     ALL_DONE,
     BEGINNING,
@@ -274,7 +274,7 @@ values = st.recursive(
 @given(values)
 def test_fenced_text_reads_back_as_it_was_and_can_do_nothing(value: Any) -> None:
     """No end of the fence, no line, no tag, no template's word, nothing hidden."""
-    text = fenced(value)
+    text = quoted(value)
     assert json.loads(text) == value
     assert "<" not in text
     assert len(text.splitlines()) == 1
@@ -290,7 +290,7 @@ def test_every_control_and_every_hidden_character_is_written_out() -> None:
     shown = [
         f"{code:x}"
         for code in range(sys.maxunicode + 1)
-        if unicodedata.category(chr(code)) in wanted and not fenced(chr(code)).isascii()
+        if unicodedata.category(chr(code)) in wanted and not quoted(chr(code)).isascii()
     ]
     assert shown == []
 
@@ -300,7 +300,7 @@ def test_every_control_and_every_hidden_character_is_written_out() -> None:
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Escapes cost tokens, and are hard to read."""
-    assert fenced(text) == f'"{text}"'
+    assert quoted(text) == f'"{text}"'
 
 
 # -- any state -------------------------------------------------------------------------------------
