@@ -261,12 +261,12 @@ class Encoding:
         pieces = self._split(text)
         if max(map(len, pieces)) < LONG:
             return len(self._encoding.encode_ordinary(text))
-        return sum(map(self._piece, pieces))
-
-    def _piece(self, piece: str) -> int:
-        if len(piece) < LONG:
-            return len(self._encoding.encode_ordinary(piece))
-        return merged(piece.encode("utf-8", "replace"), self._ranks)
+        return sum(
+            len(self._encoding.encode_ordinary(piece))
+            if len(piece) < LONG
+            else merged(piece.encode("utf-8", "replace"), self._ranks)
+            for piece in pieces
+        )
 
     @functools.cached_property
     def _ranks(self) -> dict[bytes, int]:

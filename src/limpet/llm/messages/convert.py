@@ -148,29 +148,24 @@ class _Conversion:
             self.made += [((), message) for _, message in self.module.write([turn], self.note)]
 
     def take(self, message: Message, index: int, shape: Shape | None) -> None:
+        read = _SHAPES[shape or "chat"].read
         if self.target == "anthropic" and message.get("role") in _INSTRUCTS:
-            self._instruct(message, index, shape)
-        elif shape == self.target or (shape is None and self._same_here(message)):
+            # Instructions stand beside the messages, before all of them.
+            if self._begun:
+                self.note(index, "system", "instructions amid the messages go before them", message)
+            self.system += anthropic.write_system(read(message, index), self.note)
+            return
+        self._begun = True
+        content = message.get("content")
+        # A message without a shape of its own may be the same here.
+        same = isinstance(content, str) or self.target != "responses"
+        if shape is None and same and (content or self.target != "anthropic"):
+            shape = self.target
+        if shape == self.target:
             self.flush()
             self.made.append(((index,), self.module.as_sent(message, index, self.note)))
-            self._begun = True
         else:
-            self._turns += _SHAPES[shape or "chat"].read(message, index)
-            self._begun = True
-
-    def _same_here(self, message: Message) -> bool:
-        """Whether a message without a shape of its own has this one too."""
-        content = message.get("content")
-        if self.target == "anthropic" and not content:
-            return False
-        return isinstance(content, str) or self.target != "responses"
-
-    def _instruct(self, message: Message, index: int, shape: Shape | None) -> None:
-        """Instructions stand beside the messages, before all of them."""
-        if self._begun:
-            self.note(index, "system", "instructions amid the messages go before them", message)
-        turns = _SHAPES[shape or "chat"].read(message, index)
-        self.system += anthropic.write_system(turns, self.note)
+            self._turns += read(message, index)
 
     def flush(self) -> None:
         """Write what is to be written together."""
@@ -249,19 +244,16 @@ class _Restoring:
         """The sources *known*, in their order, with the silent ones around them."""
         found: list[int] = []
         for number in sorted(known - self._done):
-            found += [*self._before(number), number]
+            first = number
+            while first - 1 in self._silent and first - 1 not in self._done:
+                first -= 1
+            found += range(first, number + 1)
         last = found[-1] + 1 if found else len(self._sources)
         while last in self._silent:
             found.append(last)
             last += 1
         self._done |= set(found)
         return [self._sources[number] for number in dict.fromkeys(found)]
-
-    def _before(self, number: int) -> list[int]:
-        first = number
-        while first - 1 in self._silent and first - 1 not in self._done:
-            first -= 1
-        return list(range(first, number))
 
 
 def _key(message: Message) -> bytes:

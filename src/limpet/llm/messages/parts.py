@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 __all__ = [
     "BOOKKEEPING",
@@ -26,7 +26,9 @@ __all__ = [
     "extra_of",
     "joined",
     "note_extra",
+    "note_unsaid",
     "of_data_url",
+    "read_content",
 ]
 
 #: Keys that replies carry and requests do not need: what no model reads is not missed.
@@ -100,6 +102,19 @@ def note_extra(index: int, extra: Mapping[str, Any], note: Note) -> None:
     """Name each of *extra*: keys for which there is no place."""
     for key, value in extra.items():
         note(index, key, f"{key!r} has no place in this shape", value)
+
+
+def note_unsaid(index: int, part: Part, note: Note, what: str = "no {} can be said here") -> None:
+    """Name a *part* for which there is no form."""
+    kind = part.was or part.kind
+    note(index, kind, what.format(kind), part.body or part)
+
+
+def read_content(content: Any, read: Callable[[Any], Part]) -> list[Part]:
+    """The parts of a *content* that is text, or a list of pieces, each of which *read* reads."""
+    if isinstance(content, str):
+        return [Part("text", content)]
+    return [read(piece) for piece in content] if isinstance(content, list) else []
 
 
 def joined(turns: Iterable[Turn]) -> list[Turn]:

@@ -63,22 +63,19 @@ def _tidy_chat(message: Message, index: int, note: Note) -> Message:
         note(index, "empty_message", "an empty list of calls; left out")
         message = {key: value for key, value in message.items() if key != "tool_calls"}
     elif isinstance(calls, list):
-        written = [_tidy_call(call, index, note) for call in calls]
-        if any(new is not old for new, old in zip(written, calls, strict=True)):
-            message = {**message, "tool_calls": written}
+        written = list(calls)
+        for number, call in enumerate(calls):
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
+                note(index, "arguments", "arguments that are not text; written as JSON")
+                arguments = _json(function.get("arguments"))
+                written[number] = {**call, "function": {**function, "arguments": arguments}}
+                message = {**message, "tool_calls": written}
     spoken = any(message.get(key) or message.get(key) == "" for key in _SPOKEN)
     if message.get("role") in ("function", "tool") or spoken or kind_of(message):
         return message
     note(index, "empty_message", "a message without content; left out")
     return {}
-
-
-def _tidy_call(call: Any, index: int, note: Note) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
-        note(index, "arguments", "arguments that are not text; written as JSON")
-        return {**call, "function": {**function, "arguments": _json(function.get("arguments"))}}
-    return call
 
 
 def _tidy_item(message: Message, index: int, note: Note) -> Message:
@@ -162,7 +159,9 @@ def _without_last_thoughts(messages: Made, note: Note) -> Made:
         message, content = given, given.get("content")
         if given.get("role") == "assistant" != following and isinstance(content, list):
             end = len(content)
-            while end and _is_thought(content[end - 1]):
+            while end and isinstance(content[end - 1], dict):
+                if kind_of(content[end - 1]) not in _THOUGHTS:
+                    break
                 end -= 1
             if end < len(content):
                 what = "thinking without what it led to; left out"
@@ -172,10 +171,6 @@ def _without_last_thoughts(messages: Made, note: Note) -> Made:
             kept.append((made_of, message))
             following = str(given.get("role"))
     return kept[::-1]
-
-
-def _is_thought(block: Any) -> bool:
-    return isinstance(block, dict) and kind_of(block) in _THOUGHTS
 
 
 def _without_last_space(messages: Made, note: Note) -> Made:
