@@ -89,7 +89,10 @@ class Codec:
             self._explain(entries, error)
             msg = f"A part of this value cannot be stored: {error}. {_INSTEAD}"
             raise NotStorable(msg) from error
-        self._check_limits(payload, entries)
+        # Most are small, and have too few brackets to be nested too deep.
+        brackets = payload.count(b"[") + payload.count(b"{")
+        if len(payload) > self.max_bytes or brackets > self.max_depth:
+            self._check_limits(payload, entries)
         # null is what msgspec makes of NaN, silently.
         if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
             _refuse_nan(entries)

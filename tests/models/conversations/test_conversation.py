@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -581,6 +582,27 @@ def test_many_threads_lose_nothing(tmp_path: Any) -> None:
     for writer in range(16):
         mine = [m["content"] for m in messages[::2] if m["writer"] == writer]
         assert mine == [str(n) for n in range(20)]
+
+
+def test_an_append_goes_a_short_way_to_the_disk(tmp_path: Path) -> None:
+    """Whoever follows it through the code sees few calls, in few files."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_filename)
+
+    with limpet.open(tmp_path / "chat.db") as store:
+        chat = store.conversation("alice")
+        chat.append(user("Hello."))
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            chat.append(user("Are you there?"))
+        finally:
+            sys.setprofile(before)
+    assert len(calls) <= 36
+    assert len(set(calls)) <= 12
 
 
 def test_a_turn_with_tools_is_stored_as_it_is(store: Store) -> None:
