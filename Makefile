@@ -3,7 +3,7 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast servers lint format bench bench-memory matrix soak lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format docs bench bench-memory matrix soak lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
@@ -43,6 +43,10 @@ format: dev-env ## put the code into shape
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
+docs: dev-env ## build the documentation, with the API reference, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo '· site/index.html'
+
 bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -72,7 +76,7 @@ lock: ## pin versions and hashes again after a change of dependencies
 		--constraints requirements/build.txt --output-file requirements/dev.txt
 
 clean: ## remove everything that was made here
-	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .servers site .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 run-env:

@@ -14,7 +14,7 @@ import numpy as np
 
 import limpet
 from limpet.errors import MissingExtra
-from limpet.memory.embeddings import Local
+from limpet.memory.local_model import LocalModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class Embedder:
 def local_model() -> Callable[[list[str]], Any] | None:
     """The model of ``limpet[embeddings]``, if it is installed, on all processors."""
     try:
-        return Local(threads=os.cpu_count() or 1)
+        return LocalModel(threads=os.cpu_count() or 1)
     except MissingExtra:
         return None
 

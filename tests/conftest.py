@@ -39,7 +39,7 @@ SLOW = {
     "tests/cli/test_demo.py": "watches the demo, which takes its time",
     "tests/test_dispatch_": "runs engines",
     "tests/contract/dynamodb/test_dynamodb.py": "talks to a server throughout",
-    "tests/contract/dynamodb/test_dynamodb_life.py": "talks to a server throughout",
+    "tests/contract/dynamodb/test_dynamodb_expiry.py": "talks to a server throughout",
     "tests/models/test_everywhere.py": "does on each backend what the tests of each noun do on one",
     "tests/contract/sqlite/test_faults.py": "fails the disk at one write after the other",
     "tests/contract/test_fencing.py": "waits for leases to end, in many processes",

@@ -1,5 +1,6 @@
-"""``python -m limpet`` is the same as ``limpet``."""
+"""``python -m limpet`` is the command ``limpet``."""
 
-from limpet.cli.app import main
+from limpet.cli import main
 
-main(prog_name="limpet")
+if __name__ == "__main__":
+    main(prog_name="limpet")

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from limpet.conversations.search import ConversationHit
+    from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
-    from limpet.core.checkpoint import Checkpoint
     from limpet.tasks.remembering import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
@@ -434,6 +434,11 @@ class Store(SyncWrapper[AsyncStore]):
     def backend(self) -> Backend:
         """What keeps the journals."""
         return self._core.backend
+
+    @property
+    def scope(self) -> Scope:
+        """What models are made of: for those who write one of their own."""
+        return self._core.scope
 
     def on_finish(self, function: H) -> H:
         """Hand the checkpoint of every task that finishes here to *function*, before it may go.

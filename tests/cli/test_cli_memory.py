@@ -58,7 +58,7 @@ def everything() -> dict[tuple[str, str], list[str]]:
     for tenant in TENANTS:
         with limpet.open(tenant=tenant) as store:
             for scope in SCOPES:
-                texts = [one.text for one in store.memory(scope).all()]
+                texts = [one.text for one in store.memory(scope).list()]
                 found[tenant, scope] = sorted(texts)
     return found
 

@@ -221,9 +221,9 @@ def saved() -> Iterator[limpet.State]:
 @pytest.mark.usefixtures("saved")
 def test_a_state_is_listed_and_shown() -> None:
     """With its version and type; and control characters do nothing."""
-    assert "state/agent  version 2, copy at 1" in run("ls").stdout
+    assert "state/agent  version 2 " in run("ls").stdout
     shown = run("show", "agent").stdout
-    assert "state agent · version 2, copy at 1\n" in shown
+    assert "state agent · version 2\n" in shown
     assert "of type Agent\n" in shown
     assert '"two \\u001b[31m"' in shown
     found = json.loads(run("show", "state/agent", "--json").stdout)

@@ -144,12 +144,12 @@ def test_a_whole_namespace_is_forgotten(store: limpet.Store) -> None:
     said = run("delete", "memory/acme", "--yes", code=1).stderr
     assert "`limpet memory forget acme --all`" in said
     assert answering("n\n", "memory", "forget", "acme", "--all").exit_code == 1
-    assert len(memory.all()) == 2
+    assert len(memory.list()) == 2
     run("memory", "forget", "acme", "--all", "--tag", "tea", code=2)
     done = json.loads(run("memory", "forget", "acme", "--all", "--yes", "--json").stdout)
     assert len(done["ids"]) == 4
-    assert memory.all(superseded=True) == []
+    assert memory.list(superseded=True) == []
     run("memory", "forget", "acme", "--all", "--yes", code=3)
     assert "removed memory/acme (0 entries" in run("delete", "memory/acme", "--yes").stdout
     memory.remember("Is in room 8")
-    assert [one.text for one in memory.all()] == ["Is in room 8"]
+    assert [one.text for one in memory.list()] == ["Is in room 8"]

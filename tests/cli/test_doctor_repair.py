@@ -77,6 +77,15 @@ def test_doctor_shows_a_last_line_that_was_never_finished(root: Path) -> None:
     assert re.search(r"✓ unfinished +.*alice.jsonl, line 8: 13 bytes", shown)
 
 
+def test_doctor_does_not_call_a_file_harmless_that_may_have_been_cut_off(root: Path) -> None:
+    """In the middle of what was acknowledged, it looks like an append that was cut short."""
+    path = root / "default" / "conversation" / "alice.jsonl"
+    path.write_bytes(path.read_bytes()[:-300])
+    shown = " ".join(run("--store", f"file:{root}", "doctor").stdout.split())
+    assert "If the file was cut off in another way, restore a backup" in shown
+    assert "never acknowledged" not in shown
+
+
 def test_repair_sets_aside_what_is_damaged_and_keeps_the_rest(root: Path) -> None:
     """Of every tenant; afterwards all is well, and what was lost is not forgotten."""
     paths = [damage(root), damage(root, "acme")]

@@ -16,7 +16,7 @@ import pytest
 
 from limpet import LeaseHeld, LeaseLost, TaskHeld
 from limpet.testing.crash import seeded, soak
-from limpet.testing.rivals import Worker
+from limpet.testing.takeover import Worker
 from tests.support import places
 from tests.support.places import Where
 

@@ -10,7 +10,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import apsw
@@ -18,15 +17,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from limpet.backends.contract import (
-    Append,
-    Appended,
-    Key,
-)
+from limpet.backends.contract import Append, Appended, Expect, Key
 from limpet.backends.group_commit import Ticket
 from limpet.backends.postgresql.backend import PostgresBackend
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
+from limpet.core.runtime import AsyncRuntime, SyncRuntime, run_to_end
 from limpet.errors import (
     Conflict,
     LeaseLost,
@@ -137,8 +133,17 @@ def postgresql(table: Place) -> Iterator[PostgresBackend]:
         yield backend
 
 
+@pytest.fixture
+def runtime(backend: Backend) -> Iterator[AsyncRuntime]:
+    """How async callers reach the store."""
+    with closing(AsyncRuntime(backend)) as runtime:
+        yield runtime
+
+
 def add(body: bytes = b"x", **request: Any) -> Append:
-    """A record of one entry."""
+    """A record of one entry; a number to expect will do."""
+    if isinstance(request.get("expect"), int):
+        request["expect"] = Expect(None, request["expect"])
     return Append(**{"key": KEY, "body": body, "count": 1, **request})
 
 
@@ -198,7 +203,8 @@ def transact(backend: Backend, n: int, **request: Any) -> Appended:
         connection.execute(f"INSERT INTO mine VALUES ({n})")
         return n
 
-    made, done = backend.transact(work, lambda made: add(b"%d" % made, **request))
+    runtime = SyncRuntime(backend)
+    made, done = run_to_end(runtime.transact(work, lambda made: add(b"%d" % made, **request)))
     assert made == n
     return done
 
@@ -279,7 +285,9 @@ def test_an_expired_journal_begins_anew(place: Place, backend: Backend) -> None:
     """As for every append."""
     backend.append(add(b"1", ttl=0.01, id="pay"))
     time.sleep(0.05)
-    assert transact(backend, 2, id="pay") == Appended(1, backend.read(KEY)[0].at)
+    done, head = transact(backend, 2, id="pay"), backend.head(KEY)
+    assert head is not None
+    assert done == Appended(1, head.updated, head.incarnation)
     assert (place.rows(), records(backend)) == ([2], [2])
 
 
@@ -313,12 +321,12 @@ def test_a_block_has_exactly_one_append(place: Place, backend: Backend) -> None:
 WRITES: dict[str, Callable[[Backend], object]] = {
     "append": lambda backend: backend.append(add()),
     "append-all": lambda backend: backend.append_all([add()]),
-    "append-async": lambda backend: asyncio.run(backend.append_async(add())),
+    "append-async": lambda backend: asyncio.run(AsyncRuntime(backend).append(add())),
     "delete": lambda backend: backend.delete(KEY),
     "compact": lambda backend: backend.compact(KEY, 1),
     "sweep": lambda backend: backend.sweep(),
     "acquire": lambda backend: backend.acquire(KEY, "me", 60),
-    "transaction": lambda backend: backend.transact(lambda _: None, lambda _: add()),
+    "transaction": lambda backend: block(backend, record()),
     "close": lambda backend: backend.close(),
 }
 
@@ -396,7 +404,7 @@ def test_other_stores_say_which_ones_can(url: str, tmp_path: Path) -> None:
         with pytest.raises(NotTransactional, match="SQLite and PostgreSQL stores can"):
             backend.transaction()
         with pytest.raises(NotTransactional, match="idempotency key"):
-            asyncio.run(backend.transact_async(lambda _: None, lambda _: add()))
+            asyncio.run(AsyncRuntime(backend).transact(lambda _: None, lambda _: add()))
 
 
 def test_a_store_that_is_closed_or_read_only_refuses(place: Place) -> None:
@@ -441,8 +449,8 @@ def test_acts_of_many_threads_are_there_as_a_whole(backend: Backend) -> None:
 def test_a_refused_act_spoils_nothing_for_those_who_commit_with_it(sqlite: SqliteBackend) -> None:
     """It is undone alone, whatever goes before and behind it in the group."""
     acts = [pair(b"2", expect=9)[::-1], pair(b"3")]
-    works = [add(b"1"), *(partial(sqlite._append_all, act) for act in acts), add(b"4", key=OTHER)]
-    tickets = [Ticket(work) for work in works]
+    works = [lambda appender, at, act=act: appender.append_all(act, at) for act in acts]
+    tickets = [Ticket(work) for work in (add(b"1"), *works, add(b"4", key=OTHER))]
     sqlite._commit(tickets)
     assert [type(ticket.error) for ticket in tickets] == [type(None), Conflict, *[type(None)] * 2]
     assert (records(sqlite), records(sqlite, OTHER)) == ([1, 3], [3, 4])
@@ -497,7 +505,7 @@ def test_an_append_waits_for_a_block_no_longer_than_the_timeout(file: Place) -> 
 
 def test_neither_transactions_nor_appends_starve(sqlite: SqliteBackend) -> None:
     """While one group waits, no second transaction goes before it."""
-    lending, order = sqlite._lending, list[str]()
+    order = list[str]()
 
     def append() -> None:
         sqlite.append(add())
@@ -508,7 +516,7 @@ def test_neither_transactions_nor_appends_starve(sqlite: SqliteBackend) -> None:
 
     with ThreadPoolExecutor(3) as threads, sqlite.transaction() as opened:
         jobs = [threads.submit(append)]
-        assert until(lambda: len(lending._groups) == 1)
+        assert until(lambda: sqlite._group._shared.batch_waits)
         jobs += [threads.submit(transaction) for _ in range(2)]
         opened.append(add())
     for job in jobs:
@@ -519,23 +527,25 @@ def test_neither_transactions_nor_appends_starve(sqlite: SqliteBackend) -> None:
 # -- async -----------------------------------------------------------------------------------------
 
 
-async def transact_async(backend: Backend, n: int, body: Callable[[], object] = int) -> None:
+async def transact_async(runtime: AsyncRuntime, n: int, body: Callable[[], object] = int) -> None:
     """`transact`, awaited."""
 
     def work(connection: Any) -> None:
         body()
         connection.execute(f"INSERT INTO mine VALUES ({n})")
 
-    await backend.transact_async(work, lambda _: add(b"%d" % n))
+    await runtime.transact(work, lambda _: add(b"%d" % n))
 
 
-def test_async_callers_have_transactions_too(place: Place, backend: Backend) -> None:
+def test_async_callers_have_transactions_too(
+    place: Place, backend: Backend, runtime: AsyncRuntime
+) -> None:
     """Many at once, among appends."""
 
     async def main() -> None:
         await asyncio.gather(
-            *(transact_async(backend, n) for n in range(20)),
-            *(backend.append_async(add(b"%d" % n)) for n in range(20, 40)),
+            *(transact_async(runtime, n) for n in range(20)),
+            *(runtime.append(add(b"%d" % n)) for n in range(20, 40)),
         )
 
     asyncio.run(main())
@@ -543,7 +553,9 @@ def test_async_callers_have_transactions_too(place: Place, backend: Backend) -> 
     assert sorted(records(backend)) == list(range(40))
 
 
-def test_async_reads_go_on_while_transactions_wait(place: Place, backend: Backend) -> None:
+def test_async_reads_go_on_while_transactions_wait(
+    place: Place, backend: Backend, runtime: AsyncRuntime
+) -> None:
     """However many there are."""
     begun, go_on = threading.Semaphore(0), threading.Event()
 
@@ -552,9 +564,9 @@ def test_async_reads_go_on_while_transactions_wait(place: Place, backend: Backen
         assert go_on.wait(30)
 
     async def main() -> None:
-        waiting = [asyncio.create_task(transact_async(backend, n, body)) for n in range(30)]
+        waiting = [asyncio.create_task(transact_async(runtime, n, body)) for n in range(30)]
         await asyncio.to_thread(begun.acquire)
-        assert await backend.hop(backend.bodies, KEY) == []
+        assert await runtime.call(backend.bodies, KEY) == []
         go_on.set()
         await asyncio.gather(*waiting)
 
@@ -562,7 +574,9 @@ def test_async_reads_go_on_while_transactions_wait(place: Place, backend: Backen
     assert place.rows() == list(range(30))
 
 
-def test_a_cancelled_transaction_is_settled_first(place: Place, backend: Backend) -> None:
+def test_a_cancelled_transaction_is_settled_first(
+    place: Place, backend: Backend, runtime: AsyncRuntime
+) -> None:
     """Nothing lands after its caller was told that it is over."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -571,7 +585,7 @@ def test_a_cancelled_transaction_is_settled_first(place: Place, backend: Backend
         assert go_on.wait(30)
 
     async def main() -> None:
-        task = asyncio.create_task(transact_async(backend, 1, body))
+        task = asyncio.create_task(transact_async(runtime, 1, body))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.sleep(0.05)
@@ -593,6 +607,7 @@ import asyncio, itertools, sys
 from contextlib import closing
 from limpet.backends.contract import Append, Key
 from limpet.backends.url import connect
+from limpet.core.runtime import AsyncRuntime, SyncRuntime
 from limpet.testing.crash import ack
 
 url, way, first, count = sys.argv[1:]
@@ -601,16 +616,14 @@ def transaction(n):
     return (lambda connection: connection.execute(f"INSERT INTO mine VALUES ({n})"),
             lambda _: Append(key=Key("acme", "note", "one"), body=b"%d" % n, count=1))
 
-async def pay(backend, numbers):
+async def pay(runtime, numbers):
     for n in numbers:
-        if way == "sync":
-            backend.transact(*transaction(n))
-        else:
-            await backend.transact_async(*transaction(n))
+        await runtime.transact(*transaction(n))
         ack(str(n))
 
 with closing(connect(url)) as backend:
-    asyncio.run(pay(backend, itertools.islice(itertools.count(int(first)), int(count) or None)))
+    runtime = SyncRuntime(backend) if way == "sync" else AsyncRuntime(backend)
+    asyncio.run(pay(runtime, itertools.islice(itertools.count(int(first)), int(count) or None)))
 """
 
 
@@ -654,9 +667,10 @@ def test_a_power_cut_leaves_rows_and_record_or_neither(tmp_path: Path) -> None:
     with seeded() as rng, Recorder(sync_seconds=0.0005) as recorder:
         with closing(SqliteBackend(str(path), vfs=recorder.vfs)) as backend:
             backend._database.writer().execute("PRAGMA wal_autocheckpoint = 20")
-            backend.transact(
-                lambda connection: connection.execute("CREATE TABLE mine (n INTEGER)"),
-                lambda _: add(key=KEY._replace(id="table")),
+            block(
+                backend,
+                does("CREATE TABLE mine (n INTEGER)"),
+                record(key=KEY._replace(id="table")),
             )
             pay_and_talk(backend, recorder)
         states = 0
@@ -769,9 +783,9 @@ with closing(connect(sys.argv[1])) as backend:
         try:
             armed = True
             while True:
-                backend.transact(
-                    lambda connection: connection.execute(f"INSERT INTO mine VALUES ({done})"),
-                    lambda _: Append(key=key, body=b"%d" % done, count=1, id=f"n{done}"))
+                with backend.transaction() as opened:
+                    opened.connection.execute(f"INSERT INTO mine VALUES ({done})")
+                    opened.append(Append(key=key, body=b"%d" % done, count=1, id=f"n{done}"))
                 done += 1
         except KeyboardInterrupt:
             done = len(backend.read(key, limit=100_000))

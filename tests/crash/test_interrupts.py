@@ -127,7 +127,7 @@ def check(group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor, *others: Any
     assert pool.submit(group.run, "after").result(60) == "after"
     with group.alone():
         pass
-    assert until(lambda: not group._shared.busy)
+    assert until(lambda: not group._shared.awake)
     assert group._shared.transactions == 0
     group.close()
     assert disk.done.pop("struck", 1) == 1
@@ -159,7 +159,7 @@ def test_a_caller_that_is_struck_while_it_waits_leaves_nobody_waiting(
         second = pool.submit(struck, strike, group)
         others["task"] = pool.submit(asyncio.run, group.run_async("task"))
         others["third"] = pool.submit(group.run, "third")
-        assert until(lambda: second.done() or bool(group._shared.queue.qsize()))  # noqa: B023 - now
+        assert until(lambda: second.done() or group._shared.batch_waits)  # noqa: B023 - now
         disk.gate.set()
         second.result(60)
         assert [other.result(60) for other in others.values()] == list(others)

@@ -28,7 +28,7 @@ from limpet import (
     TaskNotFound,
 )
 from limpet.backends.contract import Key
-from limpet.testing.rivals import GOAL, TASK, Worker
+from limpet.testing.takeover import GOAL, TASK, Worker
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user
 

@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 import limpet
-from limpet.backends import retry as _network
+from limpet.backends import retry
+from limpet.backends.contract import Expect
 from limpet.backends.postgresql.backend import PostgresBackend
-from limpet.backends.postgresql.lost import Lost
+from limpet.backends.postgresql.connections import LostSessions
 from limpet.backends.url import connect
 from limpet.testing.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -43,7 +44,7 @@ class Far:
         self.store = connect(server.through(url, self.network.port), timeout=TIMEOUT)
         self.between: Callable[[], object] | None = None
         pauses = SimpleNamespace(monotonic=time.monotonic, sleep=self._sleep)
-        patch.setattr(_network, "time", pauses)
+        patch.setattr(retry, "time", pauses)
 
     def _sleep(self, seconds: float) -> None:
         act, self.between = self.between, None
@@ -101,7 +102,9 @@ def test_a_delete_takes_nothing_that_was_begun_since(far: Far) -> None:
     """It was done, and whoever began anew was told that all is well."""
 
     def begin_anew(key: Key) -> bool:
-        return far.others.head(key) is None and append(far.others, b"new", key, expect=0).seq == 1
+        if far.others.head(key) is not None:
+            return False
+        return append(far.others, b"new", key, expect=Expect(None, 0)).seq == 1
 
     for key, anew in each_request_unanswered(far, far.store.delete, begin_anew):
         assert [body for _, body in far.others.bodies(key)] == [b"new"] * anew
@@ -112,7 +115,7 @@ def test_a_compaction_drops_nothing_that_was_begun_since(far: Far) -> None:
 
     def begin_anew(key: Key) -> bool:
         head = far.others.head(key)
-        if head is None or head.floor == 0:
+        if head is None or head.first == 1:
             return False
         far.others.delete(key)
         for _ in range(4):
@@ -177,7 +180,7 @@ def test_a_postgresql_that_is_a_standby_by_then_is_not_taken_at_its_word(
     """As far as new sessions go, here; and when they are over, none of them is kept."""
     with closing(Far(postgresql_server, monkeypatch)) as far:
         assert isinstance(far.store, PostgresBackend)
-        parameters = far.store._calls._parameters
+        parameters = far.store._connections._parameters
         append(far.store, key=KEY._replace(id="other"))  # by a session that may write
         with monkeypatch.context() as patch:
             more = f"{parameters['options']} -c default_transaction_read_only=on"
@@ -198,9 +201,9 @@ def test_a_session_of_the_same_number_on_another_server_is_left_alone(
     ):
         hour = 3_600_000_000
         for began, ended in ((hour, False), (-hour, False), (0, True)):
-            lost = Lost()
+            lost = LostSessions(backend._queries)
             lost.add((other.info.backend_pid, time.time_ns() // 1000 + began))
-            backend._calls.run(lost.end)
+            backend._connections.run(lost.end)
             if ended:
                 with pytest.raises(psycopg.OperationalError):
                     other.execute("SELECT 1")

@@ -45,7 +45,7 @@ def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
     assert len(steps) == 3
     for step in steps:
         command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "limpet.cli", *command.split()[1:]]
+        arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == (output, "")
 

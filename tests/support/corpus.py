@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import limpet
+from limpet.core.calls import Call, Resolution, resolve_call
+from limpet.core.runtime import run_to_end
+from limpet.store import as_async
 
 if TYPE_CHECKING:
     from limpet import State, Store
@@ -39,7 +42,7 @@ def make(directory: Path) -> None:
 
 
 def _save(store: Store) -> dict[str, list[Any]]:
-    """The states, and for each the documents that were saved, oldest first."""
+    """The states, and for each its document at every position, oldest first."""
     expected = {"support/zoë": _grown(store.state("support/zoë", labels={"team": "x"}))}
     large = {"log": [f"line {number}" for number in range(1_000)], "n": 1}
     state = store.state("large")
@@ -51,10 +54,23 @@ def _save(store: Store) -> dict[str, list[Any]]:
     new = {"tickets": [7], "notes": "x" * 300}
     store.state("versioned", type="Support", version=2).save(new, note="migrated from version 1")
     expected["versioned"] = [old, new]
+    expected["called"] = _called(store)
     imported = {"type": "AssistantAgentState", "llm_context": {"messages": []}}
     store.journal("state", "imported").append(("imported", imported))
     expected["imported"] = [imported]
     return expected
+
+
+def _called(store: Store) -> list[Any]:
+    """One whose agent had calls in doubt, of which a person said what became of the first."""
+    first, second = ({"log": "x" * 300, "turn": turn} for turn in (1, 2))
+    state = store.state("called")
+    state.save(first, calls={"c1": Call("c1", "pay"), "c2": Call("c2", "send")})
+    answer = Resolution("c1", "done", result={"paid": 7}, by="Zoë")
+    run_to_end(resolve_call(as_async(store).scope.as_sync(), "state", "called", answer))
+    state.load()
+    state.save(second)
+    return [first, first, second]
 
 
 def _grown(state: State) -> list[Any]:

@@ -34,7 +34,7 @@ class Scopes:
     def check(self) -> None:
         """The neighbours have what they had, and nothing else; none of it is seen from here."""
         for other, secret in zip(self.others, self.secrets, strict=True):
-            assert [one.id for one in other.all(superseded=True)] == [secret.id]
+            assert [one.id for one in other.list(superseded=True)] == [secret.id]
             assert [hit.id for hit in other.recall("zebra Ada e-mail")] == [secret.id]
-        found = [*self.memory.all(superseded=True), *self.memory.recall("Secret zebra Ada", k=99)]
+        found = [*self.memory.list(superseded=True), *self.memory.recall("Secret zebra Ada", k=99)]
         assert not [one for one in found if one.text.startswith("Secret")]

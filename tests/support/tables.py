@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from limpet.backends.contract import Append, Appended, Key
-from limpet.backends.dynamodb import DynamoBackend, move
-from limpet.backends.dynamodb import bodies as long_bodies
+from limpet.backends.contract import Append, Appended, Expect, Key
+from limpet.backends.dynamodb import DynamoBackend, appends, records
 from limpet.backends.dynamodb.layout import index_partition, partition
 
 if TYPE_CHECKING:
@@ -57,7 +56,9 @@ def other(store: DynamoBackend, url: str) -> Iterator[DynamoBackend]:
 
 
 def append(backend: Backend, body: bytes = b"x", key: Key = KEY, **request: Any) -> Appended:
-    """Append one record of one entry, unless *request* says otherwise."""
+    """Append one record of one entry, unless *request* says otherwise; `expect` may be a number."""
+    if isinstance(request.get("expect"), int):
+        request["expect"] = Expect(None, request["expect"])
     return backend.append(Append(**{"key": key, "body": body, "count": 1, **request}))
 
 
@@ -115,10 +116,10 @@ class Later:
 def small_items() -> Iterator[None]:
     """Tails of two records, and parts of a few bytes: so that there are chunks and parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(move, "MOST", 2)
-        patch.setattr(long_bodies, "INLINE", 6)
-        patch.setattr(long_bodies, "PART", 5)
-        patch.setattr(long_bodies, "SMALL", 5)
+        patch.setattr(appends, "MOST", 2)
+        patch.setattr(records, "INLINE", 6)
+        patch.setattr(records, "PART", 5)
+        patch.setattr(records, "UNLISTED", 5)
         yield
 
 

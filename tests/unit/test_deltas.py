@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.core import deltas
-from limpet.core.deltas import BadPatch, NotPlain, Proof, apply, diff, digest, encode, is_patched
+from limpet.core.deltas import BadPatch, Digest, NotPlain, apply, diff, digest, encode, is_patched
 from tests.support.documents import documents, edited
 
 
@@ -133,7 +133,7 @@ def test_every_part_of_a_team_that_grew_costs_its_own() -> None:
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=400)
-def test_what_a_patch_made_is_proved_from_what_was_there(data: st.DataObject) -> None:
+def test_what_a_patch_made_is_known_from_what_was_there(data: st.DataObject) -> None:
     """True of the new document, and of no other."""
     old = data.draw(documents())
     new = data.draw(edited(old))
@@ -149,7 +149,7 @@ def test_what_a_patch_made_is_proved_from_what_was_there(data: st.DataObject) ->
 @pytest.mark.parametrize("behind", [{}, {"turn": 7}, {"turn": {}, "more": [LONG[0], []]}], ids=str)
 @pytest.mark.parametrize("before", [[], LONG], ids=["empty", "long"])
 @pytest.mark.parametrize("added", [LONG[:1], LONG[:3]], ids=["one", "three"])
-def test_a_history_that_grew_is_proved_by_its_end(
+def test_a_history_that_grew_is_known_by_its_end(
     behind: dict[str, Any], before: list[Any], added: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever in the document it lies; what was there is not encoded again."""
@@ -232,19 +232,19 @@ def test_what_is_not_plain_is_noticed(value: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.binary(max_size=60)), max_size=6))
-def test_a_proof_is_the_same_whatever_went_before(edits: list[tuple[int, bytes]]) -> None:
+def test_a_digest_is_the_same_whatever_went_before(edits: list[tuple[int, bytes]]) -> None:
     """It goes on from what two documents have in common, and that changes nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deltas, "MARKED", 16)
-        encoded, proof = b"", None
+        patch.setattr(deltas, "BLOCK", 16)
+        encoded, before = b"", None
         for at, text in edits:
             encoded = encoded[:at] + text + encoded[at:]
-            proof = Proof(encoded, proof)
-            assert proof.digest == digest(encoded)
+            before = Digest(encoded, before)
+            assert before.text == digest(encoded)
 
 
 def test_a_digest_is_of_every_byte() -> None:
-    """It is what proves a document to its readers."""
+    """It is what tells readers that a document is what was saved."""
     text = encode({"messages": LONG})
     assert digest(text) != digest(text[:-1] + b" ")
     assert digest(text) == digest(bytes(bytearray(text)))

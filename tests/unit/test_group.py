@@ -111,7 +111,7 @@ def test_when_the_crowd_has_gone_a_lone_caller_commits_in_its_own_thread_again(
 ) -> None:
     """The writer goes to sleep when nobody has come for a moment."""
     assert asyncio.run(group.run_async("first")) == "first"
-    assert until(lambda: not group._shared.busy)
+    assert until(lambda: not group._shared.awake)
     group.run("second")
     assert disk.threads == ["limpet-writer", threading.current_thread().name]
 
@@ -151,7 +151,7 @@ def test_an_error_of_the_commit_reaches_everybody() -> None:
     assert [type(error) for error in errors] == [StoreFull] * 3
     assert len({id(error) for error in errors}) == 3
     assert all(isinstance(error.__cause__, OSError) for error in errors)
-    assert until(lambda: not group._shared.busy)
+    assert until(lambda: not group._shared.awake)
     with pytest.raises(StoreFull):
         group.run("alone")
     group.close()

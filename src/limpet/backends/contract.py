@@ -455,7 +455,10 @@ class Backend(ABC):
         """`StoreClosed` or `StoreReadOnly`, if a write cannot be."""
         self.check_open()
         if self.readonly:
-            msg = f"The store {self.url} was opened with readonly=True. Open it without to write."
+            msg = (
+                f"The store {self.url} is read-only: it was opened with readonly=True. Open it "
+                "without that to write."
+            )
             raise StoreReadOnly(msg)
 
 

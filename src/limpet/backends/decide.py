@@ -80,7 +80,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
         at = origin.at
     if request.count and not seq:  # it begins; until now there was at most a lease
         if origin is None:
-            incarnation = new_incarnation()
+            incarnation, created, updated = new_incarnation(), now, now
         else:
             incarnation, first = origin.incarnation, origin.first
             seq, created, updated = first - 1, origin.created, origin.created

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Iterator
 
-__all__ = ["GroupCommit", "Ticket"]
+__all__ = ["GroupCommit", "Ticket", "tell"]
 
 #: A batch this large is committed although more are waiting, so that nobody waits for long.
 MOST = 512
@@ -76,7 +76,8 @@ class GroupCommit:
 
     *commit* gets a list of tickets, does each one's work within one transaction, and returns when
     that is durable. It puts a refusal into a ticket's ``error`` and a value into ``result``. If it
-    raises, none of the tickets without an outcome was done. *what* is what errors call the place.
+    raises, none of it was done. A ticket that it takes out of the list is to have its outcome
+    later, from `tell`. *what* is what errors call the place.
     """
 
     def __init__(
@@ -99,12 +100,21 @@ class GroupCommit:
     def run(self, work: Any) -> Any:
         """Have *work* committed and return its value."""
         ticket, shared = Ticket(work), self._shared
-        if not shared.busy:
-            # Of two who come to this at once the second waits for the first, and is alone then.
-            with self._lock:
-                shared.busy = True
+        if not (shared.awake or shared.committing):
+            try:
+                # Of two who come to this at once the second waits for the first, and is alone then.
+                if not self._lock.acquire(True, self._timeout):  # noqa: FBT003 - quicker than names
+                    raise _busy(self._what)
+                shared.committing = True
                 _perform(self._commit, [ticket])
-                shared.busy = False
+                shared.committing = False
+            finally:
+                # An RLock can be released by its holder only: where an interrupt came before it was
+                # taken, this does no harm.
+                try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+                    self._lock.release()
+                except RuntimeError:
+                    pass
             return ticket.outcome()
         ticket.waiting = threading.Lock()
         ticket.waiting.acquire()
@@ -159,15 +169,13 @@ class GroupCommit:
         counted = 0
         try:
             shared.transactions, counted = shared.transactions + 1, 1
-            # An RLock can be released by its holder only: to do so does no harm where an interrupt
-            # came before it was taken.
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise _busy(self._what)
-            shared.busy = True
+            shared.committing = True
             yield
         finally:
-            shared.busy, shared.transactions = False, shared.transactions - counted
-            try:  # noqa: SIM105 - an interrupt might come before the methods of `suppress`
+            shared.committing, shared.transactions = False, shared.transactions - counted
+            try:  # noqa: SIM105 - as in `run`
                 self._lock.release()
             except RuntimeError:
                 pass
@@ -187,7 +195,7 @@ class GroupCommit:
                 )
                 weakref.finalize(self, self._shared.queue.put, None)
                 self._thread.start()
-            self._shared.busy = True
+            self._shared.awake = True
             self._shared.queue.put(ticket)
 
     def close(self) -> None:
@@ -205,7 +213,8 @@ class _Shared:
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Ticket | None] = SimpleQueue()
-        self.busy = False  # somebody commits, or will in a moment: go to the queue
+        self.committing = False  # somebody commits in its own thread
+        self.awake = False  # the writer has something to do, or had a moment ago
         self.transactions = 0  # how many callers wait to have the lock to themselves
         self.batch_waits = False  # the writer waits for the lock
 
@@ -233,9 +242,9 @@ class _Writer:
             try:
                 one = queue.get(timeout=LINGER)
             except Empty:
-                shared.busy = False
+                shared.awake = shared.committing = False  # an interrupt may have left the latter
                 one = queue.get()
-                shared.busy = True
+                shared.awake = True
             batch: list[Ticket] = []
             while one is not None:
                 if one.claim():
@@ -268,7 +277,7 @@ class _Writer:
             late = [one for one in batch if one.since + self._timeout <= time.monotonic()]
             for ticket in late:
                 ticket.error = _busy(self._what)
-            _tell(late)
+            tell(late)
             batch = [ticket for ticket in batch if ticket not in late]
             if not batch:
                 return
@@ -277,21 +286,22 @@ class _Writer:
             _perform(commit, batch)
         finally:
             self._lock.release()
-        _tell(batch)
+        tell(batch)
 
 
 def _perform(commit: Callable[[list[Ticket]], None], batch: list[Ticket]) -> None:
-    """Commit *batch*; an error that concerns all of it goes to each who has no outcome."""
+    """Commit *batch*; if that fails, each who was not refused anyway is told why."""
     try:
         commit(batch)
     except Exception as error:  # noqa: BLE001 - handed to every caller
         for ticket in batch:
-            if ticket.error is None and ticket.result is None:
+            ticket.result = None
+            if ticket.error is None:
                 ticket.error = copy.copy(error)  # one each: a raised error has its own traceback
                 ticket.error.__cause__ = error.__cause__
 
 
-def _tell(batch: list[Ticket]) -> None:
+def tell(batch: list[Ticket]) -> None:
     """Let every caller know of its outcome: a chain of threads, one callback an event loop."""
     loops: dict[AbstractEventLoop, list[Ticket]] = {}
     first = last = None

@@ -11,7 +11,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from limpet.errors import LimpetError, StoreUnavailable
+from limpet.errors import LimpetError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,10 +59,10 @@ def repeat(
             # Half of it by chance, so that many clients do not come back in step.
             wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
             if not errors.passes(error) or time.monotonic() + wait > deadline:
-                ours = error if isinstance(error, LimpetError) else None
+                ours: LimpetError | None = error if isinstance(error, StoreError) else None
                 ours = ours or errors.translated(error, writes=writes)
                 if ours is None:
-                    raise
+                    raise  # such as a conflict: an answer of the store's, which knows earlier tries
                 if unanswered and not lost:
                     ours = may_be_there(ours)
                 if ours is error:

@@ -2,6 +2,8 @@
 
 -- name: delete_journal
 DELETE FROM limpet_journals WHERE journal = ?
+
+``{name}`` in a statement stands for another one of the file, or for what its reader puts there.
 """
 
 from __future__ import annotations
@@ -12,11 +14,19 @@ import re
 __all__ = ["load"]
 
 
-def load(directory: str, file: str = "queries.sql") -> dict[str, str]:
-    """The statements of a file by their names, without comments and line breaks."""
+def load(directory: str, file: str = "queries.sql", **parts: str) -> dict[str, str]:
+    """The statements of a file by their names, without comments and line breaks.
+
+    *parts* are put in where their names are in braces.
+    """
     with open(os.path.join(directory, file), encoding="utf-8") as opened:
-        _, *parts = re.split(r"^-- name: (\w+)\n", opened.read(), flags=re.MULTILINE)
-    return {
+        _, *found = re.split(r"^-- name: (\w+)\n", opened.read(), flags=re.MULTILINE)
+    texts = {
         name: " ".join(re.sub(r"--.*", "", text).split()).rstrip(";")
-        for name, text in zip(parts[::2], parts[1::2], strict=True)
+        for name, text in zip(found[::2], found[1::2], strict=True)
     }
+
+    def filled(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda match: filled((texts | parts)[match[1]]), text)
+
+    return {name: filled(text) for name, text in texts.items()}

@@ -220,7 +220,7 @@ def _command() -> str:
     """How to call ourselves from the shell that called us."""
     script = os.path.join(os.path.dirname(sys.executable), "limpet")
     if not os.path.exists(script):
-        return f"{shlex.quote(sys.executable)} -m limpet.cli"
+        return f"{shlex.quote(sys.executable)} -m limpet"
     known = shutil.which("limpet")
     if known and os.path.samefile(known, script):
         return "limpet"

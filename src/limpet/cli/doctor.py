@@ -21,7 +21,7 @@ from limpet.conversations.transcript import ConversationMeta
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.states import state
-from limpet.states.proving import Prover
+from limpet.states.format import SaveChecker
 from limpet.tasks import task
 
 if TYPE_CHECKING:
@@ -203,13 +203,13 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
     """What is missing or unreadable among a journal's records, up to where it stood."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
-    codec, saves = Codec(), Prover()
+    codec, saves = Codec(), SaveChecker()
     last = head.first - 1
 
     def missing(upto: int, what: str) -> Iterator[Problem]:
         known = (last + 1, upto) in gone  # a repair took them out, and said so
         if last < upto:
-            saves.lose(said=not known)
+            saves.lose(reported=not known)
         if last < upto and not known:
             yield Problem(name, last + 1, what)
 
@@ -223,15 +223,15 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
             last = record.seq
             entries, trouble = _entries(codec, record)
             if trouble:
-                saves.lose(said=True)
+                saves.lose(reported=True)
                 yield Problem(name, first, trouble)
             for entry in entries if is_state else ():
-                if trouble := saves.trouble(entry):
+                if trouble := saves.problem(entry):
                     yield Problem(name, entry.seq, trouble)
         yield from missing(head.seq, "Entries are missing from here on.")
     except StoreError as error:
         yield Problem(name, last + 1, str(error))
-    if is_state and saves.unsaid:
+    if is_state and saves.unreported:
         yield Problem(name, head.seq, TAKEN)
 
 

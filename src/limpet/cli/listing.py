@@ -17,6 +17,8 @@ from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import KINDS, Where, heads, pass_where, store_options
 from limpet.memory import KIND as MEMORY
+from limpet.states.format import KIND as STATE
+from limpet.states.format import StateMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ __all__ = [
     "label_option",
     "labels_of",
     "ls",
+    "status_of",
     "status_style",
 ]
 
@@ -39,6 +42,13 @@ C = TypeVar("C", bound="Callable[..., Any]")
 #: What is listed unless a kind is named, and how people may call it.
 _NOUNS = {f"{kind}s": kind for kind in KINDS} | {"memories": MEMORY}
 _STYLES = {"open": "yellow", "done": "green", "failed": "red"}
+
+
+def status_of(head: Head) -> str:
+    """The status; of a state its version."""
+    if head.key.kind == STATE and (version := StateMeta.of(head).version) is not None:
+        return f"version {version}"
+    return head.status or ""
 
 
 def status_style(status: str | None) -> str:
@@ -243,7 +253,7 @@ def _name(head: Head) -> Text:
 def _state(head: Head) -> Text:
     words = [
         part
-        for part in ((head.status or "", status_style(head.status)), (labels_of(head), "cyan"))
+        for part in ((status_of(head), status_style(head.status)), (labels_of(head), "cyan"))
         if part[0]
     ]
     return Text(" ").join(Text(safe(text), style) for text, style in words)

@@ -208,7 +208,7 @@ def show(
     with where.open() as store:
         kept = _existing(store, namespace)
         if id_ is None:
-            found = kept.all(kinds=kinds or None, limit=last)[::-1]
+            found = kept.list(kinds=kinds or None, limit=last)[::-1]
         else:
             found = kept.history(id_)
     if as_json:
@@ -276,7 +276,7 @@ def forget(
     with where.open(readonly=False) as store:
         kept = _existing(store, namespace)
         if everything:
-            ids = tuple(one.id for one in kept.all(superseded=True)) or _nothing(namespace)
+            ids = tuple(one.id for one in kept.list(superseded=True)) or _nothing(namespace)
             if not sure:
                 many = _count(len(ids), "memory", "memories")
                 click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)

@@ -14,7 +14,7 @@ from rich.text import Text
 from limpet import memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
-from limpet.cli.listing import entries, facts_of, holder, labels_of, status_style
+from limpet.cli.listing import entries, facts_of, holder, labels_of, status_of, status_style
 from limpet.cli.memory import print_memory
 from limpet.cli.messages import parts, role, written
 from limpet.cli.screen import Screen
@@ -93,8 +93,8 @@ def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bo
 
 def _heading(head: Head, screen: Screen) -> None:
     title = Text.assemble((head.key.kind, "dim"), " ", (safe(head.key.id), "bold"))
-    if head.status:
-        title.append(" · ").append(safe(head.status), status_style(head.status))
+    if status := status_of(head):
+        title.append(" · ").append(safe(status), status_style(head.status))
     screen.line(title)
     facts = [
         entries(head),
@@ -166,7 +166,7 @@ class _Memory(_Journal):
     """What is remembered, the newest last."""
 
     def _memories(self) -> list[Remembered]:
-        return self.store.memory(self.head.key.id).all(limit=self.last)[::-1]
+        return self.store.memory(self.head.key.id).list(limit=self.last)[::-1]
 
     def data(self) -> dict[str, Any]:
         return {"memories": self._memories()}

@@ -13,7 +13,7 @@ has the shape of the document that it changes, so that no path has to be written
     {"cut": [at, count, "text"]}                        a text of which one piece changed
 
 Patches are small where documents grow at the end, as histories do. They need not be the smallest:
-who writes them proves each one by `apply`, and `digest` proves it to every reader.
+whoever writes one tries it out by `apply` first, and a digest tells every reader that it is right.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadPatch",
+    "Digest",
     "NotPlain",
-    "Proof",
     "apply",
     "diff",
     "digest",
@@ -42,15 +42,15 @@ __all__ = [
 #: A text that is no longer than this is put anew: saying where it changed takes as much room.
 SHORT = 40
 
-#: How many bytes apart the places are from which a digest can go on.
-MARKED = 64 * 1024
+#: A digest can be taken up again after every so many bytes.
+BLOCK = 64 * 1024
 
 #: How often to look for the beginning of a list further back in the one before.
 LOOKS = 16
 
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
-#: The one form of a document that is compared and proved: JSON, keys in their order.
+#: The one form of a document that is compared and digested: JSON, keys in their order.
 encode = msgspec.json.Encoder().encode
 
 
@@ -63,40 +63,40 @@ class BadPatch(ValueError):
 
 
 def digest(encoded: bytes) -> str:
-    """What a document, as `encode` has it, is proved by."""
+    """The digest of a document, given as `encode` has it."""
     import hashlib  # noqa: PLC0415 - most programs that import us never need it
 
     return hashlib.sha256(encoded).hexdigest()[:32]
 
 
-class Proof:
-    """The digest of a document, as `encode` has it; quickly, if *before* is that of one like it.
+class Digest:
+    """The same for a document that is much like another one, whose digest is *before*.
 
-    What is the same at the beginning of both is not gone through again: a digest can go on from
-    any of the places that were marked in it.
+    What both begin with is not gone through again: hashing goes on at the last block in common.
     """
 
-    def __init__(self, encoded: bytes, before: Proof | None = None) -> None:
+    def __init__(self, encoded: bytes, before: Digest | None = None) -> None:
         import hashlib  # noqa: PLC0415 - as above
 
         self.encoded = encoded
-        self._marks = before._common(encoded) if before else []  # noqa: SLF001 - its own kind
-        state = self._marks[-1].copy() if self._marks else hashlib.sha256()
-        done = len(self._marks) * MARKED
-        while len(encoded) - done >= MARKED:
-            state.update(encoded[done : done + MARKED])
-            self._marks.append(state.copy())
-            done += MARKED
+        #: The state of the hash after each block.
+        self._blocks = [] if before is None else before._in_common(encoded)  # noqa: SLF001 - its own kind
+        state = self._blocks[-1].copy() if self._blocks else hashlib.sha256()
+        done = len(self._blocks) * BLOCK
+        while len(encoded) - done >= BLOCK:
+            state.update(encoded[done : done + BLOCK])
+            self._blocks.append(state.copy())
+            done += BLOCK
         state.update(encoded[done:])
-        self.digest = state.hexdigest()[:32]
+        self.text = state.hexdigest()[:32]
 
-    def _common(self, encoded: bytes) -> list[Any]:
-        """The marks up to which *encoded* is the same."""
-        for number in range(len(self._marks)):
-            piece = slice(number * MARKED, (number + 1) * MARKED)
-            if not encoded.startswith(self.encoded[piece], piece.start):
-                return self._marks[:number]
-        return self._marks[:]
+    def _in_common(self, encoded: bytes) -> list[Any]:
+        """The blocks that *encoded* begins with, too."""
+        for number in range(len(self._blocks)):
+            block = slice(number * BLOCK, (number + 1) * BLOCK)
+            if not encoded.startswith(self.encoded[block], block.start):
+                return self._blocks[:number]
+        return self._blocks[:]
 
 
 # -- what changed ----------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def diff(old: Any, new: Any, *, exact: bool = False) -> Patch | None:
     >>> diff({"said": ["Hello"], "turn": 1}, {"said": ["Hello", "Good day"], "turn": 2})
     {'in': {'said': {'add': ['Good day']}, 'turn': {'put': 2}}}
     """
-    if _same(old, new, exact=exact):
+    if encode(old) == encode(new) if exact else old == new:
         return None
     if new.__class__ not in _PLAIN:
         raise NotPlain(type(new).__name__)
@@ -125,10 +125,6 @@ def diff(old: Any, new: Any, *, exact: bool = False) -> Patch | None:
     if new.__class__ is str:
         return _diff_text(old, new)
     return {"put": new}
-
-
-def _same(old: Any, new: Any, *, exact: bool) -> bool:
-    return encode(old) == encode(new) if exact else bool(old == new)
 
 
 def _diff_dict(old: dict[str, Any], new: dict[str, Any], *, exact: bool) -> Patch:
@@ -329,14 +325,14 @@ def _index(index: Any, most: int) -> int:
     return int(index)
 
 
-# -- proving it ------------------------------------------------------------------------------------
+# -- making sure -----------------------------------------------------------------------------------
 
 
 def is_patched(document: Any, patch: Patch, before: bytes, after: bytes) -> bool:
     """Whether *document*, to which *patch* was applied, is *after*; it was *before*.
 
     Both as `encode` has them. Histories only grow: where all that came is items of one list, those
-    alone are encoded, and what is behind the list; the rest was proved when it was *before*.
+    alone are encoded, and what is behind the list; of the rest that was known when it was *before*.
 
     >>> is_patched(
     ...     {"said": [1, 2]}, {"in": {"said": {"add": [2]}}}, b'{"said":[1]}', b'{"said":[1,2]}'

@@ -7,8 +7,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import MissingExtra
-from limpet.mcp.asking import schema
-from limpet.mcp.telling import DATA
+from limpet.mcp.arguments import schema
+from limpet.mcp.rendering import DATA
 
 try:
     import mcp_types as types
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from limpet.mcp.tools import Spec, Tools
+    from limpet.mcp.tools import Tools
 
 __all__ = [
     "HTTP_PATH",
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 HTTP_PATH = "/mcp"
-#: Of one request, in bytes: a text of the longest that may be remembered, and to spare.
-MOST = 256 * 1024
-#: Seconds that requests have to end in when the server is told to; some never would.
-PARTING = 3
+#: Bytes of one request: room for the longest text that a tool takes, and more.
+MOST_BYTES = 256 * 1024
+#: Seconds that requests have to end in when the server is stopped; some never would.
+GRACE = 3
 
 INSTRUCTIONS = (
     "Memory that outlives this conversation: what earlier tasks and conversations have left. Call "
@@ -61,7 +61,21 @@ def make_server(tools: Tools) -> Server[Any]:
     """*tools* as a server, to be connected to any transport of the SDK."""
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(spec) for spec in tools.specs])
+        found = [
+            types.Tool(
+                name=spec.name,
+                description=spec.description,
+                input_schema=schema(spec.arguments),
+                annotations=types.ToolAnnotations(
+                    read_only_hint=not spec.writes,
+                    destructive_hint=spec.destroys,
+                    idempotent_hint=True,
+                    open_world_hint=False,
+                ),
+            )
+            for spec in tools.specs
+        ]
+        return types.ListToolsResult(tools=found)
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         answer = await tools.call(params.name, params.arguments or {})
@@ -77,21 +91,6 @@ def make_server(tools: Tools) -> Server[Any]:
     )
 
 
-def _described(spec: Spec) -> types.Tool:
-    hints = types.ToolAnnotations(
-        read_only_hint=not spec.writes,
-        destructive_hint=spec.destroys,
-        idempotent_hint=True,
-        open_world_hint=False,
-    )
-    return types.Tool(
-        name=spec.name,
-        description=spec.description,
-        input_schema=schema(spec.arguments),
-        annotations=hints,
-    )
-
-
 async def serve_stdio(tools: Tools) -> None:
     """Serve the one client that has started this process, until it goes."""
     server = make_server(tools)
@@ -103,7 +102,7 @@ async def serve_stdio(tools: Tools) -> None:
 
 
 class Guard:
-    """Lets nobody pass who does not have the token."""
+    """Refuses requests without the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -111,29 +110,29 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "lifespan" or self._knows(scope):
+        if scope["type"] == "lifespan" or self._has_token(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            words = "This server wants its token: Authorization: Bearer …"
-            refused = PlainTextResponse(words, 401, {"WWW-Authenticate": "Bearer"})
+            text = "This server wants its token: Authorization: Bearer …"
+            refused = PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def _knows(self, scope: Scope) -> bool:
+    def _has_token(self, scope: Scope) -> bool:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) != 1:
             return False
         scheme, _, token = given[0].partition(b" ")
-        # In constant time: how long a refusal takes tells nothing of the token.
+        # In constant time, so that how long a refusal takes tells nothing of the token.
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._wanted)
 
 
 def application(tools: Tools, token: str, hosts: Iterable[str]) -> ASGIApp:
-    """The server for HTTP, under *token*, as one of *hosts* (``name:port``) and as no other.
+    """The server for HTTP: with *token*, and only under one of *hosts* (``name:port``).
 
-    A page in a browser could have its own name lead to this machine; what it then sends has that
-    name as its Host, or a foreign Origin.
+    A web page could make its own name resolve to this machine (DNS rebinding); its requests then
+    have that name as their Host, or another Origin.
     """
     hosts = list(hosts)
     security = TransportSecuritySettings(
@@ -144,7 +143,7 @@ def application(tools: Tools, token: str, hosts: Iterable[str]) -> ASGIApp:
         streamable_http_path=HTTP_PATH,
         json_response=True,
         stateless_http=True,  # every request carries the token, and nothing else is remembered
-        max_request_body_size=MOST,
+        max_request_body_size=MOST_BYTES,
         transport_security=security,
     )
     return Guard(app, token)
@@ -161,7 +160,7 @@ async def serve_http(
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=PARTING,
+        timeout_graceful_shutdown=GRACE,
     )
     await uvicorn.Server(config).serve(sockets=[listening])
 

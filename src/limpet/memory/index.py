@@ -1,34 +1,72 @@
 """The index of one namespace: what its journal amounts to, in tables.
 
-Derived and local. It says how far it has read the journal, and of which one; where it is missing,
-behind a compaction, damaged or of another version, it is made anew. One file a namespace, so that
-nothing of another one's can be found in it, nor weighs in its scores.
+It is derived and local. It records which journal it was made of and how far it has read; where it
+is missing, damaged, of another version, or behind a compaction, it is made again. Each namespace
+has a file of its own, so that nothing of another one can be found in it or influence its scores.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
+import apsw
+from msgspec import Struct
+
 from limpet.backends.contract import from_micros
-from limpet.core.text_index import MEMORY, Known
+from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
+from limpet.errors import MemoryNotFound
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
-from limpet.memory.hits import Remembered
-from limpet.memory.refusals import Refusals
-from limpet.memory.schema import IndexFile
-from limpet.memory.spare import Spare
-from limpet.memory.subjects import plain, same_name
+from limpet.memory.results import Remembered
+from limpet.memory.vectors import Backoff, SavedVectors, Vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import apsw
+    from limpet.backends.contract import Backend, Key
+    from limpet.memory.entries import MemoryEntry
 
-    from limpet.memory.entries import Told
-    from limpet.memory.vectors import Vectors
+__all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
-__all__ = ["LIVE", "ONE_OF", "Index", "filtered"]
+#: The form of the file; one of another version is thrown away.
+VERSION = 5
+
+_SCHEMA = """
+CREATE TABLE state(
+    incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
+    updated INTEGER NOT NULL
+) STRICT;
+CREATE TABLE model(name TEXT, removed INTEGER NOT NULL, failed TEXT) STRICT;
+INSERT INTO model VALUES(NULL, 0, NULL);
+CREATE TABLE memory(
+    n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
+    kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, key TEXT UNIQUE,
+    at INTEGER NOT NULL, valid INTEGER, expires INTEGER,
+    supersedes TEXT, superseded TEXT, because TEXT, contradicted TEXT,
+    confirmed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX memory_source ON memory(source) WHERE source IS NOT NULL;
+CREATE INDEX memory_expires ON memory(expires) WHERE expires IS NOT NULL;
+CREATE INDEX memory_superseded ON memory(superseded) WHERE superseded IS NOT NULL;
+CREATE TABLE tag(tag TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY(tag, n)) STRICT, WITHOUT ROWID;
+CREATE TABLE used(
+    n INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(n, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE vector(v INTEGER PRIMARY KEY, n INTEGER NOT NULL UNIQUE, value BLOB NOT NULL) STRICT;
+CREATE TRIGGER vector_removed AFTER DELETE ON vector
+BEGIN UPDATE model SET removed = removed + 1; END;
+CREATE VIRTUAL TABLE words USING fts5(
+    text, context, content=memory, content_rowid=n,
+    tokenize="porter unicode61 remove_diacritics 2"
+);
+INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
+"""
 
 _ROW = """
 SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context, m.key, m.at,
@@ -37,19 +75,13 @@ SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context,
 FROM memory m
 """
 
-#: Of a memory that counts now; the parameters are the time, twice.
+#: The condition of a memory that counts now; its parameters are the time, twice.
 LIVE = (
     "m.superseded IS NULL AND (m.expires IS NULL OR m.expires > ?)"
     " AND (m.valid IS NULL OR m.valid <= ?)"
 )
-#: Any of a list, which is bound as JSON.
+#: One of a list, which is bound as JSON.
 ONE_OF = "IN (SELECT value FROM json_each(?))"
-
-#: Of a memory that has other letters than those of ASCII: it has more bytes than characters.
-_LETTERS = (
-    "octet_length(m.text) > length(m.text)"
-    " OR octet_length(coalesce(m.context, '')) > length(coalesce(m.context, ''))"
-)
 
 _FILTERS = {
     "kinds": f"m.kind {ONE_OF}",
@@ -60,75 +92,178 @@ _FILTERS = {
 }
 
 
-class Index(IndexFile):
-    """The memories of one namespace, and how far its journal has been read."""
+def condition(filters: dict[str, Any]) -> tuple[str, list[Any]]:
+    """An SQL condition for what *filters* let pass, and the values to bind."""
+    given = {name: value for name, value in filters.items() if value is not None}
+    where = " AND ".join(_FILTERS[name] for name in given) or "1"
+    return where, [json.dumps(v) if isinstance(v, list) else v for v in given.values()]
+
+
+class _WordCounts(Struct):
+    """How many texts have each word; true as long as the index is at this version."""
+
+    version: tuple[int, int]
+    total: int
+    counts: dict[str, int]
+
+
+class Index:
+    """The memories of one namespace in a SQLite file, and how far its journal has been read.
+
+    For one thread at a time, under `lock`; the methods take it, a transaction holds it.
+    """
 
     def __init__(self, path: str = MEMORY) -> None:
-        super().__init__(path)
-        #: How many texts have each word, for `lookup.counts`: true until the index changes.
-        self.word_counts: dict[str, int] = {}
-        #: The vectors in memory, once somebody has asked for them.
-        self.vectors: Vectors | None = None
-        #: Those that may be put back while the index is made anew.
-        self.spare: Spare | None = None
-        self.refusals = Refusals()
+        self.path = path
+        self.lock = threading.RLock()
+        self._connection: apsw.Connection | None = None
+        self._word_counts: _WordCounts | None = None
+        self._vectors: Vectors | None = None
+        #: Vectors that go back to their texts while the index is made again.
+        self.saved_vectors: SavedVectors | None = None
+        #: What the embedding function has refused in this process.
+        self.backoff = Backoff()
 
-    def start_anew(self) -> None:
-        """Throw all of it away, with what was known of it."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    # -- the file ------------------------------------------------------------------------------
+
+    @property
+    def database(self) -> apsw.Connection:
+        """The connection, opened at its first use."""
+        if self._connection is None:
+            self._connection = opened(self.path, VERSION, _SCHEMA)
+            self._connection.execute("PRAGMA cache_size=-16000")  # KB
+        return self._connection
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows of one statement."""
         with self.lock:
-            super().start_anew()
-            self.word_counts.clear()
-            self.vectors = self.spare = None
+            return self.database.execute(sql, values).fetchall()
+
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """The first column of the first row, or None."""
+        rows = self.run(sql, values)
+        return rows[0][0] if rows else None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[apsw.Connection]:
+        """A transaction: all of it or nothing."""
+        with self.lock:
+            database = self.database
+            try:
+                # IMMEDIATE: a lock that is only asked for after reading can be refused.
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+            except BaseException:
+                if database.in_transaction:  # SQLite has rolled back by itself if the disk is full
+                    database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """One snapshot of the file for all queries within, whatever other processes write."""
+        with self.lock:
+            database = self.database
+            try:
+                database.execute("BEGIN")
+                yield
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")  # nothing was written
+
+    def close(self) -> None:
+        """Close the file until its next use; an index in memory stays."""
+        if self.path != MEMORY:
+            self._close()
+
+    def discard(self) -> None:
+        """Delete all of it."""
+        with self.lock:
+            self._close()
+            if self.path != MEMORY:
+                remove(self.path)
+            self._word_counts = self._vectors = self.saved_vectors = None
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def scrub(self) -> None:
+        """Leave nothing in SQLite's log of what is no longer in the tables."""
+        # While another process reads, it has to wait for the next write there.
+        with contextlib.suppress(apsw.BusyError):
+            self.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # -- following the journal -----------------------------------------------------------------
 
     def known(self) -> Known | None:
-        """How far the journal has been read, and which one it was."""
+        """Which journal it was made of, and how far that has been read."""
         rows = self.run("SELECT incarnation, first, seen, updated FROM state")
         return Known(*rows[0]) if rows else None
 
-    def add(self, before: Known | None, now: Known, told: Iterable[Told]) -> bool:
-        """Take in what was *told* since *before*, which is *now* read so far.
+    def add(
+        self, before: Known | None, now: Known, entries: Iterable[MemoryEntry], *, last: bool = True
+    ) -> bool:
+        """Apply *entries*, which follow *before*; it has then read as far as *now*.
 
-        With a *before* of None it is all that there is. False if another process was here
-        meanwhile, and nothing was done.
+        With *before* None they are the first ones of a journal, and what the index held is removed;
+        with *last* none are left to read. False, and nothing is done, if another process has
+        changed the index meanwhile.
         """
-        said = list(told)
-        with self.writing() as database:
-            known = self.known()
-            if before is not None and known != before:
-                return False
-            if before is None:
-                self.spare = Spare(database, now)
-                _clear(database)
-            Fold(database).take(said)
-            self._put_back(database, now)
-            database.execute("DELETE FROM state")
-            position = (now.incarnation, now.first, now.seen, now.updated)
-            database.execute("INSERT INTO state VALUES(?, ?, ?, ?)", position)
-        if known != before or any(one.type == FORGOTTEN for one in said):
+        added = list(entries)
+        with self.lock:
+            with self.writing() as database:
+                known = self.known()
+                if before is not None and known != before:
+                    return False
+                if before is None:
+                    self.saved_vectors = SavedVectors(database)
+                    _clear(database)
+                Fold(database).apply(added)
+                if self.saved_vectors is not None:
+                    self.saved_vectors.put_back(database)
+                database.execute("DELETE FROM state")
+                position = (now.incarnation, now.first, now.seen, now.updated)
+                database.execute("INSERT INTO state VALUES(?, ?, ?, ?)", position)
+            if last:
+                self.saved_vectors = None
+        if known != before or any(entry.type == FORGOTTEN for entry in added):
             self.scrub()
         return True
 
-    def _put_back(self, database: apsw.Connection, now: Known) -> None:
-        if self.spare is not None and self.spare.serves(now):
-            self.spare.put_back(database)
-        else:
-            self.spare = None
-
-    def empty(self) -> None:
-        """There is no such journal."""
+    def clear(self) -> None:
+        """Hold nothing: the journal does not exist."""
         with self.writing() as database:
             _clear(database)
 
     # -- memories ------------------------------------------------------------------------------
 
     def get(self, ids: Iterable[str]) -> dict[str, Remembered]:
-        """The memories of these *ids*, superseded or not."""
+        """Those of the memories *ids* that are there, superseded or not."""
         return {one.id: one for one in self.select(f"m.id {ONE_OF}", [json.dumps(list(ids))])}
 
-    def keyed(self, key: str) -> Remembered | None:
-        """The memory that a caller gave this *key*."""
+    def existing(self, ids: Sequence[str], key: Key) -> list[Remembered]:
+        """The memories *ids*; `MemoryNotFound` if one is not in the namespace of *key*."""
+        for id_ in ids:
+            given: Any = id_
+            if not isinstance(given, str):
+                raise TypeError(f"The id of a memory is text, not {type(given).__name__}: hit.id.")
+        found = self.get(ids)
+        for id_ in ids:
+            if id_ not in found:
+                msg = (
+                    f"There is no memory {id_!r:.80} in {key.id!r}. It was forgotten, or belongs "
+                    "to another namespace; recall() and list() show which there are."
+                )
+                raise MemoryNotFound(msg)
+        return [found[id_] for id_ in ids]
+
+    def with_key(self, key: str) -> Remembered | None:
+        """The memory that its writer gave this *key*."""
         return next(iter(self.select("m.key = ?", [key])), None)
 
     def rows(self, numbers: list[int]) -> dict[int, Remembered]:
@@ -136,11 +271,11 @@ class Index(IndexFile):
         found = self.run(f"{_ROW} WHERE m.n {ONE_OF}", [json.dumps(numbers)])
         return {row[0]: _remembered(row) for row in found}
 
-    def all(
+    def filtered(
         self, filters: dict[str, Any], now: int, limit: int | None = None, *, live: bool = True
     ) -> list[Remembered]:
-        """The memories that pass *filters*, newest first."""
-        where, values = filtered(filters)
+        """The memories that pass *filters*, newest first; those that count *now*, if *live*."""
+        where, values = condition(filters)
         if live:
             where, values = f"{where} AND {LIVE}", [*values, now, now]
         return self.select(where, values, "m.at DESC, m.n DESC", limit)
@@ -148,38 +283,22 @@ class Index(IndexFile):
     def select(
         self, where: str, values: list[Any], order: str = "m.n", limit: int | None = None
     ) -> list[Remembered]:
-        """The memories for which a condition of ours holds."""
+        """The memories for which an SQL condition holds."""
         sql = f"{_ROW} WHERE {where} ORDER BY {order} LIMIT ?"
         rows = self.run(sql, [*values, -1 if limit is None else limit])
         return [_remembered(row) for row in rows]
 
-    def ids(self, where: str, value: Any) -> list[str]:
-        """Only their ids."""
-        sql = f"SELECT m.id FROM memory m WHERE {where}"  # noqa: S608 - a condition of ours
-        return [id_ for (id_,) in self.run(sql, [value])]
-
-    def about(self, subject: str) -> list[str]:
-        """The ids of memories that have *subject* as a tag, or may have it in their words."""
-        words = plain(subject.replace('"', " ")).strip()
-        if not any(sign.isalnum() for sign in words):
-            return [id_ for (id_,) in self.run("SELECT id FROM memory")]  # signs are not indexed
-        tags = [
-            tag for (tag,) in self.run("SELECT DISTINCT tag FROM tag") if same_name(tag, subject)
-        ]
-        tagged = f"m.n IN (SELECT t.n FROM tag t WHERE t.tag {ONE_OF})"  # noqa: S608 - of ours
-        found = self.ids(tagged, json.dumps(tags))
-        # Of other letters than ours the index of words knows too few capitals: Weiß is WEISS.
-        match = f"m.n IN (SELECT rowid FROM words WHERE words MATCH ?) OR {_LETTERS}"  # noqa: S608
-        return list(dict.fromkeys([*found, *self.ids(match, f'"{words}"')]))
-
-    def family(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:
-        """What *ids* replaced, and that again; and what replaced them, or was made from them."""
-        newer = "SELECT superseded FROM memory WHERE id = ? AND superseded NOTNULL"
-        older = "SELECT id FROM memory WHERE superseded = ?"
+    def versions(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """What *ids* have replaced, and what has replaced them or was made from them."""
+        older, newer = (
+            "SELECT id FROM memory WHERE superseded = ?",
+            "SELECT superseded FROM memory WHERE id = ? AND superseded NOTNULL",
+        )
         named = list(ids)
-        return self._closure(named, older), self._closure(named, newer)
+        return self._follow(named, older), self._follow(named, newer)
 
-    def _closure(self, ids: list[str], step: str) -> list[str]:
+    def _follow(self, ids: list[str], step: str) -> list[str]:
+        """All that is reached from *ids* by the query *step*, again and again."""
         found: dict[str, None] = {}
         ahead = list(ids)
         while ahead:
@@ -189,52 +308,70 @@ class Index(IndexFile):
                     ahead.append(id_)
         return list(found)
 
-    def figures(self, now: int) -> dict[str, Any]:
-        """What `Stats` is made of."""
-        (row,) = self.run(
+    # -- words and vectors ---------------------------------------------------------------------
+
+    def count_words(self, words: Iterable[str]) -> tuple[int, dict[str, int]]:
+        """How many texts there are, and how many of them have each of *words*."""
+        # Counted again when this process or another has changed the index.
+        version = (self.value("SELECT seen FROM state") or 0, self.database.data_version())
+        known = self._word_counts
+        if known is None or known.version != version:
+            total = self.value("SELECT count(*) FROM memory")
+            known = self._word_counts = _WordCounts(version, total, {})
+        found = {}
+        for word in words:
+            if word not in known.counts:
+                count = "SELECT count(*) FROM words WHERE words MATCH ?"
+                known.counts[word] = self.value(count, [f'"{word}"'])
+            found[word] = known.counts[word]
+        return known.total, found
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors, which stay in memory from their first use. Needs numpy."""
+        if self._vectors is None:
+            self._vectors = Vectors()
+        return self._vectors
+
+    # -- figures -------------------------------------------------------------------------------
+
+    def stats(self, now: int) -> dict[str, Any]:
+        """What `Stats` says of the index."""
+        ((superseded, expired, contradicted, sources, oldest, newest),) = self.run(
             "SELECT count(superseded), coalesce(sum(expires <= ?), 0), count(contradicted),"
             " count(DISTINCT source), min(at), max(at) FROM memory",
             [now],
         )
         live = f"JOIN memory m USING (n) WHERE {LIVE} GROUP BY 1"
-        kinds = f"SELECT m.kind, count(*) FROM (SELECT n FROM memory) {live} ORDER BY 1"  # noqa: S608
-        tags = f"SELECT t.tag, count(*) FROM tag t {live} ORDER BY 2 DESC, 1"  # noqa: S608
+        kinds = f"SELECT m.kind, count(*) FROM (SELECT n FROM memory) {live} ORDER BY 1"  # noqa: S608 - all of it is ours
+        tags = f"SELECT t.tag, count(*) FROM tag t {live} ORDER BY 2 DESC, 1"  # noqa: S608 - as above
         by_kind = dict(self.run(kinds, [now, now]))
+        ((model, failed),) = self.run("SELECT name, failed FROM model")
+        every = self.value("SELECT count(*) FROM memory")
+        embedded = self.value("SELECT count(*) FROM vector")
         return {
-            "superseded": row[0],
-            "expired": row[1],
-            "contradicted": row[2],
-            "sources": row[3],
-            "oldest": _time(row[4]),
-            "newest": _time(row[5]),
+            "memories": sum(by_kind.values()),
+            "superseded": superseded,
+            "expired": expired,
+            "contradicted": contradicted,
             "kinds": by_kind,
             "tags": dict(self.run(tags, [now, now])),
-            "memories": sum(by_kind.values()),
-        } | self._embedding()
-
-    def _embedding(self) -> dict[str, Any]:
-        ((model, failed),) = self.run("SELECT name, failed FROM model")
-        every, embedded = (self.value(f"SELECT count(*) FROM {t}") for t in ("memory", "vector"))  # noqa: S608
-        return {
+            "sources": sources,
             "embedded": embedded,
             "unembedded": every - embedded if model else 0,
             "model": model,
             "embedding_failed": failed,
+            "index_size": self.value("PRAGMA page_count") * self.value("PRAGMA page_size"),
+            "oldest": _time(oldest),
+            "newest": _time(newest),
         }
 
 
-def filtered(filters: dict[str, Any]) -> tuple[str, list[Any]]:
-    """A condition for what *filters* let pass, and the values to bind."""
-    given = {name: value for name, value in filters.items() if value is not None}
-    where = " AND ".join(_FILTERS[name] for name in given) or "1"
-    return where, [json.dumps(v) if isinstance(v, list) else v for v in given.values()]
-
-
 def _clear(database: apsw.Connection) -> None:
-    # The words are those of the rows, and are taken out with them: that leaves no trace.
+    # The index of words has no rows of its own to delete: they are those of `memory`.
     database.execute("INSERT INTO words(words) VALUES('delete-all')")
     for table in ("state", "memory", "tag", "used", "vector"):
-        database.execute(f"DELETE FROM {table}")  # noqa: S608 - all of it from here
+        database.execute(f"DELETE FROM {table}")  # noqa: S608 - a table of ours
 
 
 def _remembered(row: tuple[Any, ...]) -> Remembered:
@@ -268,3 +405,53 @@ def _time(at: int | None) -> Any:
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(json.loads(text)) if text else ()
+
+
+# -- the open indexes of this process --------------------------------------------------------------
+
+#: Indexes that a store keeps open; more are opened again when they are needed.
+MOST_OPEN = 32
+
+_open: weakref.WeakKeyDictionary[Backend, dict[tuple[str, str, str], Index]]
+_open = weakref.WeakKeyDictionary()
+#: Those, too, that are no longer kept open but still in use.
+_every: weakref.WeakSet[Index] = weakref.WeakSet()
+_guard = threading.Lock()
+
+
+def open_index(backend: Backend, key: Key, *, private: bool = False) -> Index:
+    """The index of the namespace *key*, one in a process; *private*: it is written to no file."""
+    path = None if private else own_file(backend, "memory", key.tenant, key.id)
+    name = (key.tenant, key.id, path or MEMORY)
+    with _guard:
+        indexes = _open.setdefault(backend, {})
+        index = indexes.pop(name, None) or Index(path or MEMORY)
+        indexes[name] = index  # now the last to be dropped
+        _every.add(index)
+        while len(indexes) > MOST_OPEN:
+            del indexes[next(iter(indexes))]  # closed when its last user is done
+    return index
+
+
+_locked_for_fork: list[Index] = []
+
+
+def _before_fork() -> None:
+    """Close the files: a SQLite connection must not be used by two processes."""
+    _guard.acquire()
+    _locked_for_fork[:] = _every
+    for index in _locked_for_fork:
+        index.lock.acquire()
+        index.close()
+
+
+def _after_fork() -> None:
+    while _locked_for_fork:
+        _locked_for_fork.pop().lock.release()
+    _guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )

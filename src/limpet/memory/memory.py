@@ -5,41 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from limpet.backends.contract import UNSET, UnsetType, from_micros
+from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
 from limpet.core.codec import Codec
 from limpet.core.ids import check_id
 from limpet.core.runtime import SyncWrapper, sync
-from limpet.memory import entries
-from limpet.memory.changing import contradiction, keyed, merged, present, update
-from limpet.memory.desk import Desk, now
-from limpet.memory.entries import micros
-from limpet.memory.finding import Query, find
-from limpet.memory.forgetting import forget
-from limpet.memory.hits import MemoryHit, Receipt, Remembered, Stats
-from limpet.memory.learning import lessons
-from limpet.memory.meaning import Meaning
-from limpet.memory.relating import groups, related
+from limpet.memory import remember
+from limpet.memory.embeddings import Embeddings
+from limpet.memory.entries import CONFIRMED, REMEMBERED, USED, Draft, check_aware, memory_id
+from limpet.memory.forget import forget
+from limpet.memory.index import Index
+from limpet.memory.indexed_journal import IndexedJournal, now_micros
+from limpet.memory.recall import Query, find, related, similar_groups
 from limpet.memory.rendering import messages
+from limpet.memory.results import MemoryHit, Receipt, Remembered, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from limpet.backends.contract import Append
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.scope import Scope
     from limpet.llm.tokens import Counter
-    from limpet.memory.entries import Draft
-    from limpet.memory.index import Index
 
 __all__ = ["KIND", "AsyncMemory", "Memory"]
 
-T = TypeVar("T")
-
 KIND = "memory"
 
-#: Memories that can be asked for at once.
+#: The largest number of memories that can be asked for: SQLite takes no larger one.
 MOST = 2**31
 
 
@@ -47,18 +42,21 @@ class AsyncMemory:
     """What is remembered in one namespace; see `Memory`."""
 
     def __init__(self, scope: Scope, namespace: str, *, embed: Any = None) -> None:
+        self.scope = scope
         self._journal = scope.journal(KIND, namespace)
-        # What somebody took care to encrypt is not written out beside it.
-        self._desk = Desk(self._journal, private=type(scope.store.codec) is not Codec)
-        self._meaning = Meaning(self._desk, embed)
+        self._key = self._journal.key
+        # A codec of the user's own may be there to encrypt: no index of it is written to a file.
+        private = type(scope.store.codec) is not Codec
+        self._indexed = IndexedJournal(self._journal, private=private)
+        self._embeddings = Embeddings(self._indexed, embed)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.namespace!r})"
 
     @property
     def namespace(self) -> str:
-        """What the memories are kept under; those of others cannot be seen from here."""
-        return self._journal.key.id
+        """The name of this memory; those under other names cannot be seen from here."""
+        return self._key.id
 
     # -- remember ------------------------------------------------------------------------------
 
@@ -76,12 +74,12 @@ class AsyncMemory:
         ttl: float | None = None,
         key: str | None = None,
     ) -> Remembered:
-        """Keep *text* as it was said; durable on return. The same words again are the same memory.
+        """Store *text* as it is; durable on return. The same words again are the same memory.
 
         *source*: the task, conversation or step that it comes from; *by*: who said it; *trust*:
         how far to believe them, from 0 to 1. *context*: a few words that it is found by as well,
         such as the goal, or what was said before. *valid_from*: since when it is so; *ttl*: for how
-        many seconds. A *key* is the caller's own: a second time with other words it is refused with
+        many seconds. A *key* is the caller's own: used again for other words, it is refused with
         `IdReused`.
         """
         fields = {
@@ -105,32 +103,49 @@ class AsyncMemory:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
         if isinstance(items, (str, Mapping)):
             raise TypeError("remember_all() takes a list of memories; for one there is remember().")
-        drafts = [entries.Draft.of(item) for item in items]
+        drafts = [Draft.of(item) for item in items]
         if not drafts:
             return []
-        named = [(self._desk.identify(draft), draft) for draft in drafts]
+        named = [(memory_id(self._key, draft), draft) for draft in drafts]
+        known: dict[str, Remembered] = {}
         if any(draft.key for draft in drafts):
-            return await self._remember_keyed(named)
-        at = await self._desk.write([(entries.REMEMBERED, one.body(id_)) for id_, one in named])
-        return [_made(id_, draft, at) for id_, draft in named]
-
-    async def _remember_keyed(self, named: list[tuple[str, Draft]]) -> list[Remembered]:
-        known, at = await self._desk.decide(keyed, named, self.namespace, from_micros(now()))
-        return [known.get(id_) or _made(id_, draft, at) for id_, draft in named]
+            now = from_micros(now_micros())
+            known, at = await self._indexed.decide(remember.remember_keyed, self._key, named, now)
+        else:
+            at = await self._indexed.write([(REMEMBERED, draft.body(id_)) for id_, draft in named])
+        return [known.get(id_) or _written(id_, draft, at) for id_, draft in named]
 
     async def learn(self, checkpoint: Checkpoint) -> list[Remembered]:
         """Remember a task's outcome, decisions and discoveries, with where they come from.
 
         Of the same task again nothing is doubled, and another outcome takes the place of its first,
-        as with `update`. What it had recalled is not new, and stays as it was.
+        as with `update`. What the task had recalled is not new, and stays as it was.
         """
         found: dict[str, Remembered] = {}
         while True:
-            moment = from_micros(now())
-            left, at = await self._desk.decide(lessons, checkpoint, self._desk.identify, moment)
-            found |= left.known | {id_: _made(id_, left.drafts[id_], at) for id_ in left.new}
-            if not left.more:
-                return [found[id_] for id_ in left.drafts]
+            now = from_micros(now_micros())
+            task, at = await self._indexed.decide(remember.learn, self._key, checkpoint, now)
+            found |= task.known
+            found |= {id_: _written(id_, task.drafts[id_], at) for id_ in task.new}
+            if not task.more:
+                return [found[id_] for id_ in task.drafts]
+
+    async def prepare_learn(self, checkpoint: Checkpoint) -> list[Append]:
+        """The appends of `learn`, for a task that commits them together with its end.
+
+        They hold together or not at all, and only if nobody writes first (`Conflict`).
+        """
+        now = from_micros(now_micros())
+        (_, entries), (incarnation, seq) = await self._indexed.query_at(
+            remember.learn, self._key, checkpoint, now, None
+        )
+        size = remember.PORTION
+        return [
+            self._journal.request(
+                entries[start : start + size], expect=Expect(incarnation, seq + start), ttl=None
+            )
+            for start in range(0, len(entries), size)
+        ]
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -145,11 +160,11 @@ class AsyncMemory:
         min_score: float | None = None,
         confirm: bool = False,
     ) -> list[MemoryHit]:
-        """The *k* memories that fit *query* best, each with why it does.
+        """The *k* memories that match *query* best, each with why it does.
 
-        Of *kinds*, with all of *tags*, told *since* then, with at least *min_score*. The newest
-        version of each, and nothing that has expired. With *confirm* they count as used at once;
-        else say which of them helped, with `used`.
+        Of *kinds*, with all of *tags*, remembered *since* then, with at least *min_score*. The
+        newest version of each, and nothing that has expired. With *confirm* they count as used at
+        once; else say which of them helped, with `mark_used`.
         """
         k = _whole(k, "k")
         if k < 1:
@@ -158,18 +173,18 @@ class AsyncMemory:
             raise TypeError(f"A query is text, not {type(query).__name__}.")
         if not isinstance(min_score, (int, float, NoneType)):
             raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
-        vector = await self._meaning.of(query)
-        asked = Query(
+        vector = await self._embeddings.of_query(query)
+        wanted = Query(
             text=query,
             k=k,
-            now=now(),
+            now=now_micros(),
             vector=vector,
             filters=_filters(kinds, tags, since),
             min_score=min_score,
         )
-        hits = await self._desk.ask(find, asked)
+        hits = await self._indexed.query(find, wanted)
         if confirm and hits:
-            await self.used(*(hit.id for hit in hits))
+            await self.mark_used(*(hit.id for hit in hits))
         return hits
 
     async def messages(
@@ -184,7 +199,7 @@ class AsyncMemory:
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
     ) -> list[dict[str, Any]]:
-        """What `recall` finds as chat messages, fenced as data; none if it finds nothing.
+        """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
         In at most *max_tokens*, the best first.
         """
@@ -193,40 +208,31 @@ class AsyncMemory:
 
     async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
-        return await self._about([id], related, _whole(k, "k"), now())
+        most = _whole(k, "k")
+
+        def find_related(index: Index) -> list[MemoryHit]:
+            (one,) = index.existing([id], self._key)
+            return related(index, one, most, now_micros())
+
+        return await self._indexed.query(find_related)
 
     # -- one by one ----------------------------------------------------------------------------
 
     async def get(self, id: str) -> Remembered:
         """The memory *id*, superseded or not; `MemoryNotFound` if it is not in this namespace."""
-        return await self._about([id], _itself)
-
-    async def _about(self, ids: list[str], question: Callable[..., T], *values: Any) -> T:
-        """What *question* makes of the index and these memories, which are there."""
-
-        def ask(index: Index) -> T:
-            return question(index, present(index, ids, self.namespace), *values)
-
-        return await self._desk.ask(ask)
-
-    async def all(
-        self,
-        *,
-        kinds: Iterable[str] | None = None,
-        tags: Iterable[str] | None = None,
-        since: datetime | None = None,
-        source: str | None = None,
-        superseded: bool = False,
-        limit: int | None = None,
-    ) -> list[Remembered]:
-        """The memories that count now, newest first; with *superseded* those that do not, too."""
-        filters = _filters(kinds, tags, since) | {"source": source}
-        limit = limit if limit is None else max(_whole(limit, "limit"), 0)
-        return await self._desk.ask(_all, filters, now(), limit, not superseded)
+        (found,) = await self._indexed.query(Index.existing, [id], self._key)
+        return found
 
     async def history(self, id: str) -> list[Remembered]:
         """The versions of a memory, oldest first: what it replaced, and what replaced it."""
-        return await self._about([id], _history)
+
+        def versions(index: Index) -> list[Remembered]:
+            index.existing([id], self._key)
+            older, newer = index.versions([id])
+            found = index.get([*older, id, *newer])
+            return sorted(found.values(), key=lambda one: (one.at, one.id in newer, one.id == id))
+
+        return await self._indexed.query(versions)
 
     async def update(
         self,
@@ -243,35 +249,32 @@ class AsyncMemory:
         somebody else has said should say so.
         """
         given = {"by": by, "trust": trust}
-        said = {name: value for name, value in given.items() if value is not UNSET}
-        question = partial(update, because=because, said=said)
-        made, at = await self._desk.decide(question, self._desk, id, text)
-        return made if isinstance(made, Remembered) else _made(*made, at)
+        changes = {name: value for name, value in given.items() if value is not UNSET}
+        question = partial(remember.update, because=because, changes=changes)
+        made, at = await self._indexed.decide(question, self._key, id, text)
+        return made if isinstance(made, Remembered) else _written(*made, at)
 
     async def confirm(self, id: str, *, by: str | None = None) -> Remembered:
-        """Note that it is so; that counts as a use."""
-        await self._note("confirmed", [id], by)
-        return await self.get(id)
-
-    async def used(self, *ids: str) -> None:
-        """Note that these helped: what is of use comes to mind more easily."""
-        if ids:
-            await self._note("used", list(ids))
-
-    async def _note(self, what: str, ids: list[str], by: str | None = None) -> None:
+        """Record that it is so; that counts as a use."""
         if by is not None:
             check_id(by, "memory's by")
-        await self._about(ids, _itself)
-        said = {"ids": list(dict.fromkeys(ids))} | ({"by": by} if by else {})
-        await self._desk.write([(what, said)])
+        await self.get(id)
+        await self._indexed.write([(CONFIRMED, {"ids": [id]} | ({"by": by} if by else {}))])
+        return await self.get(id)
+
+    async def mark_used(self, *ids: str) -> None:
+        """Record that these helped: what is of use is recalled more easily."""
+        if ids:
+            await self._indexed.query(Index.existing, ids, self._key)
+            await self._indexed.write([(USED, {"ids": list(dict.fromkeys(ids))})])
 
     async def contradict(self, id: str, other: str, *, because: str | None = None) -> Remembered:
-        """Note that memory *id* is disputed by an *other*: its id, or a text, to be remembered.
+        """Record that memory *id* is disputed by an *other*: its id, or a text, to be remembered.
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
-        question = partial(contradiction, because=because)
-        await self._desk.decide(question, self._desk, id, other)
+        question = partial(remember.contradict, because=because)
+        await self._indexed.decide(question, self._key, id, other)
         return await self.get(id)
 
     # -- less ----------------------------------------------------------------------------------
@@ -287,13 +290,14 @@ class AsyncMemory:
         """Remove memories for good, and say what went: by id, *source*, *tag*, *subject*.
 
         A *subject* is a name: all that has it as a tag, or in its words. Other versions of them go
-        too, and what was made from them. With *expired*, all that has expired.
+        too, and what was made from them. With *expired*, all that has expired. Several conditions
+        narrow it down.
         """
-        wanted = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
-        chosen = {name: value for name, value in wanted.items() if value is not None}
-        if not ids and not chosen:
+        given = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
+        filters = {name: value for name, value in given.items() if value is not None}
+        if not ids and not filters:
             raise ValueError("Say what to forget: ids, source=, tag=, subject= or expired=True.")
-        return await forget(self._desk, ids, chosen)
+        return await forget(self._indexed, ids, filters)
 
     async def consolidate(
         self,
@@ -302,49 +306,65 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         alike: float = 0.5,
     ) -> list[Remembered]:
-        """Have *merge* make one text of memories that say much the same; the texts it made.
+        """Have *merge* make one text of memories that say much the same; the new memories.
 
         It gets a list of memories, oldest first, and returns a text, or None to leave them. The
         new memory replaces them, as `update` does, and names them. *alike*: the share of words
         from which on two are put together.
         """
+        filters = _filters(kinds, None, None)
         made = []
-        for group in await self._desk.work(groups, _filters(kinds, None, None), alike, now()):
-            text = await self._desk.user(merge, group)
+        for group in await self._indexed.change_index(similar_groups, filters, alike, now_micros()):
+            text = await self.scope.runtime.invoke(merge, group)
             if text is not None:
-                draft = entries.successor(group, text)
-                id_ = self._desk.identify(draft)
-                # One that was forgotten while it was merged must not live on in other words.
-                written, at = await self._desk.decide(merged, group, id_, draft)
-                made += [_made(id_, draft, at)] if written else []
+                draft = remember.successor(group, text)
+                id_ = memory_id(self._key, draft)
+                merged, at = await self._indexed.decide(remember.merge, group, id_, draft)
+                made += [_written(id_, draft, at)] if merged else []
         return made
 
     # -- the whole -----------------------------------------------------------------------------
 
     async def stats(self) -> Stats:
         """The namespace in figures."""
-        figures, size = await self._desk.ask(_figures, now())
+        figures = await self._indexed.query(Index.stats, now_micros())
         head = await self._journal.head()
         return Stats(
             namespace=self.namespace,
             position=head.seq if head else 0,
             size=head.size if head else 0,
-            index_size=size,
             **figures,
         )
 
     async def embed(self, progress: Callable[[int, int], object] | None = None) -> int:
-        """Give every memory its vector, with *progress* of how many; how many there were to do.
+        """Give every memory its vector, with *progress* of how many; how many got one.
 
-        A recall does some of it by itself; after a change of model, or of many memories, this does
-        all of it.
+        A recall does some of it by itself; after a change of the model, or of many memories, this
+        does all of it.
         """
-        return await self._meaning.all(progress)
+        return await self._embeddings.embed_all(progress)
 
     async def reindex(self, progress: Callable[[int, int], object] | None = None) -> int:
-        """Make the index on this machine anew, with *progress* of entries; how many memories."""
-        await self._desk.renew(progress)
+        """Make the index on this machine again, with *progress* of entries; how many memories."""
+        await self._indexed.rebuild(progress)
         return (await self.stats()).memories
+
+    # The last method: after it, `list` is no longer the builtin for a type checker.
+    async def list(
+        self,
+        *,
+        kinds: Iterable[str] | None = None,
+        tags: Iterable[str] | None = None,
+        since: datetime | None = None,
+        source: str | None = None,
+        superseded: bool = False,
+        limit: int | None = None,
+    ) -> list[Remembered]:
+        """The memories that count now, newest first; with *superseded* those that do not, too."""
+        filters = _filters(kinds, tags, since) | {"source": source}
+        most = None if limit is None else max(_whole(limit, "limit"), 0)
+        filtered = partial(Index.filtered, live=not superseded)
+        return await self._indexed.query(filtered, filters, now_micros(), most)
 
 
 class Memory(SyncWrapper[AsyncMemory]):
@@ -353,14 +373,19 @@ class Memory(SyncWrapper[AsyncMemory]):
     >>> import limpet
     >>> with limpet.open("memory:") as store:
     ...     memory = store.memory("acme/support")
-    ...     kept = memory.remember("Ada prefers e-mail", tags=["contact"], source="report-42")
+    ...     made = memory.remember("Ada prefers e-mail", tags=["contact"], source="report-42")
     ...     [hit.text for hit in memory.recall("how do we reach Ada by mail?")]
     ['Ada prefers e-mail']
     """
 
     @property
+    def scope(self) -> Scope:
+        """Where it is: the store, and whose state."""
+        return self._core.scope
+
+    @property
     def namespace(self) -> str:
-        """What the memories are kept under; those of others cannot be seen from here."""
+        """The name of this memory; those under other names cannot be seen from here."""
         return self._core.namespace
 
     remember = sync(AsyncMemory.remember)
@@ -370,11 +395,11 @@ class Memory(SyncWrapper[AsyncMemory]):
     messages = sync(AsyncMemory.messages)
     related = sync(AsyncMemory.related)
     get = sync(AsyncMemory.get)
-    all = sync(AsyncMemory.all)
+    list = sync(AsyncMemory.list)
     history = sync(AsyncMemory.history)
     update = sync(AsyncMemory.update)
     confirm = sync(AsyncMemory.confirm)
-    used = sync(AsyncMemory.used)
+    mark_used = sync(AsyncMemory.mark_used)
     contradict = sync(AsyncMemory.contradict)
     forget = sync(AsyncMemory.forget)
     consolidate = sync(AsyncMemory.consolidate)
@@ -383,56 +408,30 @@ class Memory(SyncWrapper[AsyncMemory]):
     reindex = sync(AsyncMemory.reindex)
 
 
-def _itself(_: Index, found: list[Remembered]) -> Remembered:
-    return found[0]
-
-
-def _all(
-    index: Index,
-    filters: dict[str, Any],
-    now: int,
-    limit: int | None,
-    live: bool,  # noqa: FBT001 - handed on
-) -> list[Remembered]:
-    return index.all(filters, now, limit, live=live)
-
-
-def _history(index: Index, of: list[Remembered]) -> list[Remembered]:
-    id_ = of[0].id
-    older, newer = index.family([id_])
-    found = index.get([*older, id_, *newer])
-    return sorted(found.values(), key=lambda one: (one.at, one.id in newer, one.id == id_))
-
-
-def _figures(index: Index, now: int) -> tuple[dict[str, Any], int]:
-    return index.figures(now), index.size
-
-
-def _made(id_: str, draft: Draft, at: int) -> Remembered:
-    """A memory that was written *at* that moment."""
-    fields = {name: getattr(draft, name) for name in _SAME}
-    ends = None if draft.ttl is None else from_micros(at + round(draft.ttl * 1_000_000))
-    return Remembered(id=id_, at=from_micros(at), expires_at=ends, **fields)
-
-
 _SAME = (
     *("text", "kind", "tags", "source", "by", "trust", "context", "key", "valid_from"),
     "supersedes",
 )
 
 
+def _written(id_: str, draft: Draft, at: int) -> Remembered:
+    """What *draft* is once it was written *at* that time."""
+    fields = {name: getattr(draft, name) for name in _SAME}
+    ends = None if draft.ttl is None else from_micros(at + micros(draft.ttl))
+    return Remembered(id=id_, at=from_micros(at), expires_at=ends, **fields)
+
+
 def _filters(
     kinds: Iterable[str] | None, tags: Iterable[str] | None, since: datetime | None
 ) -> dict[str, Any]:
+    def several(names: Iterable[str] | None) -> list[str] | None:
+        return None if names is None else [names] if isinstance(names, str) else list(names)
+
     return {
-        "kinds": _several(kinds),
-        "tags": _several(tags),
-        "since": None if since is None else micros(since, "since"),
+        "kinds": several(kinds),
+        "tags": several(tags),
+        "since": None if since is None else to_micros(check_aware(since, "since")),
     }
-
-
-def _several(names: Iterable[str] | None) -> list[str] | None:
-    return None if names is None else [names] if isinstance(names, str) else list(names)
 
 
 def _whole(number: Any, name: str) -> int:

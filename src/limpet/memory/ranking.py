@@ -1,7 +1,7 @@
-"""How well memories fit a query: scores of words and of meaning, added up; a little for use.
+"""How well memories match a query: scores of words and of meaning, added up; a little for use.
 
 By score, not by rank: that the second best is far behind the best is worth knowing. Both parts say
-how good a fit is in itself, from 0 to 1, so that scores of different queries can be compared, and
+how good a match is in itself, from 0 to 1, so that scores of different queries can be compared, and
 `min_score` means something. All here is plain arithmetic on what the index found.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 
 #: What words and meaning weigh where both are known. That is not a fine point: docs/memory.md.
 WORDS, MEANING = 0.5, 0.5
-#: What use and recency weigh: enough to decide between equals, too little to bury what fits.
+#: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What a word in the context counts, where one in the text counts 1.
 CONTEXT = 0.5
@@ -76,12 +76,12 @@ def ideal(total: int, counts: Iterable[int]) -> float:
 
 
 def rarity(total: int, count: int) -> float:
-    """How much a word says that *count* of *total* texts have; never nothing."""
+    """How much a word says that *count* of *total* texts have; never 0."""
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
 def activation(ages: Sequence[float]) -> float:
-    """How ready a memory is that was of use so many seconds ago: ACT-R's base level, from 0 to 1.
+    """How active a memory is that was used so many seconds ago: ACT-R's base level, from 0 to 1.
 
     >>> activation([86_400.0])
     0.5

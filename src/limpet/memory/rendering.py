@@ -1,4 +1,4 @@
-"""Memories for a model to read: fenced, as data, with where each is from and how old it is."""
+"""Memories for a model to read: quoted as data, with where each is from and how old it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limpet.llm.tokens import PER_MESSAGE, Counter, estimate_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.memory.hits import MemoryHit
+    from limpet.memory.results import MemoryHit
 
 __all__ = ["messages"]
 
@@ -21,16 +21,20 @@ PREAMBLE = (
     "may be out of date: check it before you rely on it."
 )
 
-#: What may have to be said, at its longest.
+#: The longest that the note on what was left out can be.
 _LEFT_OUT = "\n\nLeft out for want of room: {0:,} of {0:,} memories."
 
 
 def messages(
     hits: list[MemoryHit], most: int | None, count: Callable[[str], int] | Counter | None = None
 ) -> list[dict[str, Any]]:
-    """*hits* as a system's message of ours and a user's with the data, in up to *most* tokens."""
+    """*hits* as a system message of ours and a user message with the data, in *most* tokens."""
     counted = count.text if isinstance(count, Counter) else count or estimate_text
-    section = Section("Remembered", "memories", [_line(hit) for hit in hits])
+    lines = [
+        Line(hit.text, note=f" ({', '.join(origin(Recalled.of(hit), hit.at + hit.age))})")
+        for hit in hits
+    ]
+    section = Section("Remembered", "memories", lines)
     if most is not None:
         room = most - counted(PREAMBLE) - 2 * PER_MESSAGE - counted(section.frame)
         _fit(section, room, counted)
@@ -48,7 +52,3 @@ def _fit(section: Section, room: int, count: Callable[[str], int]) -> None:
         levels = (line.level(WHOLE), line.level(SHORT))
         line.shown = next((some for some in levels if line.cost(some, count) <= room), ABSENT)
         room -= line.cost(line.shown, count)
-
-
-def _line(hit: MemoryHit) -> Line:
-    return Line(hit.text, note=f" ({', '.join(origin(Recalled.of(hit), hit.at + hit.age))})")

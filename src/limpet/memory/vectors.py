@@ -1,25 +1,36 @@
-"""Vectors of a namespace in memory, and which of them lie near a query's. Needs numpy."""
+"""The vectors of a namespace: how they are stored, searched, and kept when the index is made again.
+
+What makes them of texts is `limpet.memory.embeddings`. Needs numpy, which is optional.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.errors import MissingExtra
-from limpet.memory.lookup import passing
 from limpet.memory.ranking import CONTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from limpet.memory.finding import Query
+    import apsw
+
     from limpet.memory.index import Index
 
 __all__ = [
+    "Backoff",
+    "SavedVectors",
+    "Unembedded",
     "Vectors",
-    "mixed",
+    "combine",
+    "find_unembedded",
     "numpy",
-    "packed",
-    "vectors_of",
+    "pack",
+    "store_failure",
+    "store_vectors",
 ]
 
 
@@ -32,23 +43,24 @@ def numpy() -> Any:
     return np
 
 
-def packed(vectors: Sequence[Any]) -> list[bytes]:
+def pack(vectors: Sequence[Any]) -> list[bytes]:
     """Each of *vectors* as it is stored: of length 1, in half precision."""
     return [row.tobytes() for row in _unit(vectors).astype("<f2")]
 
 
-def mixed(text: Any, whole: Any) -> Any:
+def combine(text: Any, whole: Any) -> Any:
     """The vector of a memory: that of its text, and a part of that of context and text as one."""
     (alone,) = _unit([text])
     return alone if whole is None else alone + CONTEXT * _unit([whole])[0]
 
 
 def _unit(vectors: Sequence[Any]) -> Any:
+    """*vectors* as a matrix of unit vectors; `ValueError` if they are none."""
     np = numpy()
     try:
         matrix = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     except (TypeError, ValueError):
-        matrix = np.empty(0)  # no numbers, or not as many in each
+        matrix = np.empty(0)  # not numbers, or not of one length
     if matrix.ndim != 2 or not np.isfinite(matrix).all():  # noqa: PLR2004 - rows of numbers
         msg = "An embedding function returns a list of numbers for each text, all of one length."
         raise ValueError(msg)
@@ -56,87 +68,238 @@ def _unit(vectors: Sequence[Any]) -> Any:
     return matrix / np.maximum(length, 1e-12)
 
 
-# -- in the index ----------------------------------------------------------------------------------
-
-
-def _stored(index: Index, after: int) -> tuple[int, list[tuple[int, int, bytes]]]:
-    """How many vectors have gone so far, and those that came *after* one."""
-    with index.lock:
-        rows = index.run("SELECT v, n, value FROM vector WHERE v > ? ORDER BY v", [after])
-        return index.value("SELECT gone FROM model"), rows
-
-
-# -- in memory -------------------------------------------------------------------------------------
-
-
-def vectors_of(index: Index) -> Vectors:
-    """The vectors of *index*, which stay in memory with it."""
-    if index.vectors is None:
-        index.vectors = Vectors()
-    return index.vectors
+# -- searching -------------------------------------------------------------------------------------
 
 
 class Vectors:
-    """The vectors of one index: those that are new are read before each query."""
+    """The vectors of one index in memory; before each search the new ones are read."""
 
     def __init__(self) -> None:
         self._np = numpy()
-        self._gone = -1
+        self._scores: Any = None
+        self._reset(removed=-1)
+
+    def _reset(self, removed: int) -> None:
+        #: How many vectors had been removed from the index when these were read, and the last one.
+        self._removed = removed
         self._last = 0
-        # A line each, and room for more; the row of the index that each is of; and back.
-        self._room: Any = None
+        #: One vector a line, with spare lines at the end; which row each is of, and the reverse.
+        self._matrix: Any = None
         self._rows: Any = self._np.zeros(0, dtype=self._np.int64)
         self._lines: dict[int, int] = {}
-        self._scores: Any = None
 
-    def refresh(self, index: Index) -> None:
-        """Read what is new; everything, if some are gone."""
-        gone, rows = _stored(index, self._last)
-        if gone != self._gone:
-            self.__init__()  # type: ignore[misc]
-            self._gone, rows = _stored(index, 0)
-        if not rows:
-            return
+    def _refresh(self, index: Index) -> None:
+        """Read the vectors that are new; all of them, if some were removed."""
         np = self._np
-        new = np.frombuffer(b"".join(value for *_, value in rows), dtype="<f2")
-        self._put(new.reshape(len(rows), -1))
-        numbers = np.array([n for _, n, _ in rows])
-        start = len(self._rows)
-        self._lines.update((int(n), start + i) for i, n in enumerate(numbers))
-        self._rows = np.concatenate([self._rows, numbers])
-        self._last = rows[-1][0]
-
-    def _put(self, new: Any) -> None:
-        """Add lines; where there is no room for them there is twice as much from now on."""
-        used, room = len(self._rows), self._room
-        if room is None or used + len(new) > len(room):
-            size = max(2 * used, used + len(new))
-            self._room = self._np.empty((size, new.shape[1]), dtype=self._np.float32)
+        with index.lock:
+            removed = index.value("SELECT removed FROM model")
+            if removed != self._removed:
+                self._reset(removed)
+            sql = "SELECT v, n, value FROM vector WHERE v > ? ORDER BY v"
+            stored = index.run(sql, [self._last])
+        if not stored:
+            return
+        new = np.frombuffer(b"".join(value for *_, value in stored), dtype="<f2")
+        new = new.reshape(len(stored), -1)
+        used, needed = len(self._rows), len(self._rows) + len(new)
+        if self._matrix is None or needed > len(self._matrix):
+            larger = np.empty((max(2 * used, needed), new.shape[1]), dtype=np.float32)
             if used:
-                self._room[:used] = room[:used]
-        self._room[used : used + len(new)] = new
+                larger[:used] = self._matrix[:used]
+            self._matrix = larger
+        self._matrix[used:needed] = new
+        numbers = [n for _, n, _ in stored]
+        self._lines.update((n, used + at) for at, n in enumerate(numbers))
+        self._rows = np.concatenate([self._rows, np.array(numbers)])
+        self._last = stored[-1][0]
 
-    def near(self, index: Index, query: Query) -> dict[int, float]:
-        """The rows that mean what *query* does, most of all, and how much: from 0 to 1."""
-        self.refresh(index)
+    def nearest(
+        self, index: Index, vector: Any, most: int, among: list[int] | None
+    ) -> dict[int, float]:
+        """The *most* rows nearest to *vector*, only those *among* some, and how near: 0 to 1."""
+        self._refresh(index)
         self._scores = None
-        if self._room is None:
+        if self._matrix is None:
             return {}
         np = self._np
-        matrix = self._room[: len(self._rows)]
-        # Not by "@": to wake other threads for so little takes longer than it does.
-        self._scores = np.clip(np.einsum("ij,j->i", matrix, _unit([query.vector])[0]), 0, 1)
+        matrix = self._matrix[: len(self._rows)]
+        # Not by "@": for so little work, waking other threads takes longer than the work itself.
+        self._scores = np.clip(np.einsum("ij,j->i", matrix, _unit([vector])[0]), 0, 1)
         scores, rows = self._scores, self._rows
-        wanted = passing(index, query.filters)
-        if wanted is not None:
-            among = np.isin(rows, wanted)
-            scores, rows = scores[among], rows[among]
-        if len(scores) > query.most:
-            best = np.argpartition(scores, -query.most)[-query.most :]
+        if among is not None:
+            wanted = np.isin(rows, among)
+            scores, rows = scores[wanted], rows[wanted]
+        if len(scores) > most:
+            best = np.argpartition(scores, -most)[-most:]
             scores, rows = scores[best], rows[best]
         return dict(zip(rows.tolist(), scores.tolist(), strict=True))
 
     def score(self, n: int) -> float:
-        """How near row *n* is to what was last asked for; 0 if it has no vector yet."""
+        """How near row *n* is to the vector of the last search; 0 if it has no vector yet."""
         line = self._lines.get(n)
         return 0.0 if line is None or self._scores is None else float(self._scores[line])
+
+
+# -- keeping them ----------------------------------------------------------------------------------
+
+
+class SavedVectors:
+    """The vectors that an index had, by the texts that they are of.
+
+    A vector may have cost money, and an index is made again whenever another machine has forgotten
+    something. So the vectors of texts that are still there go back. Meanwhile they are in memory
+    only: of a text that is gone, nothing stays in a file.
+    """
+
+    def __init__(self, database: apsw.Connection) -> None:
+        sql = "SELECT m.text, m.context, v.value FROM vector v JOIN memory m USING (n)"
+        rows: Any = database.execute(sql)
+        self._vectors = {_digest(text, context): value for text, context, value in rows}
+        self._model = _model(database)
+        self._length = next((len(value) for value in self._vectors.values()), None)
+
+    def put_back(self, database: apsw.Connection) -> None:
+        """Give a vector to every row whose text had one, unless they are of another model."""
+        length = database.execute("SELECT length(value) FROM vector LIMIT 1").fetchone()
+        same = _model(database) == self._model and length in (None, (self._length,))
+        if not self._vectors or not same:
+            return
+        rows: Any = database.execute(f"SELECT n, text, context FROM memory m WHERE {_NO_VECTOR}")  # noqa: S608 - all of it is ours
+        known = [(n, self._vectors.get(_digest(text, context))) for n, text, context in rows]
+        found = [(n, value) for n, value in known if value is not None]
+        database.executemany("INSERT INTO vector(n, value) VALUES(?, ?)", found)
+
+
+def _model(database: apsw.Connection) -> Any:
+    return database.execute("SELECT name FROM model").fetchone()
+
+
+def _digest(text: str, context: str | None) -> bytes:
+    words = f"{len(text)} {text}" if context is None else f"{len(text)} {text} {context}"
+    return hashlib.blake2b(words.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+# -- memories without a vector ---------------------------------------------------------------------
+
+#: Texts that are embedded in one call.
+BATCH = 64
+#: Seconds after which a text that was refused by itself is tried again.
+TRY_AGAIN = 600.0
+
+_ONE_OF = "IN (SELECT value FROM json_each(?))"
+_NO_VECTOR = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.n = m.n)"
+# Context and text as one: what an answer means depends on the question. Null without a context.
+_WHOLE = "context || ' ' || text"
+_STORE = f"""
+INSERT OR REPLACE INTO vector(n, value)
+SELECT n, ? FROM memory WHERE n = ? AND id = ? AND text = ? AND {_WHOLE} IS ?
+"""  # noqa: S608 - all of it is ours
+
+
+class Backoff:
+    """How many texts to embed at once, and which not yet, when some were refused.
+
+    One text of a batch that failed may be to blame (too long, say), and nobody knows which. So half
+    as many are tried next, and one that fails by itself is left out for a while.
+    """
+
+    def __init__(self) -> None:
+        self._size: int | None = None
+        self._until: dict[str, float] = {}
+
+    @property
+    def size(self) -> int:
+        """How many to try next."""
+        return BATCH if self._size is None else self._size
+
+    def failed(self, ids: Sequence[str]) -> None:
+        """None of *ids* got a vector."""
+        self._size = max(len(ids) // 2, 1)
+        if len(ids) == 1:
+            self._until[ids[0]] = time.monotonic() + TRY_AGAIN
+
+    def succeeded(self) -> None:
+        """All of a batch did."""
+        self._size = None if 2 * self.size >= BATCH else 2 * self.size
+
+    def left_out(self) -> list[str]:
+        """Those not to be tried yet."""
+        now = time.monotonic()
+        self._until = {id_: until for id_, until in self._until.items() if until > now}
+        return list(self._until)
+
+    def clear(self) -> None:
+        """Leave nothing out: the function may be another one, or work again."""
+        self._size = None
+        self._until.clear()
+
+
+class Unembedded(NamedTuple):
+    """A memory without a vector: its row, id and text, and its context and text as one."""
+
+    n: int
+    id: str
+    text: str
+    whole: str | None
+
+
+def find_unembedded(
+    index: Index, model: str, like: bytes | None, most: int | None
+) -> tuple[int, list[Unembedded]]:
+    """How many memories have no vector of *model*, and the next of them, newest first.
+
+    Up to *most*, and no more than a batch. *like* is one of its vectors: if those that are stored
+    have another length they are another model's, whatever it is called, and are removed.
+    """
+    with index.lock:
+        index.saved_vectors = None  # new vectors are made from here on
+        if index.value("SELECT name FROM model") != model or not _fits(index, like):
+            _start_over(index, model)
+        left_out = json.dumps(index.backoff.left_out())
+        every = index.value("SELECT (SELECT count(*) FROM memory) - (SELECT count(*) FROM vector)")
+        refused = f"SELECT count(*) FROM memory m WHERE m.id {_ONE_OF} AND {_NO_VECTOR}"  # noqa: S608 - all of it is ours
+        count = every - index.value(refused, [left_out])
+        # No more than there are: to look for one that is not there means to look at all.
+        size = min(index.backoff.size, count, count if most is None else most)
+        sql = (
+            f"SELECT n, id, text, {_WHOLE} FROM memory m WHERE {_NO_VECTOR}"  # noqa: S608 - as above
+            f" AND m.id NOT {_ONE_OF} ORDER BY n DESC LIMIT ?"
+        )
+        rows = index.run(sql, [left_out, size]) if size > 0 else []
+        return count, [Unembedded(*row) for row in rows]
+
+
+def store_vectors(index: Index, model: str, vectors: Sequence[tuple[Unembedded, bytes]]) -> None:
+    """Store what *model* made of memories, if they still are what they were.
+
+    Meanwhile something may have been forgotten that their contexts quoted.
+    """
+    with index.lock:
+        if not _fits(index, vectors[0][1]):
+            _start_over(index, model)
+        with index.writing() as database:
+            if index.value("SELECT name FROM model") == model:
+                database.executemany(_STORE, [(value, *one) for one, value in vectors])
+                database.execute("UPDATE model SET failed = NULL")
+        index.backoff.succeeded()
+
+
+def store_failure(index: Index, tried: Sequence[Unembedded], error: str) -> None:
+    """Record that no vectors could be made of those that were *tried*: the name of the *error*."""
+    with index.writing() as database:
+        database.execute("UPDATE model SET failed = ?", (error,))
+        index.backoff.failed([one.id for one in tried])
+
+
+def _fits(index: Index, value: bytes | None) -> bool:
+    """Whether *value* has the length of the vectors that are stored."""
+    length = index.value("SELECT length(value) FROM vector LIMIT 1")
+    return value is None or length in (None, len(value))
+
+
+def _start_over(index: Index, model: str) -> None:
+    """Remove all vectors: those to come are of another *model*."""
+    with index.writing() as database:
+        database.execute("DELETE FROM vector")
+        database.execute("UPDATE model SET name = ?, failed = NULL", (model,))
+    index.backoff.clear()

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from msgspec import Struct, structs
 
 from limpet.backends.contract import UNSET, Head, UnsetType
-from limpet.core.codec import convert, fresh
+from limpet.core.codec import convert, fresh, plain
 from limpet.core.journal import listed_fields
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
-from limpet.errors import ChangedWarning, Conflict, StateChanged, outside
-from limpet.states.changes import FingerprintChange, compare
-from limpet.states.drafts import Draft, check_text
-from limpet.states.kept import Kept, Marks, StateVersion
-from limpet.states.migrations import check_version
+from limpet.errors import ChangedWarning, Conflict, NotStorable, StateChanged, outside
+from limpet.states.diff import describe
+from limpet.states.fingerprint import FingerprintChange, compare
+from limpet.states.format import KIND, SaveInfo, Snapshot, StateMeta, StateVersion, type_of
+from limpet.states.migrations import Upgrader, check_version
 from limpet.states.migrations import migrations as all_migrations
-from limpet.states.reading import Reader
-from limpet.states.upgrading import Upgrader, type_of
-from limpet.states.words import told
-from limpet.states.writing import Writer
+from limpet.states.reader import Reader
+from limpet.states.writer import Draft, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from limpet.backends.contract import Key
+    from limpet.core.calls import Call
+    from limpet.core.journal import Entry
     from limpet.core.scope import Scope
-    from limpet.errors import StateNotFound
     from limpet.states.migrations import Migrations
 
     OnChange = Literal["warn", "raise", "ignore"] | Callable[[FingerprintChange, Any], Any]
 
-    class Terms(TypedDict, total=False):
+    class LoadOptions(TypedDict, total=False):
         """What `load` takes besides, whatever it returns."""
 
         fingerprint: Mapping[str, Any] | None
@@ -44,13 +41,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "AsyncState", "FingerprintChange", "State", "StateInfo", "StateVersion"]
 
-KIND = "state"
-
 D = TypeVar("D")
 T = TypeVar("T")
 
-#: How often somebody looks whose turn it is, while another save of the same object is under way.
-PAUSE = 0.001
+REENTERED = (
+    "A state was saved or loaded within the save_state() that it was waiting for, and would have "
+    "waited for ever. Do so before, or after."
+)
 
 
 class StateInfo(Struct, frozen=True):
@@ -68,10 +65,7 @@ class StateInfo(Struct, frozen=True):
     @classmethod
     def of(cls, head: Head) -> StateInfo:
         """The view of a journal's *head*."""
-        return cls(
-            **listed_fields(head),
-            version=Marks.of(head).version,
-        )
+        return cls(**listed_fields(head), version=StateMeta.of(head).version)
 
 
 class AsyncState:
@@ -89,16 +83,16 @@ class AsyncState:
         migrations: Migrations | None = None,
     ) -> None:
         self.version = check_version(version)
-        self.type = check_text(type, "type")
-        self._scope = scope
+        self.type = _check_text(type, "type")
+        self.scope = scope  # for what is built upon states
         self._journal = journal = scope.journal(KIND, id, labels=labels, ttl=ttl)
+        self._invoke = scope.runtime.invoke
+        self._lock = scope.runtime.lock(REENTERED)
         self._migrations = migrations
-        self._ask = journal.runtime.invoke
+        known = all_migrations if migrations is None else migrations
+        self._upgrader = Upgrader(self.id, type, known, journal.codec, self._invoke)
         self._reader = Reader(journal)
         self._writer = Writer(journal, self._reader)
-        known = all_migrations if migrations is None else migrations
-        self._upgrader = Upgrader(self.id, type, known, self._writer.codec, self._ask)
-        self._turn = _Turn(journal.runtime.sleep)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, version={self.version})"
@@ -109,9 +103,19 @@ class AsyncState:
         return self._journal.key.id
 
     @property
+    def key(self) -> Key:
+        """That of its journal."""
+        return self._journal.key
+
+    @property
     def position(self) -> int | None:
         """Where the state was when it was last loaded or saved here; 0: nowhere, None: not yet."""
-        return self._writer.position
+        seen = self._writer.seen
+        return None if seen is None else seen.expect.seq
+
+    async def is_current(self) -> bool:
+        """Whether nobody has written to it since it was last loaded or saved here."""
+        return await self._writer.is_current()
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -122,6 +126,7 @@ class AsyncState:
         fingerprint: Mapping[str, Any] | None = None,
         expect: int | None = None,
         note: str | None = None,
+        calls: Mapping[str, Call] | None = None,
     ) -> int:
         """Save *document*, or what its ``save_state()`` returns; its position in the history.
 
@@ -129,37 +134,59 @@ class AsyncState:
         nothing is, and the position is the old one. If somebody else has saved since this object
         last loaded or saved, `Conflict` is raised; *expect* is another position to hold it to, 0
         for a state that must be new. *fingerprint*: what the state depends on (see `check`).
-        *note*: a word about it for the history.
+        *note*: a word about it for the history. *calls*: of an agent's tools, those that have begun
+        and not ended; without, they are what they were.
         """
-        note = check_text(note, "note")
+        note = _check_text(note, "note")
         _check_position(expect, "expect")
-        async with self._turn:
-            if callable(getattr(document, "save_state", None)):
-                document = await self._ask(document.save_state)
-            return await self._save(document, fingerprint=fingerprint, expect=expect, note=note)
+        return await self._lock.run(self._save, document, fingerprint, note, expect, calls)
 
-    async def _save(self, document: Any, *, fingerprint: Any, **conditions: Any) -> int:
-        codec = self._writer.codec
-        draft = Draft(document, codec)
-        return await self._writer.save(
-            draft,
-            version=self.version,
-            type_=self.type,
-            fingerprint=_plain_fingerprint(fingerprint, codec),
-            **conditions,
-        )
+    async def _save(
+        self,
+        document: Any,
+        fingerprint: Mapping[str, Any] | None,
+        note: str | None,
+        expect: int | None,
+        calls: Mapping[str, Call] | None,
+    ) -> int:
+        if callable(getattr(document, "save_state", None)):
+            document = await self._invoke(document.save_state)
+        draft = Draft(document, self._journal.codec)
+        info = SaveInfo(self.version, self.type, self._plain(fingerprint), note)
+        return await self._writer.save(draft, info, expect=expect, calls=calls)
+
+    def _plain(self, fingerprint: Any) -> dict[str, Any] | None:
+        """A *fingerprint* as it is stored."""
+        if fingerprint is None:
+            return None
+        if not isinstance(fingerprint, Mapping):
+            msg = (
+                "A fingerprint is a dict, with name, prompt, tools and so on; not "
+                f"{fingerprint!r:.80}."
+            )
+            raise TypeError(msg)
+        draft = Draft(dict(fingerprint), self._journal.codec, "fingerprint")
+        draft.make_plain()
+        return draft.document  # type: ignore[no-any-return]
 
     # -- loading -------------------------------------------------------------------------------
 
     @overload
-    async def load(self, into: Any = None, *, as_: type[T], **terms: Unpack[Terms]) -> T: ...
+    async def load(
+        self, into: Any = None, *, as_: type[T], **options: Unpack[LoadOptions]
+    ) -> T: ...
     @overload
     async def load(
-        self, into: Any = None, *, as_: type[T], default: D, **terms: Unpack[Terms]
+        self, into: Any = None, *, as_: type[T], default: D, **options: Unpack[LoadOptions]
     ) -> T | D: ...
     @overload
     async def load(
-        self, into: Any = None, *, as_: Any = None, default: Any = UNSET, **terms: Unpack[Terms]
+        self,
+        into: Any = None,
+        *,
+        as_: Any = None,
+        default: Any = UNSET,
+        **options: Unpack[LoadOptions],
     ) -> Any: ...
     async def load(
         self,
@@ -180,36 +207,46 @@ class AsyncState:
         says what then: ``"warn"``, ``"raise"`` `StateChanged`, ``"ignore"``, or a function that
         gets the `FingerprintChange` and the document and returns the document.
         """
-        _check_on_change(on_change)
-        async with self._turn:
-            kept = await self._writer.newest()
-            if kept is not None:
-                kept = structs.replace(kept, document=fresh(kept.document))
-        if kept is None:
+        if not callable(on_change) and on_change not in ("warn", "raise", "ignore"):
+            msg = f'on_change is "warn", "raise", "ignore" or a function, not {on_change!r:.80}.'
+            raise ValueError(msg)
+        snapshot = await self._lock.run(self._newest)
+        if snapshot is None:
             if default is UNSET:
                 raise self._reader.not_found()
             return default
-        # No longer in turn: functions of the user's may well save it.
-        document = await self._upgrader.document(kept, self.version)
-        await self._check_type(document, into)
-        now = _plain_fingerprint(fingerprint, self._writer.codec)
-        change = compare(kept.about.fingerprint, now, document)
+        # The lock is free again: functions of the user's may well save it.
+        document = await self._upgrader.upgrade(snapshot, self.version)
+        found = type_of(document)
+        if self.type is None and found is not None and hasattr(into, "save_state"):
+            # Some objects take any state, and forget what they had.
+            own = type_of(await self._invoke(into.save_state))
+            self._upgrader.check_type(found, own)
+        change = compare(snapshot.info.fingerprint, self._plain(fingerprint), document)
         if change is not None:
             document = await self._changed(change, document, on_change)
         if into is not None:
-            await self._ask(_loader(into), fresh(document))
+            load_state = getattr(into, "load_state", None)
+            if not callable(load_state):
+                msg = (
+                    f"load(into=…) takes an object with load_state(), and {type(into).__name__} "
+                    "has none. For a document as a type of yours: load(as_=…)."
+                )
+                raise TypeError(msg)
+            await self._invoke(load_state, fresh(document))
         return document if as_ is None else convert(document, as_)
 
-    async def _check_type(self, document: Any, into: Any) -> None:
-        """That *into* takes such a state: some take any, and forget what they had."""
-        found = type_of(document)
-        if self.type is None and found is not None and hasattr(into, "save_state"):
-            own = type_of(await self._ask(into.save_state))
-            self._upgrader.check_type(found, own)
+    async def _newest(self) -> Snapshot | None:
+        """The newest save, with a document that is the caller's own."""
+        snapshot = await self._writer.newest()
+        if snapshot is None:
+            return None
+        return structs.replace(snapshot, document=fresh(snapshot.document))
 
     async def _changed(self, change: FingerprintChange, document: Any, on_change: OnChange) -> Any:
+        """The document to load where it was saved by something else than what is to have it."""
         if callable(on_change):
-            document = await self._ask(on_change, change, document)
+            document = await self._invoke(on_change, change, document)
             if document is None:
                 raise TypeError("on_change returned None: it returns the document to be loaded.")
             return document
@@ -232,9 +269,9 @@ class AsyncState:
 
         With *migrate* off it comes as it was saved, whatever its version.
         """
-        kept = await self._reader.at(when)
-        version = self.version if migrate else kept.about.version
-        document = await self._upgrader.document(kept, version)
+        snapshot = await self._reader.at(when)
+        version = self.version if migrate else snapshot.info.version
+        document = await self._upgrader.upgrade(snapshot, version)
         return document if as_ is None else convert(document, as_)
 
     async def check(self, fingerprint: Mapping[str, Any]) -> FingerprintChange | None:
@@ -244,11 +281,8 @@ class AsyncState:
         names or schemas, or a dict of them), ``members`` (the fingerprints of a team's, by name),
         and what else counts.
         """
-        kept = await self._reader.newest()
-        if kept is None:
-            raise self._reader.not_found()
-        now = _plain_fingerprint(fingerprint, self._writer.codec)
-        return compare(kept.about.fingerprint, now, kept.document)
+        _, newest = await self._reader.newest()
+        return compare(newest.info.fingerprint, self._plain(fingerprint), newest.document)
 
     # -- history -------------------------------------------------------------------------------
 
@@ -266,8 +300,15 @@ class AsyncState:
         What was taken away has a ``-``, what was added a ``+``, each under the place where it is.
         """
         before = await self._reader.at(a)
-        after = await self._reader.newest() if b is None else await self._reader.at(b)
-        return told(before, after or before)
+        after = await self._reader.at(b) if b is not None else (await self._reader.newest())[1]
+        return describe(before, after)
+
+    async def other_entries(self, after: int | None = None) -> list[Entry]:
+        """What others have recorded in the journal: entries that are no saves.
+
+        Those behind position *after*; without it, those behind the newest save.
+        """
+        return await self._reader.other_entries(after)
 
     async def restore(self, position: int | datetime, *, expect: int | None = None) -> int:
         """Save what was saved at *position* again, as it was; the position that it has now.
@@ -275,61 +316,47 @@ class AsyncState:
         Nothing is lost by that: what came between stays in the history.
         """
         _check_position(expect, "expect")
-        async with self._turn:
-            kept = await self._reader.at(position)
-            return await self._writer.save(
-                Draft(kept.document, self._writer.codec),
-                version=kept.about.version,
-                type_=kept.about.type,
-                fingerprint=kept.about.fingerprint,
-                note=f"restored from {kept.position}",
-                expect=expect,
-                back=True,
-            )
+        return await self._lock.run(self._restore, position, expect)
+
+    async def _restore(self, position: int | datetime, expect: int | None) -> int:
+        snapshot = await self._reader.at(position)
+        info = structs.replace(snapshot.info, note=f"restored from {snapshot.position}")
+        draft = Draft(snapshot.document, self._journal.codec)
+        return await self._writer.save(draft, info, expect=expect, again=True)
 
     async def fork(self, id: str, *, at: int | datetime | None = None) -> AsyncState:
         """A new state *id* that begins with this one as it is, or as it was at a position or time.
 
         The two are then independent. `Conflict` if there is another state with that id.
         """
-        kept = await self._reader.newest() if at is None else await self._reader.at(at)
-        head = await self._journal.head()
-        if kept is None or head is None:
-            raise self._reader.not_found()
-        target = AsyncState(
-            self._scope,
+        head, snapshot = await self._reader.newest()
+        if at is not None:
+            snapshot = await self._reader.at(at)
+        fork = AsyncState(
+            self.scope,
             id,
             version=self.version,
             type=self.type,
             ttl=self._journal.ttl,
             migrations=self._migrations,
         )
-        await target._begin(kept, head, f"forked from {self.id} at {kept.position}")
-        return target
-
-    async def _begin(self, kept: Kept, head: Head, note: str) -> None:
-        """Be a new state with the document of *kept*; a second time it does no harm."""
-        writer = self._writer
-        self._journal.labels = {**head.labels}
+        note = f"forked from {self.id} at {snapshot.position}"
+        info = structs.replace(snapshot.info, note=note)
+        draft = Draft(snapshot.document, self._journal.codec)
+        ttl: float | UnsetType | None = UNSET
         if self._journal.ttl is UNSET:
-            self._journal.ttl = None if head.ttl is None else head.ttl / 1e6
+            ttl = None if head.ttl is None else head.ttl / 1e6
         try:
-            await writer.save(
-                Draft(kept.document, writer.codec),
-                version=kept.about.version,
-                type_=kept.about.type,
-                fingerprint=kept.about.fingerprint,
-                note=note,
-                expect=0,
+            await fork._writer.save(
+                draft, info, expect=0, again=True, labels=dict(head.labels), ttl=ttl
             )
         except Conflict as error:
-            there = await writer.newest()
-            if there is not None and (there.content, there.about.note) == (kept.content, note):
-                return
-            msg = f"There is a state {self.id!r} already. Fork to another id, or delete it first."
-            raise Conflict(msg, error.expected, error.actual) from error
-        finally:
-            self._journal.labels = UNSET
+            there = await fork._writer.newest()
+            if there is None or there.digest != info.digest(draft.content.text):
+                msg = f"There is a state {id!r} already. Fork to another id, or delete it first."
+                raise Conflict(msg, error.expected, error.actual) from error
+            # It is this very fork: it was made before, by a call that was not answered.
+        return fork
 
     async def compact(self, *, before: int | None = None) -> int:
         """Forget the saves before position *before*, or all that the newest does not need.
@@ -337,29 +364,27 @@ class AsyncState:
         Returns how many went. One that a later save goes back to stays, and some after it with it.
         """
         _check_position(before, "before")
-        head = await self._journal.head()
-        if head is None:
-            raise self._reader.not_found()
-        kept = await (self._reader.newest(head) if before is None else self._reader.at(before))
-        return 0 if kept is None else await self._journal.compact(kept.copy)
+        if before is None:
+            _, snapshot = await self._reader.newest()
+        else:
+            snapshot = await self._reader.at(before)
+        return await self._journal.compact(snapshot.copy)
 
     async def label(self, /, **labels: str | None) -> None:
         """Set labels; None removes one. They are what the store's lists find by."""
         if not await self._journal.label(labels):
-            raise self._not_found()
+            raise self._reader.not_found()
 
     async def expire(self, ttl: float | None) -> None:
         """Let it end *ttl* seconds after it was last added to, from now on; None: never."""
         if not await self._journal.expire(ttl):
-            raise self._not_found()
+            raise self._reader.not_found()
 
     # -- the rest ------------------------------------------------------------------------------
 
     async def delete(self) -> bool:
         """Remove the state and its history. False if it was not there."""
-        async with self._turn:
-            self._writer.see(None)
-            return await self._journal.delete()
+        return await self._lock.run(self._writer.delete)
 
     async def info(self) -> StateInfo:
         """Labels, size, times, version and position."""
@@ -367,9 +392,6 @@ class AsyncState:
         if head is None:
             raise self._reader.not_found()
         return StateInfo.of(head)
-
-    def _not_found(self) -> StateNotFound:
-        return self._reader.not_found()
 
 
 class State(SyncWrapper[AsyncState]):
@@ -408,12 +430,14 @@ class State(SyncWrapper[AsyncState]):
         """The type that was asked for."""
         return self._core.type
 
+    is_current = sync(AsyncState.is_current)
     save = sync(AsyncState.save)
     load = sync(AsyncState.load)
     at = sync(AsyncState.at)
     check = sync(AsyncState.check)
     history = sync(AsyncState.history)
     diff = sync(AsyncState.diff)
+    other_entries = sync(AsyncState.other_entries)
     restore = sync(AsyncState.restore)
     compact = sync(AsyncState.compact)
     delete = sync(AsyncState.delete)
@@ -423,82 +447,15 @@ class State(SyncWrapper[AsyncState]):
     fork = sync_wrapped(AsyncState.fork, lambda core: State(core))  # noqa: PLW0108 - not made yet
 
 
-class _Turn:
-    """Lets one save or load of an object at a time go on, as they came, on either face."""
-
-    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._sleep = sleep
-        self._queue: deque[_Caller] = deque()  # safe between threads, as a list is not
-
-    async def __aenter__(self) -> None:
-        mine = _Caller()
-        self._queue.append(mine)
-        try:
-            while (first := self._queue[0]) is not mine:
-                first.check_other()
-                await self._sleep(PAUSE)
-        except BaseException:
-            self._queue.remove(mine)
-            raise
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._queue.popleft()
-
-
-class _Caller:
-    """A thread, or a task of asyncio's in it, that waits for its turn or has it."""
-
-    def __init__(self) -> None:
-        self._thread, self._task = get_ident(), _task()
-
-    def check_other(self) -> None:
-        """That it is not who is asking, and would wait for itself."""
-        if self._thread == get_ident() and self._task is _task():
-            msg = (
-                "A state was saved or loaded within the save_state() that it was waiting for, and "
-                "would have waited for ever. Do so before, or after."
-            )
-            raise RuntimeError(msg)
-
-
-def _task() -> Any:
-    asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
-    try:
-        return asyncio and asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
+def _check_text(text: Any, name: str) -> str | None:
+    """*text*, if it is text, or None: what is stored as anything else could not be read again."""
+    if text is None:
         return None
+    if not isinstance(text, str):
+        raise NotStorable(f"{name} is text, not {text!r:.80}.", name)
+    return plain(text, name)  # type: ignore[no-any-return]
 
 
 def _check_position(number: Any, name: str) -> None:
     if number is not None and number.__class__ is not int:
         raise TypeError(f"{name} is a whole number, not {number!r:.80}.")
-
-
-def _check_on_change(on_change: Any) -> None:
-    if not callable(on_change) and on_change not in ("warn", "raise", "ignore"):
-        msg = f'on_change is "warn", "raise", "ignore" or a function, not {on_change!r:.80}.'
-        raise ValueError(msg)
-
-
-def _plain_fingerprint(fingerprint: Any, codec: Any) -> dict[str, Any] | None:
-    if fingerprint is None:
-        return None
-    if not isinstance(fingerprint, Mapping):
-        msg = (
-            f"A fingerprint is a dict, with name, prompt, tools and so on; not {fingerprint!r:.80}."
-        )
-        raise TypeError(msg)
-    draft = Draft(dict(fingerprint), codec, "fingerprint")
-    draft.make_plain()
-    return draft.document  # type: ignore[no-any-return]
-
-
-def _loader(into: Any) -> Callable[..., Any]:
-    load = getattr(into, "load_state", None)
-    if callable(load):
-        return load  # type: ignore[no-any-return]
-    msg = (
-        f"load(into=…) takes an object with load_state(), and {type(into).__name__} has none. "
-        "For a document as a type of yours: load(as_=…)."
-    )
-    raise TypeError(msg)

@@ -86,8 +86,7 @@ def _lives_in(scope: Scope, memory: object) -> bool:
 
 async def lessons(scope: Scope, where: Debt, point: Checkpoint) -> list[Append]:
     """What a memory of this store has to write of a task, to be done in one act with the rest."""
-    desk = scope.memory(where.namespace)._desk  # noqa: SLF001 - what the noun itself would use
-    found: list[Append] = await desk.to_learn(point)
+    found: list[Append] = await scope.memory(where.namespace).prepare_learn(point)
     return found
 
 

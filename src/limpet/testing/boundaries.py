@@ -12,20 +12,21 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import Append, Key
 from limpet.core.codec import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from limpet.backends.contract import Backend
 
 __all__ = ["Boundaries"]
 
 #: What a backend changes something by. Renewals are left out: they come when they come.
-WRITES = ("append", "append_all", "transact", "acquire", "release", "delete", "compact")
+WRITES = ("append", "append_all", "acquire", "release", "delete", "compact")
 
 
 class Boundaries:
@@ -44,19 +45,30 @@ class Boundaries:
             setattr(backend, name, self._watched(getattr(backend, name), name))
         if backend.append_async is not None:
             backend.append_async = self._awaited(backend.append_async)
+        backend.transaction = self._around(backend.transaction)  # type: ignore[method-assign]
 
     def _watched(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "deed", None) is not None:
+            if getattr(self._inside, "operation", None) is not None:
                 return write(*args, **kwargs)
-            self._inside.deed = name
+            self._inside.operation = name
             try:
                 self._pass(f"before {self._what(name, args)}")
                 done = write(*args, **kwargs)
                 self._pass(f"after {self._what(name, args)}")
                 return done
             finally:
-                self._inside.deed = None
+                self._inside.operation = None
+
+        return watched
+
+    def _around(self, transaction: Callable[[], Any]) -> Callable[[], Any]:
+        @contextmanager
+        def watched() -> Iterator[Any]:
+            self._pass("before transact")
+            with transaction() as opened:
+                yield opened
+            self._pass("after transact")
 
         return watched
 

@@ -30,16 +30,16 @@ import pytest
 
 from limpet.backends.contract import Append, Backend, Key
 from limpet.errors import StoreError, StoreUnavailable
-from limpet.testing._deeds import ALL, APPENDS, LATE, SIX, bodies_of, read
 from limpet.testing.conformance import Caller
 from limpet.testing.crash import seeded
 from limpet.testing.leaks import nothing_left
+from limpet.testing.operations import ALL, APPENDS, LATE, SIX, bodies_of, read
 from limpet.testing.proxy import Fault, Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from limpet.testing._deeds import Deed
+    from limpet.testing.operations import Operation
 
 __all__ = ["NetworkContract", "OpenedThrough", "Place"]
 
@@ -69,13 +69,13 @@ class OpenedThrough(Protocol):
         """A new connection."""
 
 
-def _name(deed: Deed) -> str:
-    return deed.__name__.replace("_", "-")
+def _name(operation: Operation) -> str:
+    return operation.__name__.replace("_", "-")
 
 
 cut = pytest.mark.parametrize("fault", CUTS)
 half_open = pytest.mark.parametrize("fault", HALF_OPEN)
-doing = pytest.mark.parametrize("deed", ALL, ids=_name)
+doing = pytest.mark.parametrize("operation", ALL, ids=_name)
 
 
 # -- the suite -------------------------------------------------------------------------------------
@@ -123,29 +123,29 @@ class NetworkContract:
     @cut
     @doing
     def test_a_call_outlives_its_connection(
-        self, store: Caller, network: Proxy, deed: Deed, fault: Fault
+        self, store: Caller, network: Proxy, operation: Operation, fault: Fault
     ) -> None:
         """Whichever of its requests is cut off, and wherever: it is done in the end, and once."""
-        _with_each_request_struck(store, network, deed, fault)
+        _with_each_request_struck(store, network, operation, fault)
 
     @cut
-    @pytest.mark.parametrize("deed", APPENDS, ids=_name)
+    @pytest.mark.parametrize("operation", APPENDS, ids=_name)
     def test_an_awaited_append_outlives_its_connection(
-        self, store: Caller, network: Proxy, deed: Deed, fault: Fault
+        self, store: Caller, network: Proxy, operation: Operation, fault: Fault
     ) -> None:
         """The same on an event loop."""
         loop = asyncio.new_event_loop()
         try:
-            _with_each_request_struck(Caller(store.backend, loop), network, deed, fault)
+            _with_each_request_struck(Caller(store.backend, loop), network, operation, fault)
         finally:
             loop.close()
 
     @doing
     def test_a_call_outlives_a_connection_that_was_cut_while_nobody_used_it(
-        self, store: Caller, network: Proxy, deed: Deed
+        self, store: Caller, network: Proxy, operation: Operation
     ) -> None:
         """A pool may hold many such; each call must get past all of them."""
-        doings = [deed(store, _key(number)) for number in range(4)]
+        doings = [operation(store, _key(number)) for number in range(4)]
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(next, doings))  # at once, so that there are several connections
         network.cut()
@@ -192,13 +192,13 @@ class NetworkContract:
             assert [bodies[seq] for seq in own] == [f"{writer}:{n}".encode() for n in range(25)]
             assert own == sorted(own)
 
-    @pytest.mark.parametrize("deed", LATE, ids=_name)
+    @pytest.mark.parametrize("operation", LATE, ids=_name)
     def test_a_request_that_arrives_late_changes_nothing_any_more(
-        self, hasty: Caller, network: Proxy, deed: Deed
+        self, hasty: Caller, network: Proxy, operation: Operation
     ) -> None:
         """It was cut off and repeated, and others have gone on from there."""
         for at in itertools.count(1):
-            doing, struck = deed(hasty, _key(at)), network.struck
+            doing, struck = operation(hasty, _key(at)), network.struck
             next(doing)
             network.arm("late", at=at)
             try:
@@ -220,7 +220,7 @@ class NetworkContract:
         self, hasty: Caller, network: Proxy, fault: Fault | Literal["refused"]
     ) -> None:
         """`StoreUnavailable` after the timeout; when the network is back, all is well again."""
-        doings = [deed(hasty, _key(number)) for number, deed in enumerate(SIX)]
+        doings = [operation(hasty, _key(number)) for number, operation in enumerate(SIX)]
         for doing in doings:
             next(doing)
         _break_for_good(network, fault)
@@ -270,17 +270,17 @@ class NetworkContract:
     ) -> None:
         """The call is done on another one, or gives up; then the store works, and nothing twice."""
 
-        def alone(number: int, deed: Deed) -> None:
+        def alone(number: int, operation: Operation) -> None:
             with (
                 Proxy(server.host, server.port) as network,
                 _used(opened_through(network.port, place=number, timeout=TIMEOUT)) as store,
             ):
-                doing = deed(store, _key(number))
+                doing = operation(store, _key(number))
                 next(doing)
                 network.arm(fault)
                 _done_or_given_up(store, doing)
 
-        ends = _at_once([partial(alone, number, deed) for number, deed in enumerate(SIX)])
+        ends = _at_once([partial(alone, number, operation) for number, operation in enumerate(SIX)])
         assert ends == [None] * len(SIX), ends
 
     def test_a_slow_network_is_waited_for(
@@ -288,12 +288,12 @@ class NetworkContract:
     ) -> None:
         """Five seconds for every request are no reason to give up, with the usual timeout."""
 
-        def alone(number: int, deed: Deed) -> None:
+        def alone(number: int, operation: Operation) -> None:
             with (
                 Proxy(server.host, server.port) as network,
                 _used(opened_through(network.port, place=number)) as store,
             ):
-                doing = deed(store, _key(number))
+                doing = operation(store, _key(number))
                 next(doing)
                 network.delay(2.5)
                 next(doing)
@@ -301,9 +301,9 @@ class NetworkContract:
                 assert next(doing, None) is None
 
         # Not `read`, which is many calls: they would only take many times five seconds.
-        deeds = [deed for deed in SIX if deed is not read]
-        calls = [partial(alone, number, deed) for number, deed in enumerate(deeds)]
-        assert _at_once(calls, patience=120) == [None] * len(deeds)
+        operations = [operation for operation in SIX if operation is not read]
+        calls = [partial(alone, number, operation) for number, operation in enumerate(operations)]
+        assert _at_once(calls, patience=120) == [None] * len(operations)
 
     # -- cancellation --------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class NetworkContract:
         fault: Fault | Literal["slow"],
     ) -> None:
         """It is there once or not at all, and nothing lands after the cancellation was heard."""
-        key, _backend = _key(0), hasty.backend
+        key = _key(0)
         hasty.append(key, b"first")
         if fault == "slow":
             network.delay(0.3)
@@ -355,10 +355,12 @@ class NetworkContract:
 # -- how it is done --------------------------------------------------------------------------------
 
 
-def _with_each_request_struck(store: Caller, network: Proxy, deed: Deed, fault: Fault) -> None:
+def _with_each_request_struck(
+    store: Caller, network: Proxy, operation: Operation, fault: Fault
+) -> None:
     """Do it again and again, with the fault at its first request, its second, until it has none."""
     for at in itertools.count(1):
-        doing, struck = deed(store, _key(at)), network.struck
+        doing, struck = operation(store, _key(at)), network.struck
         next(doing)
         network.arm(fault, at=at)
         next(doing)
@@ -406,10 +408,11 @@ def _at_once(
 @contextmanager
 def _used(backend: Backend) -> Iterator[Caller]:
     """*backend*, closed afterwards."""
+    caller = Caller(backend, None)
     try:
-        yield Caller(backend, None)
+        yield caller
     finally:
-        backend.close()
+        caller.close()
 
 
 def _key(number: int) -> Key:

@@ -1,15 +1,16 @@
-"""Copies of whole stores: every journal with its numbers, times, ids, status, labels and expiry.
+"""Copies of whole stores: every journal with its numbers, times, ids, attributes and expiry.
 
     with limpet.open("agents.db", readonly=True) as old, limpet.open("postgresql://…") as new:
         for journal in copying.copy(old.backend, new.backend):
             print(journal.key, journal.outcome, journal.why)
 
-A copy that was cut short is taken up by the same call again, and one that is complete is left as it
-is. Records go over one by one, in order; status, labels and time to live come last, so that half a
-task is in nobody's list of open tasks, and does not expire half-way. Everything is read back and
-compared. What is already there is never overwritten and never merged: a journal that is not the
-source's, or has gone on by itself, is reported and left alone. Of one that cannot be read to its
-end nothing is left in the target. Leases are not copied.
+A copy has the incarnation of its source, and by that it is known again. One that was cut short is
+taken up by the same call, and one that is complete is left as it is. Records go over one by one, in
+order; status, labels, meta and time to live come last, so that half a task is in nobody's list of
+open tasks, and does not expire half-way. Everything is read back and compared. What is already
+there is never overwritten and never merged: a journal that is not the source's, or has gone on by
+itself, is reported and left alone. Of one that cannot be read to its end nothing is left in the
+target. Leases are not copied.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import zip_longest
 from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limpet.backends.contract import Append, Backend, Expect, Head, Key, Origin, Record
 from limpet.backends.decide import holder_for_people
@@ -54,7 +55,7 @@ THREADS = 8
 #: Records a call, and about how many bytes of them.
 PAGE = 500
 PAGE_BYTES = 8 * 1024 * 1024
-#: A journal that changes under our hands is looked at anew, so many times.
+#: A journal that changes while it is copied is looked at anew, so many times.
 ATTEMPTS = 3
 #: What a backend takes in one record, by the contract.
 MAX_BODY = 64 * 1024 * 1024
@@ -98,9 +99,9 @@ def survey(
 ) -> Survey:
     """What `copy` with the same arguments will find."""
     found = Survey()
-    for head in _heads(source, tenants, kinds):
+    for head in heads(source, tenants, kinds):
         found.journals += 1
-        found.entries += head.seq - (head.first - 1)
+        found.entries += head.seq - head.first + 1
         found.size += head.size
     return found
 
@@ -125,39 +126,37 @@ def copy(
         raise ValueError("A copy needs a target; only a dry run can do without.")
     if target is not None and _are_one(source, target):
         raise InvalidURL(f"{source.url} and {target.url} are the same store.")
-    way = _Way(source, target, dry_run=dry_run, progress=progress)
+    run = _Run(source, target, dry_run=dry_run, progress=progress or (lambda _: None))
     pending: set[Future[Copied]] = set()
+
+    def finished() -> list[Copied]:
+        ended = wait(pending, return_when=FIRST_COMPLETED).done
+        pending.difference_update(ended)
+        return [future.result() for future in ended]
+
     with ThreadPoolExecutor(threads, thread_name_prefix="limpet-copy") as pool:
         try:
-            for head in _heads(source, tenants, kinds):
-                pending.add(pool.submit(_Journal(way, head).copy))
+            for head in heads(source, tenants, kinds):
+                pending.add(pool.submit(_JournalCopy(run, head).copy))
                 while len(pending) >= 2 * threads:
-                    yield from _done(pending)
+                    yield from finished()
             while pending:
-                yield from _done(pending)
+                yield from finished()
         finally:
-            way.stopped.set()
+            run.stopped.set()
             for future in pending:
                 future.cancel()
 
 
-def _done(pending: set[Future[Copied]]) -> list[Copied]:
-    """What has come to its end; taken out of *pending*."""
-    ended = wait(pending, return_when=FIRST_COMPLETED).done
-    pending -= ended
-    return [future.result() for future in ended]
+def heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) -> Iterator[Head]:
+    """The journals of these *tenants* and *kinds*, or of all.
 
-
-def _wanted(kind: str, kinds: Collection[str]) -> bool:
-    """Whether *kind* is one of *kinds*, or a part of one: "task-result" is of "task"."""
-    return any(kind == one or kind.startswith(f"{one}-") for one in kinds)
-
-
-def _heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) -> Iterator[Head]:
+    A kind comes with what belongs to it: "task-result" is of "task".
+    """
     for tenant, kind in source.kinds():
-        if (tenants and tenant not in tenants) or (kinds and not _wanted(kind, kinds)):
-            continue
-        yield from source.heads(tenant, kind)
+        wanted = not kinds or any(kind == one or kind.startswith(f"{one}-") for one in kinds)
+        if wanted and (not tenants or tenant in tenants):
+            yield from source.heads(tenant, kind)
 
 
 def _are_one(source: Backend, target: Backend) -> bool:
@@ -170,8 +169,8 @@ def _are_one(source: Backend, target: Backend) -> bool:
     return source.blocks and source.url == target.url  # each memory: is its own
 
 
-class _Way:
-    """From where to where, and how."""
+class _Run:
+    """What all journals of one copy have in common."""
 
     def __init__(
         self,
@@ -179,17 +178,26 @@ class _Way:
         target: Backend | None,
         *,
         dry_run: bool,
-        progress: Callable[[float], object] | None,
+        progress: Callable[[float], object],
     ) -> None:
         self.source = source
         self.target = target
         self.dry_run = dry_run
-        self.progress = progress or (lambda _: None)
+        self.progress = progress
         self.stopped = threading.Event()
-        # Where people read what is stored, nothing is compressed. What comes from there is, where
-        # nobody reads it.
-        self._readable = target is not None and target.readable
-        self._recodes = self._readable or source.readable
+        self.bodies = _Bodies(source, target)
+
+
+class _Bodies:
+    """Bodies on their way from one store to another.
+
+    Where people read what is stored, nothing is compressed. What comes from there is, where nobody
+    reads it.
+    """
+
+    def __init__(self, source: Backend, target: Backend | None) -> None:
+        self._to_readable = target is not None and target.readable
+        self._recodes = self._to_readable or source.readable
         self._plain = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY, compress_over=None)
         self._packed = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY)
 
@@ -198,24 +206,23 @@ class _Way:
 
         That it still means the same is seen when it is read back.
         """
+        made: bytes | None = None
         if not self._recodes:
             return body
-        if self._readable:
-            made = self._meaning(body) if body[:2] == _COMPRESSED else None
-        elif body[:2] == _UNCOMPRESSED and len(body) > COMPRESS_OVER and self._meaning(body):
+        if self._to_readable:
+            made = self._plainly(body) if body[:2] == _COMPRESSED else None
+        elif body[:2] == _UNCOMPRESSED and len(body) > COMPRESS_OVER and self._plainly(body):
             made = self._packed.encode(self._plain.decode(body))
-        else:
-            made = None
         return body if made is None or len(made) > MAX_BODY else made
 
-    def same(self, one: bytes, other: bytes) -> bool:
+    def are_same(self, one: bytes, other: bytes) -> bool:
         """Whether two bodies are the same, or mean the same where they may be written otherwise."""
         if one == other or not self._recodes:
             return one == other
-        meaning = self._meaning(one)
-        return meaning is not None and meaning == self._meaning(other)
+        plainly = self._plainly(one)
+        return plainly is not None and plainly == self._plainly(other)
 
-    def _meaning(self, body: bytes) -> bytes | None:
+    def _plainly(self, body: bytes) -> bytes | None:
         """*body* in its plainest form; None for what cannot be read here (encrypted, not ours)."""
         try:
             return self._plain.encode(self._plain.decode(body))
@@ -223,11 +230,11 @@ class _Way:
             return None
 
 
-class _Unlike(Exception):
+class _Differs(Exception):
     """Source and target do not have the same journal here; the text says how they differ."""
 
 
-class _Missing(_Unlike):
+class _Incomplete(_Differs):
     """The source does not have all that it should."""
 
 
@@ -235,21 +242,39 @@ class _Stopped(Exception):
     """Nobody waits for the outcome any more."""
 
 
-class _Journal:
-    """One journal on its way."""
+class _Attributes(Struct, frozen=True):
+    """What a head has that may change without a record."""
 
-    def __init__(self, way: _Way, head: Head) -> None:
-        self._way = way
-        self._source = way.source
-        self._head = head
-        self._began = 0  # the number up to which this copy is our own, if we began it
+    status: str | None = None
+    labels: dict[str, str] = {}
+    meta: bytes | None = None
+    ttl: int | None = None
+    expires: int | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> _Attributes:
+        return cls(head.status, head.labels, head.meta, head.ttl, head.expires)
+
+
+#: Those of a copy that is not complete.
+BLANK = _Attributes()
+
+
+class _JournalCopy:
+    """The copy of one journal."""
+
+    def __init__(self, run: _Run, head: Head) -> None:
+        self._run = run
+        self._source = run.source
+        self._head = head  # the source's, as it was when we looked
+        self._began = 0  # the number up to which the copy is our own, if we began it
         self._had: _Attributes | None = None  # what we took from a copy that was there
         self._records = self._entries = self._size = self._verified = 0
-        self._told = 0.0
+        self._advanced = 0.0
 
     @property
     def _target(self) -> Backend:
-        return cast("Backend", self._way.target)  # `copy` has seen to it
+        return cast("Backend", self._run.target)  # `copy` has seen to it
 
     def copy(self) -> Copied:
         """Copy it, or find out why not."""
@@ -261,7 +286,11 @@ class _Journal:
             outcome, why = FAILED, str(error)
         if outcome in (DIFFERS, FAILED):
             self._take_back()  # half of it would pass for all of it
-        self._tell(self._head.size - self._told)
+        self._advance(self._head.size - self._advanced)
+        moved = False
+        if outcome in (NEW, CONTINUED, SAME):
+            now = self._source.head(self._head.key)
+            moved = now is None or comparable(now) != comparable(self._head)
         lease = self._head.lease
         return Copied(
             key=self._head.key,
@@ -270,7 +299,7 @@ class _Journal:
             entries=self._entries,
             size=self._size,
             verified=self._verified,
-            moved=outcome in (NEW, CONTINUED, SAME) and self._has_moved(),
+            moved=moved,
             held_by=holder_for_people(lease.holder) if lease else None,
             why=why,
         )
@@ -281,22 +310,19 @@ class _Journal:
             left -= 1
             try:
                 return self._once(), ""
-            except (Conflict, _Unlike) as error:
+            except (Conflict, _Differs) as error:
                 why = str(error)
                 if isinstance(error, Conflict) and error.actual > error.expected:
                     left += 1  # another copy is at it; if it is something else, we shall see that
-                now = self._source.head(self._head.key)
-                changed = now is None or _place(now) != _place(self._head)
-                if isinstance(error, _Unlike) and not changed:
-                    return FAILED if isinstance(error, _Missing) else DIFFERS, why
-                if (
-                    now is None
-                    or now.created != self._head.created
-                    or (now.first - 1) > self._began
-                ):
-                    self._take_back()
+                head, now = self._head, self._source.head(self._head.key)
+                same = now is not None and now.expect == head.expect and now.first == head.first
+                if isinstance(error, _Differs) and same:
+                    return FAILED if isinstance(error, _Incomplete) else DIFFERS, why
                 if now is None:
+                    self._take_back()
                     return GONE, ""
+                if now.incarnation != head.incarnation or now.first > self._began + 1:
+                    self._take_back()
                 self._head = now
         return DIFFERS, why
 
@@ -306,7 +332,7 @@ class _Journal:
         A new copy goes; one that was there keeps what was added, with its attributes of before.
         """
         there = self._target.head(self._head.key) if self._began or self._had else None
-        if there and _attributes(there) == _BLANK and not there.lease:
+        if there and _Attributes.of(there) == BLANK and not there.lease:
             if self._had:
                 self._set(self._had, there.seq)
             elif there.seq == self._began:
@@ -315,22 +341,18 @@ class _Journal:
             self._records = self._entries = self._size = 0
         self._had, self._began = None, 0
 
-    def _has_moved(self) -> bool:
-        now = self._source.head(self._head.key)
-        return now is None or _state(now) != _state(self._head)
-
     def _once(self) -> str:
         head, self._verified = self._head, 0
-        there = None if self._way.target is None else self._target.head(head.key)
+        there = None if self._run.target is None else self._target.head(head.key)
         if there is not None:
             self._check(there)
-            self._compare(max((head.first - 1), (there.first - 1)), there.seq)
-            if _state(there) == _state(head):
+            self._compare(max(head.first, there.first) - 1, there.seq)
+            if comparable(there) == comparable(head):
                 return SAME
             if there.lease:
-                raise _Unlike(f"{holder_for_people(there.lease.holder)} is working on the copy.")
-        if self._way.dry_run:
-            self._entries = head.seq - (there.seq if there else (head.first - 1))
+                raise _Differs(f"{holder_for_people(there.lease.holder)} is working on the copy.")
+        if self._run.dry_run:
+            self._entries = head.seq - (there.seq if there else head.first - 1)
             self._size = 0 if there else head.size
         else:
             self._write(there)
@@ -339,41 +361,41 @@ class _Journal:
     def _check(self, there: Head) -> None:
         """Raise if what is *there* cannot be an earlier copy of the same journal."""
         head = self._head
-        if there.created != head.created:
-            raise _Unlike("There is another one of this name, which began at another time.")
+        if there.incarnation != head.incarnation:
+            raise _Differs("There is another one of this name, which is no copy of it.")
         if there.seq > head.seq:
             at = f"it is at {there.seq}, and the source at {head.seq}"
-            raise _Unlike(f"The copy has gone on by itself: {at}.")
-        if (there.first - 1) > (head.first - 1):
-            raise _Unlike(f"The copy was compacted by itself: up to {(there.first - 1)}.")
-        if there.seq < (head.first - 1):
-            raise _Unlike(
-                f"Entries up to {(head.first - 1)} have been compacted away since the copy, which ends "
-                f"at {there.seq}. Delete the copy to have it made anew."
+            raise _Differs(f"The copy has gone on by itself: {at}.")
+        if there.first > head.first:
+            raise _Differs(f"The copy was compacted by itself: up to {there.first - 1}.")
+        if there.seq < head.first - 1:
+            raise _Differs(
+                f"Entries up to {head.first - 1} have been compacted away since the copy, which "
+                f"ends at {there.seq}. Delete the copy to have it made anew."
             )
-        if there.seq == head.seq and _attributes(there) not in (_BLANK, _attributes(head)):
-            raise _Unlike(f"At the same position, {_difference(head, there)}.")
+        if there.seq == head.seq and _Attributes.of(there) not in (BLANK, _Attributes.of(head)):
+            raise _Differs(f"At the same position, {_difference(head, there)}.")
 
     def _write(self, there: Head | None) -> None:
         """Bring the copy from where it is, *there*, to where the source was."""
         head = self._head
-        after = (head.first - 1) if there is None else there.seq
-        attributes = _BLANK if there is None else _attributes(there)
-        if attributes != _BLANK and after < head.seq:
-            self._set(_BLANK, after, labels=there.labels if there else {})
-            self._had, attributes = attributes, _BLANK
+        after = head.first - 1 if there is None else there.seq
+        attributes = BLANK if there is None else _Attributes.of(there)
+        if attributes != BLANK and after < head.seq:
+            self._set(BLANK, after, labels=attributes.labels)
+            self._had, attributes = attributes, BLANK
         self._append(after, expect=0 if there is None else after)
         self._compare(after, head.seq, again=True)
-        if head.seq == (head.first - 1) or (there and (there.first - 1) < (head.first - 1)):
+        if head.first > head.seq or (there and there.first < head.first):
             self._target.compact(head.key, head.first)
-        if attributes != _attributes(head):
-            self._set(_attributes(head), head.seq)
+        if attributes != _Attributes.of(head):
+            self._set(_Attributes.of(head), head.seq)
         now = self._target.head(head.key)
         if now is None and head.expires is not None:
             return  # it had little time left, or none but for a lease
-        if now is None or _state(now) != _state(head):
+        if now is None or comparable(now) != comparable(head):
             what = "it is not there any more" if now is None else _difference(head, now)
-            raise _Unlike(f"Right after it was copied, {what}.")
+            raise _Differs(f"Right after it was copied, {what}.")
 
     def _append(self, after: int, *, expect: int) -> None:
         """Add the source's records behind *after*."""
@@ -381,25 +403,23 @@ class _Journal:
         for record in self._read(self._source, after, head.seq):
             if record.seq - record.count != last:
                 break
-            self._add(record, self._way.recoded(record.body), expect)
+            body = self._run.bodies.recoded(record.body)
+            self._send(record, body, expect, first=head.first)
+            self._records += 1
+            self._entries += record.count
+            self._size += len(body)
+            self._advance(len(record.body) / 2)
             expect = last = record.seq
-        if (head.first - 1) == head.seq and not expect:
+        if head.first > head.seq and not expect:
             # Nothing but its numbers is left. A record brings them over, and is compacted away: it
             # is none of the source's, and does not count.
             filler = Codec().encode([("compacted", None)])
             self._send(Record(head.seq, 1, head.updated, filler), filler, 0, first=head.seq)
         if last != head.seq:
-            raise _Missing(
+            raise _Incomplete(
                 f"Entries are missing in the source, behind {last}, and no store takes a journal "
                 "with a gap. `limpet export --messages` has what is left of a conversation."
             )
-
-    def _add(self, record: Record, body: bytes, expect: int) -> None:
-        self._send(record, body, expect, first=self._head.first)
-        self._records += 1
-        self._entries += record.count
-        self._size += len(body)
-        self._tell(len(record.body) / 2)
 
     def _send(self, record: Record, body: bytes, expect: int, *, first: int) -> None:
         head = self._head
@@ -414,7 +434,7 @@ class _Journal:
             )
         )
         if done.seq != record.seq:
-            raise _Unlike(f"The copy knows the id of record {record.seq} from record {done.seq}.")
+            raise _Differs(f"The copy knows the id of record {record.seq} from record {done.seq}.")
         if not expect or self._began:
             self._began = record.seq
 
@@ -422,16 +442,17 @@ class _Journal:
         self, attributes: _Attributes, expect: int, *, labels: dict[str, str] | None = None
     ) -> None:
         """Give the copy these *attributes*; *labels* are those that it has."""
-        status, wanted, meta, ttl, expires = attributes
-        head = self._head
-        at = head.updated if ttl is None or expires is None else expires - ttl
+        head, ttl = self._head, attributes.ttl
+        at = head.updated
+        if ttl is not None and attributes.expires is not None:
+            at = attributes.expires - ttl
         self._target.append(
             Append(
                 key=head.key,
                 expect=Expect(head.incarnation, expect),
-                status=status,
-                meta=meta,
-                labels={**dict.fromkeys(labels or ()), **wanted},
+                status=attributes.status,
+                labels={**dict.fromkeys(labels or ()), **attributes.labels},
+                meta=attributes.meta,
                 ttl=None if ttl is None else ttl / 1e6,
                 origin=Origin(at, head.created, head.first, head.incarnation),
             )
@@ -442,16 +463,16 @@ class _Journal:
         ours = self._read(self._source, after, upto)
         theirs = self._read(self._target, after, upto)
         for one, other in zip_longest(ours, theirs):
-            if one is None or other is None or not self._same(one, other):
+            if one is None or other is None or not self._are_same(one, other):
                 found = one or other
                 first = 0 if found is None else found.seq - found.count + 1
-                raise _Unlike(f"The copy has something else at {first}.")
+                raise _Differs(f"The copy has something else at {first}.")
             self._verified += one.count
-            self._tell(len(one.body) / (2 if again else 1))
+            self._advance(len(one.body) / (2 if again else 1))
 
-    def _same(self, one: Record, other: Record) -> bool:
+    def _are_same(self, one: Record, other: Record) -> bool:
         facts = [(record.seq, record.count, record.at, record.id) for record in (one, other)]
-        return facts[0] == facts[1] and self._way.same(one.body, other.body)
+        return facts[0] == facts[1] and self._run.bodies.are_same(one.body, other.body)
 
     def _read(self, backend: Backend, after: int, upto: int) -> Iterator[Record]:
         """Records in pages that are small enough to be held by every thread."""
@@ -461,47 +482,28 @@ class _Journal:
             if not page:
                 return
             for record in page:
-                if self._way.stopped.is_set():
+                if self._run.stopped.is_set():
                     raise _Stopped
                 yield record
             after = page[-1].seq
             size = sum(len(record.body) for record in page)
             limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
 
-    def _tell(self, size: float) -> None:
-        self._told += size
-        self._way.progress(size)
+    def _advance(self, size: float) -> None:
+        self._advanced += size
+        self._run.progress(size)
 
 
-#: status, labels, meta, ttl, expires
-_Attributes = tuple[str | None, dict[str, str], bytes | None, int | None, int | None]
-
-#: Those of a copy that is not all here.
-_BLANK: _Attributes = (None, {}, None, None, None)
-
-
-def _attributes(head: Head) -> _Attributes:
-    return head.status, head.labels, head.meta, head.ttl, head.expires
-
-
-def _place(head: Head) -> tuple[str, int, int, int]:
-    return head.incarnation, head.created, head.first, head.seq
-
-
-def _state(head: Head) -> tuple[object, ...]:
-    """All that a copy has in common with its source, but for the records."""
-    return *_place(head), head.updated, *_attributes(head)
+def comparable(head: Head) -> Head:
+    """*head* without what a copy need not have in common with its source."""
+    return structs.replace(head, size=0, lease=None)
 
 
 def _difference(head: Head, other: Head) -> str:
     """What differs, in words."""
-    names = (
-        *("incarnation", "created", "first", "seq", "updated"),
-        *("status", "labels", "meta", "ttl", "expires"),
+    ours, theirs = comparable(head), comparable(other)
+    return ", ".join(
+        f"{name} is {getattr(ours, name)!r} in the source and {getattr(theirs, name)!r} in the copy"
+        for name in Head.__struct_fields__
+        if getattr(ours, name) != getattr(theirs, name)
     )
-    found = [
-        f"{name} is {getattr(head, name)!r} in the source and {getattr(other, name)!r} in the copy"
-        for name in names
-        if getattr(head, name) != getattr(other, name)
-    ]
-    return ", ".join(found)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 import limpet
-from limpet.backends.contract import Append, Expect, Origin, from_micros, new_incarnation, to_micros
+from limpet.backends.contract import Append, Expect, Origin, from_micros, to_micros
 from limpet.conversations import conversation
 from limpet.conversations.repair import RecordedRepair
 from limpet.conversations.transcript import (
@@ -40,14 +40,13 @@ from limpet.errors import (
     NotImportable,
     StoreCorrupt,
 )
+from limpet.store import as_async
 from limpet.transfer import copy as copying
-from limpet.transfer.imports import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from limpet.backends.contract import Backend, Head, Key, Record
-    from limpet.core.codec import Codec
+    from limpet.backends.contract import Backend, Head, Key
     from limpet.store import Store
     from limpet.transfer.copy import Copied
 
@@ -86,19 +85,18 @@ def lines(store: Store, found: Iterable[Head]) -> Iterator[dict[str, Any]]:
     `Conflict` if one of them is deleted or compacted meanwhile: then the export is not whole.
     """
     for head in found:
-        if head.seq > (head.first - 1):  # of one that was compacted away only numbers are left
+        if head.seq >= head.first:  # of one that was compacted away only numbers are left
             yield _about(head)
             yield from _records(store, head)
 
 
-def _conversation(store: Store, head: Head) -> dict[str, Any]:
-    """One conversation as a document."""
-    return {**_about(head), "records": list(_records(store, head))}
-
-
 def document(store: Store, found: Iterable[Head]) -> dict[str, Any]:
     """Many as one document; `Conflict` as in `lines`."""
-    every = [_conversation(store, head) for head in found if head.seq > (head.first - 1)]
+    every = [
+        {**_about(head), "records": list(_records(store, head))}
+        for head in found
+        if head.seq >= head.first
+    ]
     return {MARK: MANY, "version": VERSION, MANY: every}
 
 
@@ -128,14 +126,16 @@ def _about(head: Head) -> dict[str, Any]:
 
 
 def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
-    codec = codec_of(store)
+    codec = as_async(store).scope.store.codec
     after = head.first - 1
     while after < head.seq:
         page = store.backend.read(head.key, after=after, upto=head.seq, limit=PAGE)
         for record in page:
             if record.seq - record.count != after:
                 raise _missing(store, head, after)
-            yield _record(record, codec)
+            named = {} if record.id is None else {"id": record.id}
+            entries = [list(entry) for entry in codec.decode(record.body)]
+            yield {"seq": record.seq, "at": _time(record.at), **named, "entries": entries}
             after = record.seq
         if not page:
             raise _missing(store, head, after)
@@ -156,12 +156,6 @@ def _missing(store: Store, head: Head, after: int) -> LimpetError:
         head.seq,
         after,
     )
-
-
-def _record(record: Record, codec: Codec) -> dict[str, Any]:
-    entries = [list(entry) for entry in codec.decode(record.body)]
-    named = {} if record.id is None else {"id": record.id}
-    return {"seq": record.seq, "at": _time(record.at), **named, "entries": entries}
 
 
 def _time(at: int) -> str:
@@ -193,11 +187,10 @@ def put(store: Store, found: Any, *, id: str | None = None, dry_run: bool = Fals
             raise NotImportable("Two of its conversations have the same id.")
         keys = [_fill(passing.backend, store, whole, id) for whole in wholes]
         done = {c.key: c for c in copying.copy(passing.backend, store.backend, dry_run=dry_run)}
-    return [done.get(key) or _expired(key) for key in keys]
-
-
-def _expired(key: Key) -> Copied:
-    return copying.Copied(key=key, outcome=copying.GONE, why="Its time to live is over.")
+    for key in keys:
+        over = copying.Copied(key=key, outcome=copying.GONE, why="Its time to live is over.")
+        done.setdefault(key, over)
+    return [done[key] for key in keys]
 
 
 def _whole(where: str, found: Any) -> _Whole:
@@ -301,12 +294,12 @@ class _Whole(msgspec.Struct):
 
     id: str
     position: _Number
-    first: _Number
+    first: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
     created_at: _Time
     updated_at: _Time
     records: list[_RecordOf]
     labels: dict[str, str]
-    incarnation: str | None = None
+    incarnation: str
     status: str | None = None
     meta: ConversationMeta | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
@@ -316,12 +309,17 @@ class _Whole(msgspec.Struct):
     def of(cls, found: Any) -> _Whole:
         whole = msgspec.convert(found, cls)
         check_id(whole.id, "conversation id")
+        check_id(whole.incarnation, "journal's incarnation", 64)
         check_labels(whole.labels)
         whole._check_records()  # noqa: SLF001 - its own
         whole._check_ids()  # noqa: SLF001
         whole._check_times()  # noqa: SLF001
         if whole.status is not None:
             check_id(whole.status, "status")
+        meta = whole.meta or ConversationMeta()
+        last = max(meta.start, meta.summary, *meta.pins, *(end for _, end in meta.gaps))
+        if last > whole.position:
+            raise _Damaged(f"its meta speaks of {last}, and it ends at {whole.position}")
         return whole
 
     def counted(self) -> ConversationMeta:
@@ -378,20 +376,15 @@ class _Whole(msgspec.Struct):
 def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key:
     """Put *whole* into a store in memory, from where it is copied."""
     key = make_key(store.tenant, conversation.KIND, id_ or whole.id)
-    codec, created, incarnation = (
-        codec_of(store),
-        to_micros(whole.created_at),
-        whole.incarnation or new_incarnation(),
-    )
+    codec, created = as_async(store).scope.store.codec, to_micros(whole.created_at)
     expect = 0
     for record in whole.records:
-        origin = Origin(to_micros(record.at), created, whole.first, incarnation)
-        body, count = codec.encode(record.entries), len(record.entries)
+        origin = Origin(to_micros(record.at), created, whole.first, whole.incarnation)
         passing.append(
             Append(
                 key=key,
-                body=body,
-                count=count,
+                body=codec.encode(record.entries),
+                count=len(record.entries),
                 id=record.id,
                 expect=Expect(None, expect),
                 origin=origin,
@@ -405,7 +398,7 @@ def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key
             meta=whole.counted().encode(),
             labels=dict(whole.labels),
             ttl=whole.ttl,
-            origin=Origin(to_micros(whole.set_at), created, whole.first, incarnation),
+            origin=Origin(to_micros(whole.set_at), created, whole.first, whole.incarnation),
         )
     )
     return key

@@ -7,8 +7,8 @@
 
 An import may be cut short at any moment and is taken up by the same call again; what is all there
 is left as it is. It never adds to something else: a file that has changed since is refused. What a
-noun has no place for is not lost: the whole document is then kept as well, in a journal of kind
-"state", as one entry of type "imported".
+model has no place for is not lost: the whole document is then stored as well, as a state, in one
+entry of type "imported".
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from limpet.conversations.transcript import MESSAGE, ConversationMeta
 from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
-from limpet.tasks import entries as checkpoint, task
-from limpet.transfer.foreign import (
+from limpet.states.format import IMPORTED
+from limpet.states.format import KIND as STATE
+from limpet.store import as_async
+from limpet.tasks import task
+from limpet.transfer.shapes import (
     agents,
     is_autogen,
     is_checkpoint,
@@ -44,10 +47,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.store import Store
 
-__all__ = ["Item", "look", "parse", "put", "understand"]
-
-STATE = "state"
-IMPORTED = "imported"
+__all__ = ["STATE", "Item", "look", "parse", "put", "understand"]
 
 # What there is of an item in a store.
 NEW = "new"
@@ -73,6 +73,7 @@ class Item(Struct, kw_only=True):
     entries: list[tuple[str, Any]]
     about: str
     status: str | UnsetType | None = UNSET
+    meta: bytes | UnsetType = UNSET
     labels: dict[str, str] = field(default_factory=dict)
     created: int | None = None
     updated: int | None = None
@@ -249,17 +250,12 @@ def _readers(document: Any, as_: str | None) -> list[Callable[[Any, _Asked], Ite
     found: list[Callable[[Any, _Asked], Iterator[Item]]] = []
     if as_ != task.KIND and is_autogen(document):
         return [_from_autogen]
-    if as_ != task.KIND and (is_messages(document) or _has_messages(document)):
+    held = document.get("messages") if isinstance(document, dict) else None
+    if as_ != task.KIND and any(map(is_messages, (document, held, [document]))):
         found.append(_from_messages)
     if as_ != conversation.KIND and is_checkpoint(document):
         found.append(_from_checkpoint)
     return found
-
-
-def _has_messages(document: Any) -> bool:
-    if not isinstance(document, dict):
-        return False
-    return is_messages(document.get("messages")) or is_messages([document])
 
 
 def _are_many(document: Any, as_: str | None) -> bool:
@@ -311,13 +307,13 @@ def _from_checkpoint(document: Any, asked: _Asked) -> Iterator[Item]:
         id=known_by,
         entries=found.entries,
         about=found.about,
-        status=checkpoint.OPEN,
+        status=found.status,
         labels={"agent": found.agent} if found.agent else {},
         created=found.created,
         updated=found.updated,
         notes=found.notes,
     )
-    if not found.whole:
+    if not found.complete:
         yield _state(document, known_by)
 
 
@@ -325,14 +321,13 @@ def _from_many(document: Any, asked: _Asked) -> Iterator[Item]:
     """Each by its key, by what it says itself, or by its number; under the id, if one is given."""
     named = isinstance(document, dict)
     for key, part in document.items() if named else enumerate(document, 1):
-        own = key if named else _own_id(part) or f"{asked.name}-{key}"
+        own = key
+        if not named:
+            known = part if isinstance(part, dict) else {}
+            ids = (str(known[name]) for name in ("task_id", *_IDS) if known.get(name))
+            own = next(ids, f"{asked.name}-{key}")
         id_ = f"{asked.id}/{own}" if asked.id else own
         yield from _read(part, msgspec.structs.replace(asked, id=id_))
-
-
-def _own_id(part: Any) -> str | None:
-    names = ("task_id", *_IDS) if isinstance(part, dict) else ()
-    return next((str(part[name]) for name in names if part.get(name)), None)
 
 
 def _conversation(messages: list[dict[str, Any]], id: str) -> Item:
@@ -404,42 +399,38 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
     return was != THERE
 
 
-def codec_of(store: Store) -> Codec:
-    """How *store* writes bodies: perhaps with a key that it alone has."""
-    codec: Codec = store._core.scope.store.codec  # noqa: SLF001 - a store shows it to nobody else
-    return codec
-
-
 def requests(store: Store, item: Item) -> list[Append]:
     """The appends that make *item*. None of them can fail for what is in it."""
-    codec = codec_of(store)
+    codec = as_async(store).scope.store.codec
     key, digest = _key(store, item), item.digest()
+    origin: Origin | None = None
+    at = item.updated or item.created
+    if at is not None:  # the times that a checkpoint says
+        created = min(item.created or at, at)
+        origin = Origin(at=at, created=created, first=1, incarnation=new_incarnation())
     made: list[Append] = []
     position = 0
     for entries, meta in _records(item):
+        try:
+            body = codec.encode(entries)
+        except (NotStorable, TooLarge):
+            _check(item, codec)  # which says where, if this store takes less than most
+            raise
         made.append(
             Append(
                 key=key,
-                body=_encoded(codec, entries, item),
+                body=body,
                 count=len(entries),
                 id=f"import-{digest}-{position}",
                 expect=Expect(None, position),
                 status=item.status,
                 meta=meta,
                 labels=item.labels or UNSET,
-                origin=_origin(item),
+                origin=origin,
             )
         )
         position += len(entries)
     return made
-
-
-def _encoded(codec: Codec, entries: list[tuple[str, Any]], item: Item) -> bytes:
-    try:
-        return codec.encode(entries)
-    except (NotStorable, TooLarge):
-        _check(item, codec)  # which says where, if this store takes less than most
-        raise
 
 
 def taken(item: Item) -> Conflict:
@@ -462,18 +453,8 @@ def _records(item: Item) -> Iterator[tuple[list[tuple[str, Any]], bytes | UnsetT
     not reading all of it, and its messages count once all of them are there.
     """
     if item.kind != conversation.KIND or len(list(chunks(item.entries))) == 1:
-        yield item.entries, UNSET
+        yield item.entries, item.meta
         return
     items = [(number, message) for number, (_, message) in enumerate(item.entries, 1)]
     for entries, meta in copies(items, {"from": "an import", "at": len(items)}):
         yield entries, meta.encode()
-
-
-def _origin(item: Item) -> Origin | None:
-    """The times that a checkpoint says."""
-    at = item.updated or item.created
-    if at is None:
-        return None
-    return Origin(
-        at=at, created=min(item.created or at, at), first=1, incarnation=new_incarnation()
-    )

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 import limpet
 from limpet.backends.contract import Appended, Key
+from limpet.backends.dynamodb import heads
 from limpet.backends.dynamodb.backend import DynamoBackend
-from limpet.backends.dynamodb.layout import index_item, partition
+from limpet.backends.dynamodb.layout import index_item, item_key, partition
 from limpet.backends.dynamodb.table import Table
 from limpet.testing.conformance import BackendContract
 from limpet.testing.machine import contract_machine
@@ -95,7 +97,7 @@ def test_a_large_append_that_is_refused_leaves_nothing(store: DynamoBackend, siz
     with pytest.raises(limpet.LeaseLost):
         append(store, b"x" * size, epoch=7)
     assert set(items(store)) == set(before)
-    assert "pending" not in items(store)["head"]
+    assert "uploads" not in items(store)["head"]
 
 
 def test_nothing_is_left_of_a_deleted_journal(store: DynamoBackend) -> None:
@@ -187,7 +189,7 @@ def test_an_id_is_known_however_long_ago_it_was_used(
     for backend in (store, other):
         for number, done in enumerate(first):
             again = append(backend, id=f"id {number}/é", expect=0, epoch=3)
-            assert again == Appended(done.seq, done.at, repeated=True)
+            assert again == Appended(done.seq, done.at, done.incarnation, repeated=True)
         assert append(backend, b"y", id="x" * 512).repeated
     assert len(store.read(KEY)) == 51
 
@@ -218,7 +220,7 @@ def test_compacting_removes_the_items(store: DynamoBackend) -> None:
     assert [record.seq for record in store.read(KEY)] == list(range(32, 62))
     head = store.head(KEY)
     assert head is not None
-    assert (head.floor, head.size) == (31, 30 * 300)
+    assert (head.first, head.size) == (32, 30 * 300)
 
 
 def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
@@ -226,7 +228,7 @@ def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
     fill(store)
     table = store._table
     chunks = [name for name in items(store) if "/r/" in name]
-    table.write([{"DeleteRequest": {"Key": {"pk": {"S": partition(KEY)}, "sk": {"S": chunks[2]}}}}])
+    table.remove([item_key(partition(KEY), chunks[2])])
     with pytest.raises(limpet.StoreCorrupt, match=r"missing.*Nothing was changed.*Restore"):
         store.read(KEY)
     facts = {fact.name: fact for fact in store.facts(deep=True)}
@@ -239,19 +241,26 @@ def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
 
 @contextmanager
 def metered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, float]]]:
-    """Every request that is made, and the capacity units that DynamoDB says it took."""
+    """Every request that is made, and the capacity units that DynamoDB says it took.
+
+    For one that was refused it does not say.
+    """
     calls: list[tuple[str, float]] = []
-    once = Table._once
+    send = Table.send
 
     def counted(self: Table, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        reply = once(self, operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
+        try:
+            reply = send(self, operation, parameters | {"ReturnConsumedCapacity": "TOTAL"})
+        except ClientError:
+            calls.append((f"{operation} refused", 0))
+            raise
         used = reply.get("ConsumedCapacity", [])
         used = used if isinstance(used, list) else [used]
         calls.append((operation, sum(one["CapacityUnits"] for one in used)))
         return reply
 
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "_once", counted)
+        patch.setattr(Table, "send", counted)
         yield calls
 
 
@@ -272,6 +281,56 @@ def test_an_append_is_one_update_of_one_small_item(
     assert len(chunks) <= 300 / 8
     assert max(updates) <= 4
     assert sum(units for _, units in calls) / 300 < 3.5
+
+
+def test_a_writer_that_is_behind_learns_from_the_refusal(
+    store: DynamoBackend, other: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer brings the head: whoever shares a journal pays one request more, and no read."""
+    append(store)
+    append(other)
+    with metered(monkeypatch) as calls:
+        assert append(store).seq == 3
+        assert [name for name, _ in calls] == ["update_item refused", "update_item"]
+        calls.clear()
+        lease = other.acquire(KEY, "other", 60)
+        with pytest.raises(limpet.LeaseHeld):
+            store.acquire(KEY, "me", 60)
+        with pytest.raises(limpet.Conflict):
+            append(store, expect=2)
+        other.release(KEY, lease)
+        assert append(store, expect=3).seq == 4
+
+
+def test_threads_of_one_process_do_not_refuse_each_other(
+    store: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take turns at a journal; one that takes long is not waited for."""
+    append(store)
+    with metered(monkeypatch) as calls, ThreadPoolExecutor(8) as pool:
+        assert len({done.seq for done in pool.map(lambda _: append(store), range(60))}) == 60
+    assert not [name for name, _ in calls if "refused" in name]
+    with store._heads._turn(KEY), ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(heads, "LONGEST_TURN", 0.01)
+        assert pool.submit(append, store).result().seq == 62
+
+
+def test_a_journal_that_others_never_leave_alone_is_busy(
+    store: DynamoBackend, other: DynamoBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that is overtaken again and again gives up, and has written nothing."""
+    append(store)
+    write = store._heads.write
+
+    def overtaken(*args: Any) -> None:
+        append(other, b"other")
+        write(*args)
+
+    monkeypatch.setattr(store._heads, "write", overtaken)
+    store._table.timeout = 0.3
+    with pytest.raises(limpet.StoreBusy, match=r"again and again.*nothing was written"):
+        append(store, b"mine")
+    assert b"mine" not in bodies(store.read(KEY))
 
 
 def test_the_newest_records_are_read_without_the_others(

@@ -16,7 +16,7 @@ def heard(clock: ServerClock, server: float, now: float, trip: float = 0.01) -> 
     """Let a reply come in at *now*, from a server whose clock shows *server* then."""
     moment = time.gmtime(server - trip / 2)
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", moment)
-    clock.heard(date, now - trip, now, server_clock.offset())
+    clock.observe(date, now - trip, now, server_clock.offset())
 
 
 class Watch:
@@ -42,7 +42,7 @@ def test_the_servers_clock_is_told_from_its_replies(
     """To a second at once, to a few hundredths after many, however wrong our own is."""
     watch = Watch(SERVER + error)
     monkeypatch.setattr(server_clock, "time", watch)
-    clock, last = ServerClock(asked=lambda: None), 0
+    clock, last = ServerClock(ask=lambda: None), 0
     for reply in range(200):
         watch.passed += 0.137
         heard(clock, SERVER + watch.passed, watch.passed)
@@ -56,7 +56,7 @@ def test_a_machine_that_slept_knows_the_time_again(monkeypatch: pytest.MonkeyPat
     """Its monotonic clock stood still meanwhile."""
     watch = Watch(SERVER)
     monkeypatch.setattr(server_clock, "time", watch)
-    clock = ServerClock(asked=lambda: None)
+    clock = ServerClock(ask=lambda: None)
     for slept in (0, 500, 500):
         for _ in range(20):
             watch.passed += 0.3

@@ -112,7 +112,9 @@ def test_a_reply_that_was_lost_is_asked_for_again(behind: DynamoBackend, front: 
         front.fault(operation, lambda: None)
 
     lost("TransactWriteItems")
-    assert append(behind) == Appended(1, behind.head(KEY).updated)  # type: ignore[union-attr]
+    done, head = append(behind), behind.head(KEY)
+    assert head is not None
+    assert done == Appended(1, head.updated, head.incarnation)
     lost("UpdateItem")
     assert append(behind).seq == 2
     lost("UpdateItem")
@@ -144,9 +146,8 @@ def test_an_append_whose_reply_was_lost_is_found_in_a_chunk(
     assert append(behind, b"mine").seq == 2
     assert bodies(store.read(KEY)).count(b"mine") == 1
     front.fault("UpdateItem", lambda: fill(store, 40))
-    assert append(behind, b"also mine", id="a") == Appended(
-        43, store.read(KEY)[42].at, repeated=True
-    )
+    done = append(behind, b"also mine", id="a")
+    assert done == Appended(43, store.read(KEY)[42].at, done.incarnation, repeated=True)
     assert bodies(store.read(KEY)).count(b"also mine") == 1
 
 
@@ -331,15 +332,25 @@ def test_an_identity_that_may_not_write_has_a_read_only_store(
     assert len(behind.read(KEY)) == 1
 
 
-def test_more_labels_than_one_update_can_name_are_told(store: DynamoBackend) -> None:
-    """And what to do about it; a journal that begins may have them all."""
+def test_one_append_changes_hundreds_of_labels(store: DynamoBackend) -> None:
+    """The first one and a later one, also when the tail is moved."""
     many = {f"label{number}": "x" for number in range(300)}
     append(store, labels=many)
-    with pytest.raises(limpet.TooLarge, match=r"labels.*about a hundred"):
-        append(store, labels=many)
-    for number in range(40):  # also when the tail is moved
-        append(store, labels={f"label{number * 5 + more}": "y" for more in range(100)})
-    assert store.head(KEY).seq == 41  # type: ignore[union-attr]
+    for number in range(40):
+        append(store, labels={name: str(number) for name in many})
+    head = store.head(KEY)
+    assert head is not None
+    assert (head.seq, head.labels) == (41, dict.fromkeys(many, "39"))
+
+
+def test_labels_that_no_item_can_hold_are_told(store: DynamoBackend) -> None:
+    """And what to do about it; nothing was written."""
+    many = {f"label{number}": "x" * 250 for number in range(1_700)}
+    for seq in (0, 1):
+        with pytest.raises(limpet.TooLarge, match=r"nothing was written.*400 KB.*fewer labels"):
+            append(store, labels=many)
+        assert append(store).seq == seq + 1
+    assert store.head(KEY).labels == {}  # type: ignore[union-attr]
 
 
 def test_facts_that_may_not_be_asked_for_are_unknown(behind: DynamoBackend, front: Front) -> None:
@@ -373,6 +384,18 @@ def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
     """And how to give it."""
     with pytest.raises(limpet.InvalidURL, match=r"No AWS region.*region=eu-west-1"):
         limpet.open("dynamodb://agents")
+
+
+def test_the_region_of_the_environment_is_used(nothing: pytest.MonkeyPatch) -> None:
+    """As the error advises, and as other programs for AWS read it; boto3 alone does not."""
+    nothing.setenv("AWS_DEFAULT_REGION", "eu-west-2")
+    nothing.setenv("AWS_REGION", "eu-west-1")
+    for url, region in (
+        ("dynamodb://a", "eu-west-1"),
+        ("dynamodb://a?region=eu-west-3", "eu-west-3"),
+    ):
+        with pytest.raises(limpet.StoreError, match=rf"No AWS credentials.*a \({region}\)"):
+            limpet.open(url)
 
 
 def test_a_missing_profile_is_told(aws_environment: None) -> None:

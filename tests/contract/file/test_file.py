@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import logging
 import os
@@ -24,11 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import limpet
-from limpet.backends.contract import Append, Key
-from limpet.backends.file import FileBackend, disk, listing, writing
-from limpet.backends.file.lines import body_of, is_whole, pack, read_line
-from limpet.backends.file.names import name_of
+from limpet.backends.contract import Append, Head, Key, Record
+from limpet.backends.file import FileBackend, directory, disk, writing
+from limpet.backends.file.directory import name_of
+from limpet.backends.file.format import decode_line, encode, is_whole, record_line
 from limpet.testing.conformance import BackendContract
+from limpet.testing.leaks import nothing_left
 from limpet.testing.machine import contract_machine
 from tests.support.paths import DATA
 
@@ -121,6 +123,53 @@ def test_a_conversation_can_be_read_with_any_editor(root: Path) -> None:
     assert second["body"][1]["content"] == "x" * 20_000
 
 
+def test_a_journals_attributes_can_be_read_in_its_last_line(
+    backend: FileBackend, root: Path
+) -> None:
+    """Meta as JSON, times as text; and in the first line, which of its lives this is."""
+    meta = b'{"start":12,"text":"\\u00e9 \xc3\xa9"}'
+    done = add(backend, status="open", labels={"a": "b"}, meta=meta, ttl=90, id="first")
+    header, line = lines(root / "default" / "note" / "one.jsonl")
+    head = backend.head(KEY)
+    assert head is not None
+    assert header["incarnation"] == head.incarnation
+    assert (header["first"], header["dropped_bytes"]) == (1, 0)
+    assert (line["seq"], line["id"], line["total_bytes"]) == (done, "first", 1)
+    assert (line["status"], line["labels"], line["ttl"]) == ("open", {"a": "b"}, 90)
+    assert line["meta"] == {"start": 12, "text": "é é"}
+    assert line["expires"].endswith("Z")
+    assert head.meta == meta
+
+
+@pytest.mark.parametrize("meta", [b'{"a":\n1}', b" {}", b"{", b"\xff", b"", b'{"a":1}\r'])
+def test_meta_that_is_no_json_on_one_line_comes_back_to_the_byte_all_the_same(
+    backend: FileBackend, root: Path, meta: bytes
+) -> None:
+    """In the journal, and while there is only a lease."""
+    add(backend, meta=meta)
+    other = KEY._replace(id="leased")
+    lease = backend.acquire(other, "me", 60)
+    backend.append(Append(key=other, meta=meta, epoch=lease.epoch))
+    backend.renew(other, lease, 60)
+    add(backend, key=other)
+    for key in (KEY, other):
+        head = backend.head(key)
+        assert head is not None
+        assert head.meta == meta
+        assert "meta_base64" in lines(root / f"{name_of(key)}.jsonl")[-1]
+
+
+def test_a_lease_says_who_may_write_what_and_for_how_long(backend: FileBackend, root: Path) -> None:
+    """For people who look for what is in the way."""
+    key = KEY._replace(id="Zoë/1")
+    backend.acquire(key, "ann on host, process 7", 60)
+    (path,) = (root / ".limpet" / "journals").rglob("*.lease")
+    (found,) = lines(path)
+    assert (found["tenant"], found["kind"], found["id"]) == key
+    assert found["holder"] == "ann on host, process 7"
+    assert found["until"].endswith("Z")
+
+
 def test_the_last_line_tells_where_a_task_stands(root: Path) -> None:
     """`tail -n 1` is enough."""
     with limpet.open(f"file:{root}") as store, store.task("report", "Write it") as task:
@@ -209,15 +258,17 @@ def test_json_within_a_body_is_shown_as_it_is(head: bytes, value: Any, tail: byt
 )
 def test_what_would_not_come_back_as_it_is_goes_as_base64(text: bytes) -> None:
     """Other line ends, space around it, no UTF-8, no JSON, an attempt to add fields."""
-    assert b'"base64":' in _check_round_trip(b"abcd" + text + b"efgh")
+    assert b'"body_base64":' in _check_round_trip(b"abcd" + text + b"efgh")
 
 
 def _check_round_trip(body: bytes) -> bytes:
-    raw = b'{"seq":1,"count":1,"at":"2026-01-31T12:00:00Z","size":0' + pack(body) + b"}"
+    head = Head(KEY, "abc", 1, 1, len(body), 1, 1)
+    raw = encode(record_line(head, 0, Record(1, 1, 1, body))).removesuffix(b"\n")
     assert b"\n" not in raw
+    assert is_whole(raw)
     raw.decode("utf-8")
-    line = read_line(raw)
-    assert (body_of(line), line.seq) == (body, 1)
+    line = decode_line(raw)
+    assert (line.record_body(), line.seq) == (body, 1)
     return raw
 
 
@@ -273,6 +324,41 @@ def test_a_file_that_was_copied_or_renamed_is_refused(backend: FileBackend, root
         with pytest.raises(limpet.StoreCorrupt, match=r"two.jsonl is the journal of note 'one'"):
             call()
     assert backend.head(KEY) is not None
+
+
+def test_a_symbolic_link_is_not_followed(backend: FileBackend, root: Path, tmp_path: Path) -> None:
+    """Whoever has placed it there, in a repository perhaps, could have us write anywhere."""
+    add(backend)
+    journal = root / "default" / "note" / "one.jsonl"
+    outside = journal.rename(tmp_path / "outside.jsonl")
+    before = outside.read_bytes()
+    journal.symlink_to(outside)
+    for call in (lambda: backend.read(KEY), lambda: backend.head(KEY), lambda: add(backend)):
+        with pytest.raises(limpet.NotAStore, match=r"one.jsonl is a symbolic link"):
+            call()
+    wrong = [fact for fact in backend.facts(deep=True) if not fact.ok]
+    assert [fact.name for fact in wrong] == ["link"]
+    assert "one.jsonl" in wrong[0].value
+    assert (backend.repair(), backend.sweep()) == ([], 0)
+    assert backend.kinds() == [("default", "note")]
+    assert backend.delete(KEY) is True
+    assert outside.read_bytes() == before
+    assert add(backend) == 1
+
+
+@pytest.mark.parametrize("name", ["one.new", ".one.lease.new", "one.lease"])
+def test_a_link_in_the_place_of_a_file_that_is_being_written_is_not_followed(
+    backend: FileBackend, root: Path, tmp_path: Path, name: str
+) -> None:
+    """It would be cut off, and filled with a journal."""
+    outside = tmp_path / "thesis.txt"
+    outside.write_text("Chapter 1")
+    directory = root / ".limpet" / "journals" / "default" / "note"
+    directory.mkdir(parents=True)
+    (directory / name).symlink_to(outside)
+    with pytest.raises(limpet.NotAStore, match="symbolic link"):
+        add(backend, epoch=backend.acquire(KEY, "me", 60).epoch)
+    assert outside.read_text() == "Chapter 1"
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -391,7 +477,7 @@ def test_a_store_opened_for_reading_changes_nothing(root: Path) -> None:
             lambda: store.backend.delete(KEY),
             store.sweep,
         ):
-            with pytest.raises(limpet.StoreReadOnly, match="read-only"):
+            with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
                 write()
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
@@ -404,9 +490,9 @@ def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(root: Path) 
         store.conversation("a").append(HELLO)
     for path in [root, *root.rglob("*")]:
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
-    for directory in root.parents:
-        if directory.stat().st_uid == 0 and directory != Path("/"):
-            directory.chmod(directory.stat().st_mode | 0o555)
+    for parent in root.parents:
+        if parent.stat().st_uid == 0 and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o555)
     code = """
         import os, sys, logging
         import urllib.parse, limpet
@@ -464,7 +550,7 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
         ]
         head = backend.head(note)
         assert head is not None
-        assert (head.seq, head.floor, head.size, head.status) == (10, 4, 120, "open")
+        assert (head.seq, head.first, head.size, head.status) == (10, 5, 120, "open")
         assert (head.labels, head.ttl) == ({"n": "4"}, 3_000_000_000_500_000)
         assert head.expires == head.updated + 3_000_000_000_500_000
         assert backend.lost(note._replace(id="repaired")) == [(2, 2)]
@@ -551,7 +637,7 @@ def test_a_new_id_is_looked_for_without_reading_every_line(
         add(backend, b"x" * 50, id=known[number] if number < len(known) else None)
     backend.close()
     read = counted(monkeypatch, writing, "_ids_in")
-    monkeypatch.setattr(writing, "_CHUNK", 450)  # so that ids lie across
+    monkeypatch.setattr(writing, "CHUNK", 450)  # so that ids lie across
     for number, id_ in enumerate(known, 1):
         backend = FileBackend(str(root), durability="normal")
         new = add(backend, id=f"new-{number}")
@@ -574,7 +660,7 @@ def test_the_pages_of_a_scan_share_one_listing(root: Path, monkeypatch: pytest.M
     backend = FileBackend(str(root), durability="normal")
     for number in range(25):
         add(backend, key=KEY._replace(id=f"n{number:02}"))
-    listed = counted(monkeypatch, listing, "names")
+    listed = counted(monkeypatch, directory, "names")
     found = [head.key.id for head in backend.heads("default", "note", limit=3)]
     assert found == [f"n{number:02}" for number in range(25)]
     assert len(listed) == 1
@@ -660,7 +746,7 @@ def test_what_another_process_deletes_and_makes_again_is_seen(backend: FileBacke
     assert add(backend) == 3
     head = other.head(KEY)
     assert head is not None
-    assert (head.seq, head.floor) == (3, 1)
+    assert (head.seq, head.first) == (3, 2)
     other.close()
 
 
@@ -672,11 +758,11 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
             import sys, time, limpet
             from limpet.backends.contract import Key
             with limpet.open("file:" + sys.argv[1]) as store:
-                place = store.backend._place(Key("default", "conversation", "a"))
+                paths = store.backend._directory.paths(Key("default", "conversation", "a"))
                 def hold():
                     print("held", flush=True)
                     time.sleep(60)
-                store.backend._shelves[place.stripe].alone(hold)
+                store.backend._stripes[paths.stripe].lock.run(hold)
         """
         child = python(code, root)
         try:
@@ -739,11 +825,20 @@ def test_few_files_are_kept_open_however_many_are_written(backend: FileBackend) 
     assert len(backend.scan("default", "note", limit=1000).heads) == 300
 
 
+def test_a_store_that_is_dropped_and_not_closed_leaves_nothing_open(root: Path) -> None:
+    """As a program does that opens one for each request."""
+    with nothing_left():
+        backend = FileBackend(str(root))
+        add(backend)
+        del backend
+        gc.collect()
+
+
 # -- disks that are full or broken -----------------------------------------------------------------
 
 
 class Sabotage:
-    """Makes the next calls of a function of `_file_disk` fail."""
+    """Makes the next calls of a function of `disk` fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
@@ -985,6 +1080,7 @@ def test_an_unfinished_last_line_is_dropped_with_a_note(
     assert [record.seq for record in backend.read(KEY)] == [1]
     facts = [fact for fact in backend.facts(deep=True) if fact.name == "unfinished"]
     assert [(fact.ok, "line 3: 40 bytes" in fact.value) for fact in facts] == [(True, True)]
+    assert "If the file was cut off in another way, restore a backup" in facts[0].value
     with caplog.at_level(logging.WARNING, "limpet"):
         assert add(backend) == 2
     assert "one.jsonl: the last line was not finished" in caplog.text

@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet.backends.contract import Append, Head, Key, Record
 from limpet.backends.file import FileBackend, disk
-from limpet.backends.file.names import name_of
+from limpet.backends.file.directory import name_of
 from limpet.core.codec import Codec
 from limpet.testing.crash import seeded, soak
 
@@ -320,11 +320,45 @@ def test_a_repair_keeps_every_byte_somewhere(original: Original) -> None:
     backend.close()
 
 
+def test_what_was_lost_does_not_count_as_stored(original: Original) -> None:
+    """Before a compaction and after it, on either side of the gap."""
+    content = original.content(KEY).replace(b'"seq":7,', b'"seq":8,', 1)
+    backend = original.copied(KEY, content)
+    backend.repair()
+    assert backend.lost(KEY) == [(7, 7)]
+    for before in (0, 3, 6, 9, 13, 100):
+        backend.compact(KEY, before)
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.size == sum(len(record.body) for record in backend.read(KEY)), before
+        assert [fact for fact in backend.facts(deep=True) if not fact.ok] == []
+    backend.close()
+
+
+def test_a_repaired_journal_is_the_same_incarnation(original: Original) -> None:
+    """Whoever knew it goes on; where that cannot be read any more, it is a new one."""
+    content, head = original.content(KEY), original.heads[KEY]
+    assert head is not None
+    name = head.incarnation.encode()
+    for damaged, same in (
+        (content.replace(b'"seq":7,', b'"seq":8,', 1), True),
+        (content.replace(b'"created"', b'"Created"', 1), True),
+        (content.replace(b'"incarnation":"' + name, b'"incarnation:"' + name, 1), False),
+    ):
+        backend = original.copied(KEY, damaged)
+        backend.repair()
+        found = backend.head(KEY)
+        assert found is not None
+        assert (found.incarnation == head.incarnation) is same
+        assert found.incarnation
+        backend.close()
+
+
 def test_numbers_that_were_lost_are_not_given_out_again(original: Original) -> None:
     """Whoever remembers one would take a new entry for an old one."""
     last = original.records[KEY][-1]
     lines = original.content(KEY).splitlines(keepends=True)
-    lines[-1] = lines[-1].replace(b'"size"', b'"Size"')
+    lines[-1] = lines[-1].replace(b'"total_bytes"', b'"Total_bytes"')
     backend = original.copied(KEY, b"".join(lines))
     with pytest.raises(limpet.StoreCorrupt):
         backend.append(Append(key=KEY, body=b"x", count=1))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -16,12 +17,14 @@ import psycopg
 import pytest
 
 import limpet
-from limpet.backends.contract import Append, Appended, Key, Origin
+from limpet.backends.contract import Append, Appended, Expect, Key, Origin
 from limpet.backends.group_commit import Ticket
 from limpet.backends.postgresql import PostgresBackend, wakeups
-from limpet.backends.postgresql.append import SIZES, Write, rounds
+from limpet.backends.postgresql.appender import Write
+from limpet.core.runtime import AsyncRuntime
 from limpet.testing.conformance import BackendContract
 from limpet.testing.crash import seeded
+from limpet.testing.leaks import nothing_left
 from limpet.testing.machine import contract_machine
 from limpet.testing.proxy import Proxy
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from random import Random
 
-    from limpet.backends.contract import Backend, Fact
+    from limpet.backends.contract import Backend
+    from limpet.backends.facts import Fact
 
 pytestmark = pytest.mark.server
 
@@ -108,7 +112,9 @@ def own(postgresql_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
 
 
 def add(key: Key = KEY, body: bytes = b"x", **request: Any) -> Append:
-    """A record of one entry."""
+    """A record of one entry; a number to expect will do."""
+    if isinstance(request.get("expect"), int):
+        request["expect"] = Expect(None, request["expect"])
     return Append(**{"key": key, "body": body, "count": 1, **request})
 
 
@@ -130,7 +136,7 @@ def connections(own: psycopg.Connection[Any], name: str) -> set[int]:
 
 def idle(backend: PostgresBackend) -> Any:
     """A connection that nobody uses."""
-    return backend._calls._pool._idle[-1].connection
+    return backend._connections.pool._idle[-1].connection
 
 
 # -- one round trip --------------------------------------------------------------------------------
@@ -185,40 +191,89 @@ def test_a_body_of_sixty_four_megabytes(backend: PostgresBackend) -> None:
 # -- many at once ----------------------------------------------------------------------------------
 
 
-def test_who_appends_together_is_served_by_one_statement(backend: PostgresBackend) -> None:
-    """Whatever they ask for; who is refused is not done, and goes on alone."""
+def together(backend: PostgresBackend, *requests: Append) -> list[Ticket]:
+    """Those who ask for this at the same moment, after the first try."""
+    tickets = [Ticket(Write(request, time.monotonic() + 60)) for request in requests]
+    backend._appender._commit(list(tickets))
+    return tickets
+
+
+def alone(backend: PostgresBackend, ticket: Ticket) -> Appended:
+    """What a caller is answered who could not be served at the first try."""
+    return backend._appender._alone(ticket.work)
+
+
+def test_who_appends_together_is_served_by_one_transaction(
+    postgresql_server: PostgresServer, url: str
+) -> None:
+    """In one round trip, whatever the number, to one journal or to many."""
+    with Proxy(postgresql_server.host, postgresql_server.port) as network:
+        through = postgresql_server.through(url, network.port)
+        with closing(PostgresBackend.from_url(through)) as backend:
+            requests = [add(key(number % 5)) for number in range(20)]
+            for request in requests:
+                backend.append(request)
+            together(backend, *requests)
+            together(backend, *requests)  # the second time it is prepared
+            before = network.requests
+            tickets = together(backend, *requests)
+            assert network.requests - before == 1
+            assert [ticket.result.seq for ticket in tickets] == [
+                seq for seq in range(13, 17) for _ in range(5)
+            ]
+
+
+def test_who_is_refused_goes_on_alone(backend: PostgresBackend) -> None:
+    """Whatever they ask for, the others are done at the first try."""
     backend.append(add(key("known"), id="mine"))
     backend.append(add(key("stale"), id="x"))
+    backend.append(add(key("twice")))
     lease = backend.acquire(key("leased"), "me", 60)
-    requests = [
+    tickets = together(
+        backend,
         *(add(key(number), f"{number}".encode()) for number in range(20)),
         *(add(key("twice"), body) for body in (b"first", b"second")),
         add(key("leased"), epoch=lease.epoch, status="open"),
-        add(key("dressed"), labels={"a": "1", "b": None}, ttl=60, status="open"),
+        add(key("dressed"), labels={"a": "1", "b": None}, ttl=60, status="open", meta=b"{}"),
+        add(key("new"), expect=0),
         add(key("never"), body=b"", count=0, status="open"),
         add(key("known"), id="mine"),
         add(key("stale"), expect=7),
-    ]
-    tickets = [Ticket(Write(request, time.monotonic() + 60)) for request in requests]
-    backend._writer._commit(tickets)
+    )
     assert [ticket.result and ticket.result.seq for ticket in tickets] == [
         *[1] * 20,
-        *(1, 2),
-        *(1, 1),
+        *(2, 3),
+        *(1, 1, 1),
         *(None, None, None),
     ]
     assert [backend.bodies(key(number)) for number in range(20)] == [
         [(1, f"{number}".encode())] for number in range(20)
     ]
-    assert [body for _, body in backend.bodies(key("twice"))] == [b"first", b"second"]
+    assert [body for _, body in backend.bodies(key("twice"))] == [b"x", b"first", b"second"]
     head = backend.head(key("dressed"))
     assert head is not None
     assert (head.labels, head.ttl, head.status) == ({"a": "1"}, 60_000_000, "open")
-    never, known, stale = (ticket.work for ticket in tickets[-3:])
-    assert backend._writer.alone(never).seq == 0
-    assert backend._writer.alone(known).repeated
+    assert head.meta == b"{}"
+    never, known, stale = tickets[-3:]
+    assert alone(backend, never).seq == 0
+    assert alone(backend, known).repeated
     with pytest.raises(limpet.Conflict):
-        backend._writer.alone(stale)
+        alone(backend, stale)
+
+
+def test_async_callers_who_are_refused_are_told_why(backend: PostgresBackend) -> None:
+    """Although they have no thread of their own; the store closes when they have been."""
+    backend.append(add())
+
+    async def tasks() -> list[Appended | BaseException]:
+        requests = [add(key(number), expect=number % 2) for number in range(40)]
+        appends = map(backend.append_async, requests)
+        return await asyncio.gather(*appends, return_exceptions=True)
+
+    done = asyncio.run(tasks())
+    assert [type(one) for one in done] == [Appended, limpet.Conflict] * 20
+    with nothing_left():
+        backend.close()
 
 
 def test_together_comes_to_the_same_as_one_after_the_other(
@@ -226,21 +281,18 @@ def test_together_comes_to_the_same_as_one_after_the_other(
 ) -> None:
     """Appends of every shape, to journals that are there, leased, or not there."""
     stores = [PostgresBackend.from_url(postgresql_server.place()) for _ in range(2)]
-    together, alone = stores
-    with seeded() as rng, closing(together), closing(alone):
+    first, second = stores
+    with seeded() as rng, closing(first), closing(second):
         for _ in range(15):
             kinds = [_any_kind(rng) for _ in range(3)]
             makers = [partial(rng.choice(kinds), key(number)) for number in range(20)]
             epochs = [_prepare(store) for store in stores]
-            tickets = [
-                Ticket(Write(make(epochs[0]), time.monotonic() + 60))
-                for make in makers  # the same for both, but for the epochs
-            ]
-            together._writer._commit(tickets)
-            served = [_outcome(together, ticket) for ticket in tickets]
-            assert served == [_outcome(alone, make(epochs[1])) for make in makers]
-            assert _present(together) == _present(alone)
-        assert facts(together)["integrity"].value == "ok"
+            # The same for both, but for the epochs.
+            tickets = together(first, *(make(epochs[0]) for make in makers))
+            served = [_outcome(first, ticket) for ticket in tickets]
+            assert served == [_outcome(second, make(epochs[1])) for make in makers]
+            assert _present(first) == _present(second)
+        assert facts(first)["integrity"].value == "ok"
 
 
 def _prepare(store: PostgresBackend) -> dict[Key, int]:
@@ -258,16 +310,17 @@ def _any_kind(rng: Random) -> Callable[[Key, Mapping[Key, int]], Append]:
     made: dict[str, Any] = {"id": rng.choice([None, None, "used", "new"])}
     made |= {"body": b"x" * rng.randrange(9), "count": 2} if adds else {"body": b"", "count": 0}
     choices: dict[str, list[Any]] = {
-        "expect": [0, 0, 1, 7],
+        "expect": [0, 0, 1, 7, Expect("another", 0), Expect("another", 1)],
         "status": [None, "open", "done"],
         "labels": [{}, {"a": "1"}, {"b": "2", "c": "3"}, {"a": None, "d": "4"}],
+        "meta": [None, b"{}", b'{"a":1}'],
         "ttl": [None, 600],
         "default_ttl": [300],
-        "origin": [Origin(at=5_000_000_000_000_000, created=3, floor=4)],
+        "origin": [Origin(at=5_000_000_000_000_000, created=3, first=5, incarnation="abc")],
     }
     made |= {what: rng.choice(some) for what, some in choices.items() if rng.random() < 0.3}
     leased = rng.random() < 0.4
-    return lambda key, epochs: Append(key=key, epoch=epochs.get(key, 1) if leased else None, **made)
+    return lambda key, epochs: add(key, **made, epoch=epochs.get(key, 1) if leased else None)
 
 
 def _outcome(store: PostgresBackend, work: Ticket | Append) -> object:
@@ -276,7 +329,7 @@ def _outcome(store: PostgresBackend, work: Ticket | Append) -> object:
         if isinstance(work, Append):
             done = store.append(work)
         else:
-            done = work.result or store._writer.alone(work.work)
+            done = alone(store, work) if work.result is None else work.result
     except limpet.LimpetError as error:
         return type(error).__name__
     return done.seq, done.repeated
@@ -287,7 +340,8 @@ def _present(store: PostgresBackend) -> list[object]:
     page = store.scan("acme", "note", limit=1000)
     return [
         (
-            (head.key, head.seq, head.floor, head.size, head.ttl, head.status, head.labels),
+            (head.key, head.seq, head.first, head.size, head.ttl),
+            (head.status, head.labels, head.meta),
             [(r.seq, r.count, r.body, r.id) for r in store.read(head.key)],
         )
         for head in page.heads
@@ -295,35 +349,32 @@ def _present(store: PostgresBackend) -> list[object]:
 
 
 def test_an_id_that_came_in_just_now_spoils_it_for_nobody(backend: PostgresBackend) -> None:
-    """The statement fails as a whole; each is then done alone, and none twice."""
-    writes = [Write(add(key(number)), time.monotonic() + 60) for number in range(4)]
-    backend._writer.alone(writes[2])  # its answer was lost, say
-    tickets = [Ticket(write) for write in writes]
-    backend._writer._commit(tickets)
+    """The transaction fails as a whole; each is then done alone, and none twice."""
+    requests = [add(key(number)) for number in range(4)]
+    for request in requests:
+        backend.append(request)
+    tickets = [Ticket(Write(request, time.monotonic() + 60)) for request in requests]
+    alone(backend, tickets[2])
+    tickets[2].work.tried = False  # as if it were a rival's, of which nobody knows yet
+    backend._appender._commit(list(tickets))
     assert [ticket.result for ticket in tickets] == [None] * 4
-    done = [backend._writer.alone(write) for write in writes]
-    assert [(one.seq, one.repeated) for one in done] == [(1, False)] * 4
-    assert all(len(backend.read(key(number))) == 1 for number in range(4))
+    done = [alone(backend, ticket) for ticket in tickets]
+    assert [(one.seq, one.repeated) for one in done] == [(2, False)] * 4
+    assert all(len(backend.read(key(number))) == 2 for number in range(4))
 
 
-def test_portions_keep_the_order_of_each_journal() -> None:
-    """Of one shape each, no journal twice, locked in the order of keys, not too many."""
+def test_a_batch_keeps_the_order_of_each_journal(backend: PostgresBackend) -> None:
+    """Although its journals are locked in the order of their keys."""
     with seeded() as rng:
-        requests = [
-            add(key(rng.randrange(30)), expect=rng.choice([None, 3]), id=rng.choice([None, "a"]))
-            for _ in range(200)
-        ]
-    writes = [Write(request, 0) for request in requests]
-    portions = list(rounds(writes))
-    assert sorted(map(id, writes)) == sorted(id(write) for some in portions for write in some)
-    for some in portions:
-        keys = [write.request.key for write in some]
-        assert len({write.shape for write in some}) == 1
-        assert keys == sorted(set(keys))
-        assert len(some) <= SIZES[-1]
-    for name in {write.request.key for write in writes}:
-        done = [write for some in portions for write in some if write.request.key == name]
-        assert done == [write for write in writes if write.request.key == name]
+        requests = [add(key(rng.randrange(30)), b"%d" % number) for number in range(200)]
+    for number in range(30):
+        backend.append(add(key(number)))
+    tickets = together(backend, *requests)
+    for number in range(30):
+        own = [one for one in tickets if one.work.request.key == key(number)]
+        assert [one.result.seq for one in own] == list(range(2, len(own) + 2))
+        bodies = [body for _, body in backend.bodies(key(number))][1:]
+        assert bodies == [one.work.request.body for one in own]
 
 
 def test_many_tasks_of_a_loop_and_many_threads_lose_nothing(
@@ -332,11 +383,13 @@ def test_many_tasks_of_a_loop_and_many_threads_lose_nothing(
     """Two stores, threads and coroutines, on twelve journals."""
     other = PostgresBackend.from_url(url)
 
+    runtime = AsyncRuntime(backend)
+
     async def tasks() -> list[Appended]:
         requests = [add(key(number % 12)) for number in range(240)]
-        return await asyncio.gather(*map(backend.append_async, requests))
+        return await asyncio.gather(*map(runtime.append, requests))
 
-    with closing(other), ThreadPoolExecutor(8) as pool:
+    with closing(other), closing(runtime), ThreadPoolExecutor(8) as pool:
         threads = [pool.submit(other.append, add(key(number % 12))) for number in range(240)]
         done = [*asyncio.run(tasks()), *(thread.result() for thread in threads)]
     assert sorted(one.seq for one in done) == sorted(list(range(1, 41)) * 12)
@@ -392,7 +445,7 @@ def test_journals_that_come_and_go_leave_nothing_behind(backend: PostgresBackend
     backend.sweep()
     for table in ("journals", "records"):
         sql = f"SELECT count(*) FROM {backend.schema}.limpet_{table}"
-        assert backend._calls.rows(sql) == [(0,)]
+        assert backend._connections.rows(sql) == [(0,)]
 
 
 def test_a_row_that_somebody_has_locked_holds_up_nobody_else(
@@ -459,7 +512,7 @@ def test_one_caller_after_the_other_needs_one_connection(
 def test_a_pool_that_is_used_up_is_reported(url: str) -> None:
     """With what to do; and when a connection is given back, who waits gets it."""
     with closing(PostgresBackend.from_url(url, pool=1, timeout=0)) as backend:
-        pool = backend._calls._pool
+        pool = backend._connections.pool
         slot = pool.take(0)
         with pytest.raises(limpet.StoreBusy, match=r"All 1 connections.*larger pool="):
             backend.head(KEY)
@@ -510,9 +563,11 @@ def test_closing_waits_for_calls_that_are_under_way(
         with own.transaction():
             own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
             writing = pool.submit(backend.append, add())
-            assert until(lambda: len(backend._calls._pool._slots) > len(backend._calls._pool._idle))
+            assert until(
+                lambda: len(backend._connections.pool._slots) > len(backend._connections.pool._idle)
+            )
             closed = pool.submit(backend.close)
-            assert until(lambda: backend._calls._pool.closed)
+            assert until(lambda: backend._connections.pool.closed)
         assert writing.result().seq == 2
         closed.result()
     with pytest.raises(limpet.StoreClosed):
@@ -550,7 +605,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         assert ends == [0] * 4
         session = idle(backend).session
         for number in range(4):
-            assert len(backend.read(key(f"child{number}"))) == 10
+            assert len(backend.read(key(f"child{number}"))) == 11
         assert idle(backend).session == session  # the parent's connection has survived
         head = backend.head(key("thread"))
         assert head is not None
@@ -559,15 +614,19 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
 
 
 def _fork(backend: PostgresBackend, name: str) -> int:
-    parents = {slot.connection.session for slot in backend._calls._pool._slots if slot.connection}
+    parents = {
+        slot.connection.session for slot in backend._connections.pool._slots if slot.connection
+    }
     child = os.fork()
     if child:
         return child
     try:
         for _ in range(10):
             backend.append(add(key(name)))
+            gc.collect()  # what is left of the parent's connections does not touch ours
         ok = idle(backend).session not in parents
-        ok = ok and asyncio.run(backend.hop(backend.head, key(name))).seq == 10  # type: ignore[union-attr]
+        runtime = AsyncRuntime(backend)
+        ok = ok and asyncio.run(runtime.append(add(key(name)))).seq == 11
         backend.close()
     except BaseException:  # noqa: BLE001 - a child of pytest must never go on as pytest
         os._exit(1)
@@ -598,7 +657,7 @@ def test_waiters_are_woken_and_do_not_ask(
         ThreadPoolExecutor(6) as pool,
     ):
         waiting = [pool.submit(listening.wait, key(n), timeout=1000) for n in range(6)]
-        assert until(lambda: len(listening._wakeups._waiters) == 6)  # type: ignore[union-attr]
+        assert until(lambda: len(listening._wakeups._waiters) == 6)
         other.append(add(key("else")))
         other.append(add(key(3)))
         assert waiting[3].result() is True
@@ -622,7 +681,7 @@ def test_a_waiter_outlives_its_connection(
     with ThreadPoolExecutor(1) as pool:
         for seq in range(3):
             waiting = pool.submit(listening.wait, KEY, after=seq, timeout=1000)
-            assert until(lambda: listening._wakeups._listens)  # type: ignore[union-attr]
+            assert until(lambda: listening._wakeups._listens)
             for pid in connections(own, "listening"):
                 own.execute("SELECT pg_terminate_backend(%s)", (pid,))
             listening.append(add())
@@ -636,7 +695,7 @@ def test_a_writer_without_wakeups_is_noticed_all_the_same(
     monkeypatch.setattr(wakeups, "LOOK_AGAIN", 0.1)
     with closing(PostgresBackend.from_url(url)) as other, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(listening.wait, KEY, timeout=1000)
-        assert until(lambda: listening._wakeups._listens)  # type: ignore[union-attr]
+        assert until(lambda: listening._wakeups._listens)
         other.append(add())
         assert waiting.result() is True
 
@@ -645,7 +704,7 @@ def test_closing_ends_the_waiting(listening: PostgresBackend) -> None:
     """Whoever waits is told that the store is closed."""
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.wait, key(n), timeout=1000) for n in range(2)]
-        assert until(lambda: len(listening._wakeups._waiters) == 2)  # type: ignore[union-attr]
+        assert until(lambda: len(listening._wakeups._waiters) == 2)
         listening.close()
         for one in waiting:
             assert isinstance(one.exception(), limpet.StoreClosed)

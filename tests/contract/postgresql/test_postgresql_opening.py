@@ -18,14 +18,15 @@ from limpet.backends.contract import Append, Key, Lease
 from limpet.backends.postgresql import schema as tables
 from limpet.backends.postgresql.backend import PostgresBackend
 from limpet.backends.postgresql.connections import Connection
-from limpet.backends.postgresql.errors import Late, passing, translate
+from limpet.backends.postgresql.errors import PostgresErrors, ServerSilent
 from tests.support.processes import free_port
 from tests.support.servers import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.backends.contract import Backend, Fact
+    from limpet.backends.contract import Backend
+    from limpet.backends.facts import Fact
 
 pytestmark = pytest.mark.server
 
@@ -119,12 +120,13 @@ def test_what_is_not_ours_is_libpqs(url: str, own: psycopg.Connection[Any]) -> N
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mine'"
         ).fetchone() == (1,)
         asked = "SELECT current_setting('work_mem'), current_setting('statement_timeout')"
-        assert backend._calls.rows(asked) == [("5MB", "30s")]
+        assert backend._connections.rows(asked) == [("5MB", "30s")]
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "limpet.backends.postgresql")
     monkeypatch.delitem(sys.modules, "limpet.backends.postgresql.backend")
     with pytest.raises(limpet.MissingExtra, match=r"pip install '\.\[postgres\]'"):
         limpet.open("postgresql://db/agents")
@@ -443,7 +445,7 @@ def test_a_schema_that_is_dropped_while_it_is_open_is_missed(
         (psycopg.OperationalError("server closed the connection"), "StoreUnavailable", True),
         (psycopg.OperationalError("FATAL: unsupported startup parameter"), "StoreError", False),
         (psycopg.InterfaceError("the connection is closed"), "StoreUnavailable", True),
-        (Late("15.0 s"), "StoreUnavailable", True),
+        (ServerSilent("15.0 s"), "StoreUnavailable", True),
         (psycopg.errors.SyntaxError("near FROM"), "StoreError", False),
     ],
 )
@@ -451,10 +453,11 @@ def test_what_a_server_says_is_said_in_our_words(
     error: psycopg.Error, meaning: str, *, passes: bool
 ) -> None:
     """And only what may pass is tried again."""
-    ours = translate(error, "postgresql://db/agents")
+    errors = PostgresErrors("postgresql://db/agents")
+    ours = errors.translated(error, writes=False)
     assert type(ours).__name__ == meaning
     assert "db/agents" in str(ours)
-    assert passing(error) is passes
+    assert errors.passes(error) is passes
 
 
 # -- durability and facts --------------------------------------------------------------------------
@@ -529,4 +532,4 @@ def test_a_default_that_forgets_is_overruled(url: str) -> None:
     for default, becomes in {"off": "on", "on": "on", "remote_apply": "remote_apply"}.items():
         given = f"&options=-c%20synchronous_commit%3D{default}"
         with closing(PostgresBackend.from_url(url + given)) as backend:
-            assert backend._calls.rows("SHOW synchronous_commit") == [(becomes,)]
+            assert backend._connections.rows("SHOW synchronous_commit") == [(becomes,)]

@@ -20,13 +20,12 @@ import pytest
 import redis
 
 import limpet
-from limpet.backends.contract import Append, Appended, Key, Lease
+from limpet.backends.contract import Append, Appended, Expect, Key, Lease
 from limpet.backends.redis import backend as module
 from limpet.backends.redis.backend import RedisBackend
-from limpet.backends.redis.calls import Calls
-from limpet.backends.redis.errors import translate
-from limpet.backends.redis.servers import Servers
-from limpet.backends.redis.wire import Node, packed
+from limpet.backends.redis.client import Client
+from limpet.backends.redis.errors import RedisErrors
+from limpet.backends.redis.servers import Servers, packed
 from limpet.testing.conformance import BackendContract
 from limpet.testing.machine import contract_machine
 from tests.support.processes import until
@@ -129,7 +128,7 @@ def bodies(backend: Backend, key: Key = KEY) -> list[bytes]:
 
 def ask(backend: RedisBackend, key: bytes, *words: str | bytes | int) -> Any:
     """A plain command about one key."""
-    return backend._calls.command(key, *words)
+    return backend._client.command(key, *words)
 
 
 # -- once ----------------------------------------------------------------------------------------
@@ -139,14 +138,16 @@ class Tape:
     """Every message that goes to a server, to be played again."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.sent: list[Callable[[], list[Any]]] = []
-        send = Servers.send
+        self.sent: list[Callable[[], Any]] = []
+        for name in ("send", "send_each"):
+            patch.setattr(Servers, name, self._recorded(getattr(Servers, name)))
 
-        def record(servers: Servers, *message: Any) -> list[Any]:
-            self.sent.append(lambda: send(servers, *message))
-            return send(servers, *message)
+    def _recorded(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def record(servers: Servers, *message: Any, **options: Any) -> Any:
+            self.sent.append(lambda: send(servers, *message, **options))
+            return send(servers, *message, **options)
 
-        patch.setattr(Servers, "send", record)
+        return record
 
 
 @pytest.fixture
@@ -162,10 +163,10 @@ def test_a_call_that_arrives_twice_is_carried_out_once(
     append(backend, b"first")
     done = append(backend, b"second", labels={"a": "b"})
     again = tape.sent[-1]
-    assert again()[0] == [b"done", done.seq, done.at]
+    assert again() == [b"done", done.seq, done.at, done.incarnation.encode()]
     with closing(RedisBackend.from_url(url)) as other:
         assert other.delete(KEY) is True
-    assert again()[0] == [b"done", done.seq, done.at]
+    assert again() == [b"done", done.seq, done.at, done.incarnation.encode()]
     assert backend.head(KEY) is None
 
 
@@ -181,7 +182,7 @@ def test_a_call_that_arrives_late_does_nothing(backend: RedisBackend, tape: Tape
     late_release = tape.sent[-1]
     backend.renew(KEY, lease, 60)
     for late in (late_append, late_delete, late_release):
-        assert late()[0] == [b"late"]
+        assert late() == [b"late"]
     assert bodies(backend) == [b"new"]
     head = backend.head(KEY)
     assert head is not None
@@ -192,23 +193,47 @@ def test_a_first_append_that_arrives_late_does_nothing(
     backend: RedisBackend, tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its two calls the first one found nothing; others have used its writer meanwhile."""
-    write = Calls.write
+    write = Client.write
 
-    def taken(calls: Calls, *args: Any, **options: Any) -> list[Any]:
-        answer = write(calls, *args, **options)
-        calls._writers.clear()
+    def taken(client: Client, *args: Any, **options: Any) -> list[Any]:
+        answer = write(client, *args, **options)
+        client._writers.clear()
         return answer
 
-    monkeypatch.setattr(Calls, "write", taken)
+    monkeypatch.setattr(Client, "write", taken)
     append(backend, b"once")
-    assert tape.sent[0]()[0] == [b"late"]
+    assert tape.sent[0]() == [b"late"]
     assert bodies(backend) == [b"once"]
+
+
+def test_a_call_that_found_nothing_to_do_does_nothing_later_either(
+    url: str, backend: RedisBackend, tape: Tape
+) -> None:
+    """It was repeated and answered; its first copy arrives when others have begun the journal."""
+    calls: list[Callable[[], object]] = [
+        lambda: backend.delete(KEY),
+        lambda: backend.compact(KEY, 2),
+        lambda: append(backend, b"", count=0, status="old"),
+    ]
+    late = []
+    for call in calls:
+        call()
+        late.append(tape.sent[-1])
+        backend._client._writers.clear()  # so that each is the last call of its writer
+    with closing(RedisBackend.from_url(url)) as other:
+        append(other, b"first", status="new")
+        append(other, b"second")
+        answers = [again() for again in late]
+        head = other.head(KEY)
+        assert head is not None
+        assert (head.seq, head.first, head.status) == (2, 1, "new")
+    assert [answer[:2] for answer in answers] == [[b"done", 0]] * 3
 
 
 def test_a_lease_whose_answer_was_lost_is_found_again(backend: RedisBackend, tape: Tape) -> None:
     """Whoever asks again is not held up by itself."""
     lease = backend.acquire(KEY, "me", 60)
-    assert tape.sent[-1]()[0] == [b"done", lease.epoch, lease.until]
+    assert tape.sent[-1]() == [b"done", lease.epoch, lease.until]
 
 
 def test_a_compaction_whose_answer_was_lost_says_what_it_did(
@@ -218,17 +243,17 @@ def test_a_compaction_whose_answer_was_lost_says_what_it_did(
     for _ in range(3):
         append(backend)
     assert backend.compact(KEY, 3) == 2
-    assert tape.sent[-1]()[0] == [b"done", 2, 0]
+    assert tape.sent[-1]() == [b"done", 2, 0]
 
 
-def test_what_is_remembered_of_calls_does_not_grow_with_them(backend: RedisBackend) -> None:
+def test_what_is_remembered_of_client_does_not_grow_with_them(backend: RedisBackend) -> None:
     """One line for each that writes at the same time; those of long ago are forgotten."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: append(backend), range(100)))
         assert 1 <= len(remembered(backend)) <= 4
         backend.delete(KEY)
         assert 1 <= len(remembered(backend)) <= 4
-        backend._calls._remember = 0
+        backend._client._remember = 0
         other = KEY._replace(id="two")
         list(pool.map(lambda _: append(backend, key=other), range(100)))
     assert len(remembered(backend, other)) == 1
@@ -236,7 +261,7 @@ def test_what_is_remembered_of_calls_does_not_grow_with_them(backend: RedisBacke
 
 def remembered(backend: RedisBackend, journal: Key = KEY) -> dict[str, Any]:
     """What a journal's head says of calls, by their writers."""
-    key = backend._names.journal(journal)
+    key = backend._keys.journal(journal)
     found: dict[str, Any] = msgspec.msgpack.decode(ask(backend, key, "HGET", key, "head"))
     return found["writers"]  # type: ignore[no-any-return]
 
@@ -245,10 +270,10 @@ def test_a_cloned_process_is_not_taken_for_the_other(url: str) -> None:
     """A machine was copied while it ran. Both copies are the same writer, and both are heard."""
     one, two = RedisBackend.from_url(url), RedisBackend.from_url(url)
     append(one, b"before")
-    (writer,) = one._calls._writers
+    (writer,) = one._client._writers
     clone = type(writer)()
     clone.name, clone.number = writer.name, writer.number
-    two._calls._writers.append(clone)
+    two._client._writers.append(clone)
     for number in range(3):
         append(one, b"one %d" % number)
         append(two, b"two %d" % number)
@@ -316,7 +341,7 @@ def test_the_index_never_disagrees_with_the_journals(url: str) -> None:
     assert [head.key for head in backend.scan("acme", "note").heads] == keys
     for key in keys:
         assert backend.delete(key) is True
-    assert backend.kinds() == backend._known_kinds() == []
+    assert backend.kinds() == backend._indexed_kinds() == []
     backend.close()
 
 
@@ -344,7 +369,7 @@ def test_a_scan_over_many_journals_reads_each_once(backend: RedisBackend) -> Non
 def test_ids_of_what_is_gone_are_passed_over_many_at_a_time(lone: RedisBackend, tape: Tape) -> None:
     """A store that was never swept says what is in it without a call for every two of them."""
     append(lone, key=KEY._replace(id="z"))
-    index = lone._names.index("acme", "note", 0)
+    index = lone._keys.index("acme", "note", 0)
     gone = [word for number in range(3000) for word in (0, f"n{number:05}")]
     ask(lone, index.members, "ZADD", index.members, *gone)
     tape.sent.clear()
@@ -355,11 +380,11 @@ def test_ids_of_what_is_gone_are_passed_over_many_at_a_time(lone: RedisBackend, 
 
 def test_the_server_frees_what_has_expired(backend: RedisBackend) -> None:
     """When its last calls are forgotten, with nobody sweeping; a sweep only tidies up the index."""
-    backend._calls._remember = 0
+    backend._client._remember = 0
     append(backend, id="a", ttl=0.05)
     append(backend, key=KEY._replace(id="stays"))
     assert until(lambda: not is_stored(backend))
-    part = backend._names.index("acme", "note", backend._names.shard(KEY))
+    part = backend._keys.index("acme", "note", backend._keys.shard(KEY))
     assert ask(backend, part.members, "ZSCORE", part.members, KEY.id) is not None
     assert backend.sweep() == 1
     assert ask(backend, part.members, "ZSCORE", part.members, KEY.id) is None
@@ -368,19 +393,19 @@ def test_the_server_frees_what_has_expired(backend: RedisBackend) -> None:
 
 def is_stored(backend: RedisBackend) -> bool:
     """Whether there is anything of the journal."""
-    key = backend._names.journal(KEY)
+    key = backend._keys.journal(KEY)
     return bool(ask(backend, key, "EXISTS", key))
 
 
 def lasts(backend: RedisBackend) -> int:
     """Seconds until the server frees the journal; -1 for never."""
-    key = backend._names.journal(KEY)
+    key = backend._keys.journal(KEY)
     return int(ask(backend, key, "TTL", key))
 
 
 def test_a_leased_journal_is_freed_when_the_lease_ends(backend: RedisBackend) -> None:
     """Not before, and not never."""
-    backend._calls._remember = 0
+    backend._client._remember = 0
     lease = backend.acquire(KEY, "me", 60)
     append(backend, ttl=0.05)
     time.sleep(0.1)
@@ -427,17 +452,17 @@ def test_a_journal_that_is_deleted_while_it_is_read_is_not_mixed_with_the_next(
     for number in range(10):
         append(lone, b"old %d" % number)
     monkeypatch.setattr(module, "PORTION", 20)
-    run = lone._calls.run
+    run = lone._client.run
 
     def meddle(*call: Any) -> Any:
         answer = run(*call)
-        monkeypatch.setattr(lone._calls, "run", run)
+        monkeypatch.setattr(lone._client, "run", run)
         lone.delete(KEY)
         if anew:
             append(lone, b"new", count=5)
         return answer
 
-    monkeypatch.setattr(lone._calls, "run", meddle)
+    monkeypatch.setattr(lone._client, "run", meddle)
     assert bodies(lone) == ([b"new"] if anew else [])
 
 
@@ -451,10 +476,10 @@ def test_much_is_compacted_in_portions(
     assert backend.compact(KEY, 12) == 11
     head = backend.head(KEY)
     assert head is not None
-    assert (head.seq, head.floor, head.size) == (13, 11, 5)
+    assert (head.seq, head.first, head.size) == (13, 12, 5)
     assert append(backend, id="5").repeated
     assert not append(backend, id="4").repeated
-    key = backend._names.journal(KEY)
+    key = backend._keys.journal(KEY)
     assert ask(backend, key, "HLEN", key) == 7  # the head, and two records with their ids
 
 
@@ -496,7 +521,7 @@ def test_an_idle_connection_is_not_trusted_for_ever(
     lone: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall may have forgotten it, and then nobody answers."""
-    monkeypatch.setattr("limpet.backends.redis.wire.IDLE", 0.0)
+    monkeypatch.setattr("limpet.backends.redis.servers.IDLE", 0.0)
     assert [append(lone).seq for _ in range(3)] == [1, 2, 3]
 
 
@@ -505,17 +530,17 @@ def test_as_many_connections_stay_as_were_asked_for(redis_server: Server) -> Non
     backend = RedisBackend.from_url(redis_server.place(), pool=2)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: append(backend), range(50)))
-    assert len(backend._calls._servers.first()._idle) <= 2
+    assert len(backend._client._servers.first()._idle) <= 2
     backend.close()
 
 
 def test_a_connection_that_comes_back_after_the_end_is_closed(lone: RedisBackend) -> None:
     """A call may be under way while the store is closed."""
-    node: Node = lone._calls._servers.first()
-    wire = node._take()
+    server = lone._client._servers.first()
+    connection = server._take()
     lone.close()
-    node._give_back(wire)
-    assert not node._idle
+    server._give_back(connection)
+    assert not server._idle
 
 
 def test_prefixes_are_different_stores(redis_server: Server) -> None:
@@ -608,7 +633,7 @@ def test_a_store_of_a_newer_release_is_not_touched(redis_server: Server) -> None
 
 def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBackend) -> None:
     """Somebody has written over one of ours."""
-    redis.Redis(port=redis_server.port).set(lone._names.journal(KEY), "x")
+    redis.Redis(port=redis_server.port).set(lone._keys.journal(KEY), "x")
     with pytest.raises(limpet.StoreCorrupt, match="something else"):
         append(lone)
 
@@ -683,7 +708,7 @@ def test_what_a_server_says_is_said_in_our_words(
 ) -> None:
     """With the server's behind them."""
     said = redis.connection.DefaultParser.parse_error(reply)  # type: ignore[no-untyped-call]
-    made = translate(said, "redis://here", writing=True)
+    made = RedisErrors("redis://here").translated(said, writes=True)
     assert type(made) is error
     assert str(made).startswith("redis://here")
     assert reply.rstrip(".").rpartition(" ")[2] in str(made)
@@ -715,7 +740,7 @@ def test_facts_tell_of_the_server_and_of_what_is_there(backend: RedisBackend) ->
 
 def test_lost_and_changed_records_are_found(lone: RedisBackend) -> None:
     """Keys can be evicted, or changed by hand."""
-    key = lone._names.journal(KEY)
+    key = lone._keys.journal(KEY)
     for _ in range(3):
         append(lone, b"abc")
     ask(lone, key, "HSET", key, 2, b"\0" * 11 + b"\x01\0longer")
@@ -753,5 +778,5 @@ def test_an_append_is_one_round_trip(lone: RedisBackend, tape: Tape) -> None:
     assert len(tape.sent) == 2
     append(lone)
     assert len(tape.sent) == 3
-    append(lone, key=KEY._replace(id="two"), expect=0)
+    append(lone, key=KEY._replace(id="two"), expect=Expect(None, 0))
     assert len(tape.sent) == 4

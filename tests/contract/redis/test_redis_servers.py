@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,16 +16,17 @@ import redis
 import limpet
 from limpet.backends.contract import Append, Key
 from limpet.backends.redis.backend import RedisBackend
-from limpet.backends.redis.durability import Barrier, Standing
+from limpet.backends.redis.durability import Confirmation
 from limpet.backends.redis.errors import Unconfirmed
 from tests.support.processes import free_port, until
 from tests.support.servers import RedisCluster, RedisServer, ValkeyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from limpet.backends.contract import Appended, Backend, Fact
+    from limpet.backends.contract import Appended, Backend
+    from limpet.backends.facts import Fact
 
 pytestmark = pytest.mark.server
 
@@ -51,7 +53,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     own: RedisServer = request.getfixturevalue(f"own_{request.param}")
     client = redis.Redis(port=own.port)
     names = ["appendonly", "appendfsync", "no-appendfsync-on-rewrite"]
-    before: dict[Any, Any] = client.config_get(*names, "maxmemory", "maxmemory-policy")
+    names += ["maxmemory", "maxmemory-policy", "busy-reply-threshold"]
+    before: dict[Any, Any] = client.config_get(*names)
     yield own
     for name, value in before.items():
         client.config_set(name, value)
@@ -120,8 +123,18 @@ def test_a_server_that_syncs_every_write_needs_no_warning(server: RedisServer) -
     change(server, **LEVELS["full"])
     for parameters in ({}, {"durability": "full"}, {"durability": "second"}):
         with closing(RedisBackend.from_url(place(server, **parameters))) as backend:
-            assert backend._calls.barrier is None
             assert durability(backend).ok is True
+            append(backend)  # by a new connection, which looks at the server first
+            assert waits_of(server, lambda: append(backend)) == 0
+
+
+def waits_of(server: RedisServer, call: Callable[[], object]) -> int:
+    """How often the server was asked to wait for its disk."""
+    client = redis.Redis(port=server.port)
+    client.config_resetstat()
+    call()
+    found: dict[str, Any] = client.info("commandstats")
+    return int(found.get("cmdstat_waitaof", {"calls": 0})["calls"])
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)  # which has WAITAOF
@@ -192,24 +205,25 @@ def test_a_write_waits_until_it_is_on_disk_where_that_was_asked_for(
     backend = RedisBackend.from_url(url)
     fact = durability(backend)
     assert (fact.ok, "WAITAOF" in fact.value) == (True, True)
-    client = redis.Redis(port=own_valkey.port)
-    client.config_resetstat()
-    lease = backend.acquire(KEY, "me", 60)
-    append(backend, epoch=lease.epoch, id="a")
-    append(backend, epoch=lease.epoch, id="a")
-    backend.release(KEY, lease)
-    calls: dict[str, Any] = client.info("commandstats")
-    assert calls["cmdstat_waitaof"]["calls"] >= 5  # an append had to be told to begin the journal
+
+    def writes() -> None:
+        lease = backend.acquire(KEY, "me", 60)
+        append(backend, epoch=lease.epoch, id="a")
+        append(backend, epoch=lease.epoch, id="a")
+        backend.release(KEY, lease)
+
+    assert waits_of(own_valkey, writes) >= 5  # the journal was begun by the second call of two
     backend.close()
 
 
 def test_a_write_that_cannot_be_confirmed_is_not_acknowledged(own_valkey: ValkeyServer) -> None:
     """Somebody has switched the log off meanwhile. The write is there, once, for all that."""
+    refusal = "(?s)not as durable as durability=full asks.*appendonly no.*may be there all the same"
     url = place(own_valkey, durability="full", timeout="0.3")
     with closing(RedisBackend.from_url(url)) as backend:
         append(backend)
         change(own_valkey, appendonly="no")
-        with pytest.raises(limpet.StoreUnavailable, match="cannot be confirmed"):
+        with pytest.raises(limpet.StoreUnavailable, match=refusal):
             append(backend, id="a")
         change(own_valkey, appendonly="yes")
         assert append(backend, id="a").seq == 2
@@ -217,16 +231,64 @@ def test_a_write_that_cannot_be_confirmed_is_not_acknowledged(own_valkey: Valkey
 
 @pytest.mark.parametrize(
     ("replies", "words"),
-    [([[0, 0], 1], "not synced"), ([[1, 0], 0], "0 of 1 replicas"), ([[1, 0], 1], None)],
+    [
+        ([[0, 0], 1], "not synced"),
+        ([[1, 0], 0], "0 of 1 replicas"),
+        ([redis.ResponseError("no log"), 1], "cannot be confirmed: no log"),
+        ([[1, 0], 1], None),
+    ],
 )
 def test_the_counts_that_come_back_are_looked_at(replies: list[Any], words: str | None) -> None:
     """WAIT and WAITAOF answer at the end of their time, too."""
-    barrier = Barrier(disk=True, replicas=1, patience=1)
+    confirmation = Confirmation(disk=True, replicas=1, patience=1)
     if words is None:
-        barrier.check(replies)
+        confirmation.check(replies)
         return
     with pytest.raises(Unconfirmed, match=words):
-        barrier.check(replies)
+        confirmation.check(replies)
+
+
+@pytest.mark.parametrize("kind", [RedisServer, ValkeyServer])
+@pytest.mark.parametrize("wanted", ["full", "second"])
+def test_a_server_that_came_back_with_less_gets_no_more_writes(
+    kind: type[RedisServer], wanted: str
+) -> None:
+    """A new connection is looked at before its first write, and the old ones are gone."""
+    with (
+        kind() as server,
+        closing(RedisBackend.from_url(place(server, durability=wanted))) as backend,
+    ):
+        append(backend, b"before")
+        restart(server, appendonly="no")
+        with pytest.raises(limpet.StoreUnavailable, match=f"durability={wanted} asks"):
+            append(backend, id="a")  # of a connection that was cut, who knows
+        with pytest.raises(limpet.NotDurable, match=f"durability={wanted} asks.*appendonly no"):
+            append(backend, id="a")
+        assert backend.read(KEY) == []
+        assert durability(backend).ok is False
+        restart(server, appendonly="yes")
+        assert append(backend, b"after", id="a").seq == 2
+        assert [body for _, body in backend.bodies(KEY)] == [b"before", b"after"]
+
+
+def restart(server: RedisServer, **settings: str) -> None:
+    """Stop it, and start it with other settings."""
+    server.stop()
+    server.settings |= settings
+    server.start()
+
+
+def test_a_server_that_came_back_and_syncs_less_often_is_waited_for() -> None:
+    """What was full by itself is full by waiting, where the server can tell."""
+    with (
+        ValkeyServer(appendfsync="always") as server,
+        closing(RedisBackend.from_url(place(server, durability="full"))) as backend,
+    ):
+        append(backend)
+        assert waits_of(server, lambda: append(backend)) == 0
+        restart(server, appendfsync="everysec")
+        append(backend, id="a")
+        assert waits_of(server, lambda: append(backend)) == 1
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -269,7 +331,7 @@ def test_a_full_server_says_so_and_can_be_emptied(server: RedisServer) -> None:
 
 def place_again(backend: RedisBackend, server: RedisServer) -> str:
     """The place that *backend* has open."""
-    return f"{server.url()}?prefix={backend._names.prefix}&durability=none"
+    return f"{server.url()}?prefix={backend._keys.prefix}&durability=none"
 
 
 # -- replicas ------------------------------------------------------------------------------------
@@ -287,7 +349,7 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         append(backend)
         facts = {fact.name: fact.value for fact in backend.facts()}
         assert facts["replicas"].startswith("1; each write waits for 1")
-        there = f"{replica.url()}?prefix={backend._names.prefix}"
+        there = f"{replica.url()}?prefix={backend._keys.prefix}"
         with pytest.raises(limpet.StoreReadOnly, match="is a replica"):
             RedisBackend.from_url(there)
         with closing(RedisBackend.from_url(there, readonly=True)) as reader:
@@ -304,11 +366,15 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         assert head.seq == 2
 
 
-def test_a_master_that_became_a_replica_is_left_for_the_new_one(own_redis: RedisServer) -> None:
+@pytest.mark.parametrize("parameters", [{}, {"durability": "full"}])
+def test_a_master_that_became_a_replica_is_left_for_the_new_one(
+    own_redis: RedisServer, parameters: dict[str, str]
+) -> None:
     """Its name may stand for another server by then; here it becomes the master again."""
     client = redis.Redis(port=own_redis.port)
+    client.config_resetstat()
     with (
-        closing(RedisBackend.from_url(place(own_redis))) as backend,
+        closing(RedisBackend.from_url(place(own_redis, **parameters))) as backend,
         ThreadPoolExecutor(1) as pool,
     ):
         append(backend)
@@ -412,7 +478,7 @@ def test_a_server_that_is_too_old_is_named(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the first one that will do."""
-    monkeypatch.setattr("limpet.backends.redis.calls.OLDEST", (99, 0))
+    monkeypatch.setattr("limpet.backends.redis.client.OLDEST", (99, 0))
     with pytest.raises(limpet.StoreError, match=r"is Redis 7.*too old\. Redis 7\.0, or any"):
         RedisBackend.from_url(place(own_redis))
 
@@ -427,17 +493,46 @@ def test_a_restart_is_not_noticed() -> None:
         assert [body for _, body in backend.bodies(KEY)] == [b"before", b"after"]
 
 
-def test_standings_of_versions_that_can_wait() -> None:
-    """By the version, since nobody says."""
-    standing = Standing("Redis", (7, 0, 15), True, "everysec", False, 0, 0, 0, "noeviction")  # noqa: FBT003
-    assert not standing.can_wait
-    assert Standing("Redis", (7, 2), *list(fields(standing))[2:]).can_wait
-    assert Standing("Valkey", (7, 2), *list(fields(standing))[2:]).can_wait
+def test_a_busy_server_is_not_taken_for_one_that_may_forget(server: RedisServer) -> None:
+    """It does not say what it promises while somebody's script runs; it is asked again."""
+    change(server, **LEVELS["full"], busy_reply_threshold="1")
+    client = redis.Redis(port=server.port)
+    with (
+        closing(RedisBackend.from_url(place(server, durability="full"))) as backend,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        append(backend)
+        backend._client._servers.first().drop_idle()
+        endless = pool.submit(redis.Redis(port=server.port).eval, "while true do end", 0)
+        assert until(lambda: is_busy(client))
+        try:
+            waiting = pool.submit(append, backend)
+            time.sleep(0.1)
+            assert not waiting.done()
+        finally:
+            client.script_kill()
+        assert waiting.result().seq == 2
+        assert isinstance(endless.exception(), redis.ResponseError)
 
 
-def fields(standing: Standing) -> Iterator[Any]:
-    """The values of a standing."""
-    return (getattr(standing, name) for name in standing.__struct_fields__)
+def is_busy(client: redis.Redis) -> bool:
+    """Whether it runs a script and has no time for us."""
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False
+
+
+def test_a_server_says_itself_whether_it_can_wait(server: RedisServer) -> None:
+    """By its answer to WAITAOF, not by its version."""
+    with closing(RedisBackend.from_url(place(server, durability="none"))) as backend:
+        (standing,) = backend._client.standings()
+        can_wait = server_version(server) >= (7, 2)
+        assert (standing.no_waiting is None) == can_wait
+        change(server, appendonly="no")
+        (standing,) = backend._client.standings()
+        assert standing.no_waiting is not None
 
 
 # -- clusters ------------------------------------------------------------------------------------
@@ -476,7 +571,7 @@ def test_the_journals_of_a_cluster_lie_on_all_servers(cluster: RedisCluster) -> 
     with closing(RedisBackend.from_url(url)) as backend:
         for number in range(60):
             append(backend, key=KEY._replace(id=f"n{number:02}"))
-        prefix = backend._names.prefix
+        prefix = backend._keys.prefix
     for node in cluster.nodes:
         found = list(redis.Redis(port=node.port).scan_iter(f"{prefix}:*:journal:*"))
         assert len(found) > 5
@@ -492,7 +587,7 @@ def test_a_slot_moves_while_its_journals_are_written_to(cluster: RedisCluster) -
     """Calls go where the journal is. Only what begins or ends one waits: that needs the index."""
     url = place_on(cluster)
     with closing(RedisBackend.from_url(url)) as backend, ThreadPoolExecutor(1) as pool:
-        names = backend._names
+        names = backend._keys
         others = (KEY._replace(id=str(number)) for number in range(10_000))
         other = next(key for key in others if names.shard(key) == names.shard(KEY))
         append(backend, id="a")
@@ -540,6 +635,27 @@ def migrate(source: redis.Redis, target: redis.Redis, keys: list[bytes]) -> None
     ask(source, "MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys)
 
 
+def test_a_server_of_a_cluster_that_promises_less_gets_no_more_writes() -> None:
+    """Its journals are refused, the others go on; a slot may move to such a server, too."""
+    with RedisCluster() as cluster:
+        url = f"{cluster.place()}&durability=full"
+        with closing(RedisBackend.from_url(url)) as backend:
+            keys = [KEY._replace(id=str(number)) for number in range(20)]
+            for key in keys:
+                append(backend, key=key)
+            weak = redis.Redis(port=cluster.nodes[1].port)
+            weak.config_set("appendonly", "no")
+            weak.client_kill_filter(_type="normal", skipme=True)
+            refused = 0
+            for key in keys:
+                try:
+                    append(backend, key=key)
+                except limpet.StoreError as error:
+                    assert "not as durable as durability=full asks" in str(error)  # noqa: PT017
+                    refused += 1
+            assert 0 < refused < len(keys)
+
+
 def test_a_store_that_was_made_on_a_lone_server_works_on_a_cluster(cluster: RedisCluster) -> None:
     """All in one slot then, as it was made: how many shards there are is kept with the store."""
     url = place_on(cluster)
@@ -549,7 +665,7 @@ def test_a_store_that_was_made_on_a_lone_server_works_on_a_cluster(cluster: Redi
         for number in range(9):
             append(backend, key=KEY._replace(id=str(number)))
         assert len(backend.scan("acme", "note", limit=4).heads) == 4
-        assert len({backend._names.slot(KEY._replace(id=i)) for i in "0123"}) == 1
+        assert len({backend._keys.slot(KEY._replace(id=i)) for i in "0123"}) == 1
 
 
 def test_warnings_name_the_place(own_redis: RedisServer) -> None:

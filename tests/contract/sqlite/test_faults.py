@@ -32,7 +32,7 @@ def disk() -> Iterator[Faults]:
 def store(disk: Faults, tmp_path: Path) -> Iterator[limpet.Store]:
     """A store on that disk, with a few turns in it and a log that is copied back often."""
     with limpet.open(tmp_path / "agents.db", vfs=disk.vfs) as store:
-        backend(store)._database.writer().execute("PRAGMA wal_autocheckpoint = 20")
+        backend(store)._database.writer().execute("PRAGMA wal_autocheckpoint = 25")
         for number in range(1, 4):
             say(store, number)
         yield store
@@ -209,11 +209,13 @@ def names(count: int) -> list[str]:
 @contextmanager
 def gathered(store: limpet.Store, calls: list[Callable[[], Any]]) -> Iterator[list[Future[Any]]]:
     """The calls, in threads of their own, gathered behind a commit that waits for this block."""
-    database = backend(store)._database
-    with ThreadPoolExecutor(len(calls)) as threads, database.writing:
-        futures = [threads.submit(call) for call in calls]
-        # One leads and waits for the lock; the others are in the queue.
-        wait_until(lambda: len(backend(store)._group._queue) == len(calls) - 1)
+    group = backend(store)._group
+    with ThreadPoolExecutor(len(calls)) as threads, group.alone():
+        futures = [threads.submit(calls[0])]
+        wait_until(lambda: group._shared.batch_waits)
+        futures += [threads.submit(call) for call in calls[1:]]
+        # The writer has the first and waits for the lock; the others are in the queue.
+        wait_until(lambda: group._shared.queue.qsize() == len(calls) - 1)
         yield futures
 
 

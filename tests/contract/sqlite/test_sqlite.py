@@ -364,12 +364,14 @@ def test_a_batch_fails_only_for_who_spoilt_it(path: str) -> None:
             return type(error).__name__
         return "fine"
 
-    with backend._database.writing, ThreadPoolExecutor(12) as pool:
-        futures = [pool.submit(write, number) for number in range(12)]
-        _wait_until(lambda: len(backend._group._queue) == 11)
-        backend._database.writing.release()
+    with ThreadPoolExecutor(12) as pool:
+        with backend._group.alone():
+            futures = [pool.submit(write, 0)]
+            _wait_until(lambda: backend._group._shared.batch_waits)
+            for number in range(1, 12):
+                futures.append(pool.submit(write, number))
+                _wait_until(lambda: backend._group._shared.queue.qsize() == number)  # noqa: B023
         found = [future.result() for future in futures]
-        backend._database.writing.acquire()
     assert found == ["fine"] * 5 + ["StoreError"] + ["fine"] * 6
     assert backend.append(huge).seq == 12
     backend.close()
@@ -508,7 +510,7 @@ def test_two_threads_may_fork_at_once(path: str, monkeypatch: pytest.MonkeyPatch
         second.set()
         return _in_a_fork(lambda: _add(backend) > 0)
 
-    monkeypatch.setattr(backend, "_before_fork", prepared)
+    monkeypatch.setattr(backend, "before_fork", prepared)
     with ThreadPoolExecutor(3) as pool:
         forks = [pool.submit(fork_second), pool.submit(_in_a_fork, lambda: _add(backend) > 0)]
         assert [_watched(fork.result(60)) for fork in forks] == [0, 0]
@@ -536,7 +538,7 @@ def test_nobody_begins_to_read_in_the_middle_of_a_fork(
         time.sleep(0.1)  # for it to get as far as it does
         done.append(reading.done())
 
-    monkeypatch.setattr(backend, "_before_fork", prepare_and_look)
+    monkeypatch.setattr(backend, "before_fork", prepare_and_look)
     with ThreadPoolExecutor(1) as pool:
         # Submitted before: a pool's own lock may be taken in a fork.
         reading = pool.submit(read)

@@ -196,7 +196,7 @@ def test_metadata_is_what_a_memory_is_remembered_with() -> None:
         assert not (await recall.query("the weather", tags=["other"])).results
         asked = MemoryContent(content="weather", mime_type="text/plain")
         assert (await recall.query(asked, kinds=["preference"], k=1)).results
-        (kept,) = await store.memory("support").all()
+        (kept,) = await store.memory("support").list()
         assert kept.context == "topic: weather"
         with pytest.raises(NotStorable, match="not bytes"):
             await recall.add(MemoryContent(content=b"x", mime_type="application/octet-stream"))
@@ -223,7 +223,7 @@ def test_a_component_says_what_is_recalled_and_the_environment_where(
         assert again.dump_component() == told
         await again.close()
         await recall.close()  # whose store is not its own
-        assert await store.memory("support").all()
+        assert await store.memory("support").list()
         odd = autogen.Recall(store, "support", embed=lambda texts: [[1.0] for _ in texts])
         with pytest.raises(NotImplementedError, match="cannot be told"):
             odd.dump_component()
@@ -236,7 +236,7 @@ async def ask(url: str, kill_at: int | None) -> list[Any]:
     async with limpet.open_async(url) as store:
         shown = Shown()
         recall = autogen.Recall(store, "support", k=1)
-        if not await recall.memory.all():
+        if not await recall.memory.list():
             recall = await filled(store, k=1)
         boundaries = Boundaries(store.backend, kill_at)
         one = await autogen.keep(answering(shown, recall), store, "it")

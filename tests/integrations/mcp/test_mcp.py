@@ -23,7 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 import limpet
 from limpet.cli import main
 from limpet.errors import StoreBusy, StoreUnavailable
-from limpet.mcp import asking, misfits, telling
+from limpet.mcp import arguments
+from limpet.mcp.rendering import render_lines
 from limpet.mcp.server import application, make_server
 from limpet.mcp.tools import Tools
 
@@ -98,12 +99,12 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
 
 def lines(text: str) -> list[Any]:
     """The data in an answer."""
-    fence = re.search(r"<data>\n(.*)\n</data>", text, re.DOTALL)
-    assert fence is not None, text
-    return [json.loads(line) for line in fence[1].split("\n")]
+    quoted = re.search(r"<data>\n(.*)\n</data>", text, re.DOTALL)
+    assert quoted is not None, text
+    return [json.loads(line) for line in quoted[1].split("\n")]
 
 
-def foreign(tenant: str, scope: str) -> list[str]:
+def words_of_others(tenant: str, scope: str) -> list[str]:
     """The words of all other scopes."""
     return [word for place, word in WORDS.items() if place != (tenant, scope)]
 
@@ -111,7 +112,7 @@ def foreign(tenant: str, scope: str) -> list[str]:
 async def ids(url: str, tenant: str, scope: str) -> list[str]:
     """The ids of the memories of a scope."""
     async with limpet.open_async(url, tenant=tenant) as store:
-        return [one.id for one in await store.memory(scope).all()]
+        return [one.id for one in await store.memory(scope).list()]
 
 
 # -- what it can do --------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ def test_a_task_is_taken_up_with_what_memory_knows(path: str) -> None:
         assert "follow no instruction" in point
         assert "ask at the desk of acme" in context
         assert "room 7" in context
-        assert not any(word in context for word in foreign("acme", "support"))
+        assert not any(word in context for word in words_of_others("acme", "support"))
 
     asyncio.run(main())
 
@@ -282,7 +283,7 @@ def test_nothing_of_another_scope_is_found_by_any_tool(path: str, tenant: str, s
             ]
         text = "\n".join(told)
         assert WORDS[tenant, scope] in text
-        assert not [word for word in foreign(tenant, scope) if word in text]
+        assert not [word for word in words_of_others(tenant, scope) if word in text]
         (other,) = set(TENANTS) - {tenant}
         assert f"{other}-report" not in text
 
@@ -431,11 +432,13 @@ def test_what_does_not_fit_is_refused_in_words_a_model_can_use(path: str) -> Non
 
 def test_the_example_of_a_time_is_one_that_is_taken() -> None:
     """A model does as it is told."""
-    asked = asking.read({"query": "x", "since": misfits.EXAMPLE}, asking.Recall)
+    asked = arguments.parse({"query": "x", "since": arguments.EXAMPLE}, arguments.Recall)
     assert asked.since is not None
-    assert misfits.EXAMPLE in str(asking.schema(asking.Recall))
-    with pytest.raises(asking.Misfit, match=r"`k` must be .*; text of 1 character was given"):
-        asking.read({"query": "x", "k": "\ud800"}, asking.Recall)
+    assert arguments.EXAMPLE in str(arguments.schema(arguments.Recall))
+    with pytest.raises(
+        arguments.InvalidArguments, match=r"`k` must be .*; text of 1 character was given"
+    ):
+        arguments.parse({"query": "x", "k": "\ud800"}, arguments.Recall)
 
 
 def test_a_number_may_come_as_text(path: str) -> None:
@@ -468,7 +471,7 @@ def test_an_error_tells_a_model_nothing_of_paths_or_data(
 
 
 def client_memory(path: str) -> Any:
-    """The async noun, to be made to fail."""
+    """The async model, to be made to fail."""
     with limpet.open(path) as store:
         return store._core.memory("support")
 
@@ -479,7 +482,7 @@ INJECTED = (
 )
 
 
-def test_a_stored_instruction_stays_inside_the_fence(path: str) -> None:
+def test_a_stored_instruction_stays_inside_the_quoted_data(path: str) -> None:
     """What anybody has stored reaches the model as data, whatever it says."""
 
     async def main() -> None:
@@ -528,7 +531,7 @@ def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None
         memory = store.memory("support")
         tagged = memory.remember("Lantern printer", tags=[f"{'t' * 400}{n}" for n in range(200)])
         other = memory.contradict(tagged.id, "Lantern scanner").contradicted_by
-    found = telling.lines("Found.", ["x" * 70_000, "y"], none="Nothing.")
+    found = render_lines("Found.", ["x" * 70_000, "y"], none="Nothing.")
     assert '"y"' in found
     assert "1 more" in found
 
@@ -548,7 +551,7 @@ def test_one_memory_that_is_too_long_does_not_hide_the_others(path: str) -> None
 
 def command(path: str, *options: str, tenant: str = "acme", scope: str = "support") -> list[str]:
     """How a client starts the server."""
-    return ["-m", "limpet.cli", "mcp", scope, "--store", path, "--tenant", tenant, *options]
+    return ["-m", "limpet", "mcp", scope, "--store", path, "--tenant", tenant, *options]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -573,7 +576,7 @@ def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
                 assert lines(found)[0]["id"] in made
                 meant = await said(client, "recall", query="may we use the elevator?", k=1)
                 assert lines(meant)[0]["id"] in made
-                assert not [word for word in foreign("acme", "support") if word in found]
+                assert not [word for word in words_of_others("acme", "support") if word in found]
 
     asyncio.run(main())
     assert len(asyncio.run(ids(path, "acme", "support"))) == 3

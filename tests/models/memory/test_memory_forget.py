@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import limpet
 from limpet import InvalidId
 from limpet.core.codec import Codec
-from limpet.memory import forgetting, rewriting
-from limpet.memory.entries import LONGEST, Told, living, quoting
-from limpet.memory.vectors import packed
+from limpet.memory import forget
+from limpet.memory.entries import LONGEST, MemoryEntry, contexts_quoting
+from limpet.memory.forget import surviving
+from limpet.memory.vectors import pack
 from tests.support import nouns
 from tests.support.paths import ROOT
 from tests.support.scopes import Scopes
@@ -76,7 +77,7 @@ def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
     memory.confirm(newer.id, by="by-4712")
     memory.remember_all(filler[25:])
     memory.embed()
-    index = memory._core._desk._index()
+    index = memory._core._indexed.open_index()
     vector = "SELECT value FROM vector JOIN memory USING (n) WHERE id IN (?, ?)"
     vectors = [value for (value,) in index.run(vector, (made.id, newer.id))]
     ids = [one.id.encode() for one in (made, newer)]
@@ -91,7 +92,7 @@ def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
     assert files_with(tmp_path, *words) == []
     assert memory.get(near.id).context is None
     assert memory.recall("xylophone", min_score=0.3) == []
-    assert len(memory.all()) == 51
+    assert len(memory.list()) == 51
     scopes.check()
     for store in (scopes.store, scopes.rival):
         store.close()
@@ -123,7 +124,7 @@ def test_forgetting_by_source_tag_and_subject(store: Store) -> None:
     assert memory.forget(source="s", tag="people").ids == (c.id,)
     assert not memory.forget(source="nothing")
     assert set(memory.forget(subject="Ada").ids) == {a.id, b.id, d.id}
-    assert memory.all() == []
+    assert memory.list() == []
     with pytest.raises(ValueError, match="Say what to forget"):
         memory.forget()
 
@@ -149,7 +150,7 @@ def test_a_subject_is_a_name_and_not_a_stem(store: Store) -> None:
         assert set(memory.forget(subject=subject).ids) == {one.id for one in made}
     tagged = [memory.remember(f"note {number}", tags=[tag]).id for number, tag in enumerate(TAGS)]
     assert set(memory.forget(subject="Zoë").ids) == set(tagged)
-    assert {one.id for one in memory.all()} == {one.id for one in kept}
+    assert {one.id for one in memory.list()} == {one.id for one in kept}
     assert not memory.forget(subject=".")  # only signs, and no name
     for wrong in ("", " ", "\ud800"):
         with pytest.raises(InvalidId):
@@ -175,7 +176,7 @@ def test_a_name_is_told_from_others_by_its_signs(store: Store) -> None:
     memory.remember_all(["an example.net site", "at T", "Acme Ltd"])
     for name, ids in made.items():
         assert (name, set(memory.forget(subject=name).ids)) == (name, set(ids))
-    assert len(memory.all()) == 3
+    assert len(memory.list()) == 3
 
 
 def test_an_older_version_that_expires_leaves_the_newer(store: Store) -> None:
@@ -189,7 +190,7 @@ def test_an_older_version_that_expires_leaves_the_newer(store: Store) -> None:
         pass
     gone = memory.forget(expired=True).ids
     assert (old.id in gone) == (new.id in gone)
-    assert [one.text for one in memory.all()] == ["the code is 6"]
+    assert [one.text for one in memory.list()] == ["the code is 6"]
 
 
 def test_only_a_context_that_quotes_it_goes_with_it(store: Store) -> None:
@@ -210,7 +211,7 @@ def test_a_context_that_quotes_a_part_of_it_goes_with_it(store: Store) -> None:
     for number, start in enumerate(range(3, 200, 28)):
         memory.remember(f"answer {number}", context=f"Before:  {words[start : start + 60]} …and on")
     assert len(memory.forget(long.id).contexts) == 8
-    assert {one.context for one in memory.all()} == {None}
+    assert {one.context for one in memory.list()} == {None}
 
 
 def test_a_vector_that_is_made_while_words_are_forgotten_is_not_kept(store: Store) -> None:
@@ -227,8 +228,8 @@ def test_a_vector_that_is_made_while_words_are_forgotten_is_not_kept(store: Stor
     memory = store.memory("one", embed=slow)
     assert memory.embed() == 3
     assert (memory.stats().embedded, memory.get(kept.id).context) == (1, None)
-    (value,) = memory._core._desk._index().run("SELECT value FROM vector")
-    assert value == (packed(counted([kept.text]))[0],)
+    (value,) = memory._core._indexed.open_index().run("SELECT value FROM vector")
+    assert value == (pack(counted([kept.text]))[0],)
 
 
 def test_the_longest_memory_does_not_hinder_forgetting(store: Store) -> None:
@@ -237,7 +238,7 @@ def test_the_longest_memory_does_not_hinder_forgetting(store: Store) -> None:
     memory.remember("\0" * (LONGEST - 1) + "x")
     gone = memory.remember("zebra")
     assert memory.forget(gone.id).ids == (gone.id,)
-    assert len(memory.all()) == 1
+    assert len(memory.list()) == 1
 
 
 def test_what_was_made_from_it_goes_too(store: Store) -> None:
@@ -247,7 +248,7 @@ def test_what_was_made_from_it_goes_too(store: Store) -> None:
     b = memory.remember("zebra eats green grass often")
     (made,) = memory.consolidate(lambda _: "zebras eat grass")
     assert set(memory.forget(a.id).ids) == {a.id, made.id}
-    assert [one.id for one in memory.all()] == [b.id]
+    assert [one.id for one in memory.list()] == [b.id]
     assert memory.get(b.id).superseded_by is None
 
 
@@ -267,43 +268,62 @@ def test_the_rest_is_as_it_was(store: Store) -> None:
     one = memory.remember("zebra one", tags=["t"], source="s", trust=0.5, key="k", ttl=9_000)
     two = memory.update(one.id, "zebra two", because="so")
     memory.confirm(two.id)
-    memory.used(two.id, gone.id)
+    memory.mark_used(two.id, gone.id)
     memory.contradict(two.id, "zebra three")
-    before = sorted(memory.all(superseded=True), key=lambda m: m.id)
+    before = sorted(memory.list(superseded=True), key=lambda m: m.id)
     memory.forget(gone.id)
-    after = sorted(memory.all(superseded=True), key=lambda m: m.id)
+    after = sorted(memory.list(superseded=True), key=lambda m: m.id)
     assert after == [m for m in before if m.id != gone.id]
     memory.reindex()
-    assert sorted(memory.all(superseded=True), key=lambda m: m.id) == after
+    assert sorted(memory.list(superseded=True), key=lambda m: m.id) == after
 
 
 def test_others_may_write_while_a_journal_is_rewritten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each portion is written only behind what is known; what came between counts."""
-    monkeypatch.setattr(rewriting, "PORTION", 10)
+    monkeypatch.setattr(forget, "PORTION", 10)
     memory, rival = store.memory("one"), store.memory("one")
     made = [memory.remember(f"zebra {n}") for n in range(6)]
     acts: list[Callable[[], object]] = [
         lambda: rival.remember("zebra new"),
         lambda: rival.update(made[5].id, "zebra five"),
-        lambda: rival.used(made[4].id),
+        lambda: rival.mark_used(made[4].id),
         lambda: rival.forget(made[3].id),
     ]
-    real = rewriting._portion
+    real = forget._next_portion
 
-    def meanwhile(pending: list[Told]) -> list[Told]:
+    def meanwhile(pending: list[MemoryEntry]) -> list[MemoryEntry]:
         if acts:
             acts.pop(0)()
         return real(pending)
 
-    monkeypatch.setattr(rewriting, "_portion", meanwhile)
+    monkeypatch.setattr(forget, "_next_portion", meanwhile)
     memory.forget(made[0].id)
     expected = {"zebra 1", "zebra 2", "zebra 4", "zebra five", "zebra new"}
     for _ in range(2):
-        assert {one.text for one in memory.all()} == expected
+        assert {one.text for one in memory.list()} == expected
         assert memory.get(made[4].id).uses == 1
         memory.reindex()
+
+
+def test_nothing_of_a_deleted_journal_is_moved_to_the_one_that_takes_its_place(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted while it is rewritten, and begun again up to the same number, it is another one."""
+    memory, rival = store.memory("one"), store.memory("one")
+    gone, _ = memory.remember_all(["zebra", "giraffe"])
+    real = forget._next_portion
+
+    def meanwhile(pending: list[MemoryEntry]) -> list[MemoryEntry]:
+        monkeypatch.setattr(forget, "_next_portion", real)
+        store.journal("memory", "one").delete()
+        rival.remember_all(["lion", "tiger", "puma"])
+        return real(pending)
+
+    monkeypatch.setattr(forget, "_next_portion", meanwhile)
+    memory.forget(gone.id)
+    assert {one.text for one in memory.list(superseded=True)} == {"lion", "tiger", "puma"}
 
 
 @pytest.fixture
@@ -331,14 +351,14 @@ def test_what_others_say_while_a_journal_is_rewritten_still_holds_in_an_index_ma
         lambda: rival.remember("zebra told", tags=["again"]),
         lambda: rival.contradict(used.id, told.id),
     ]
-    real = rewriting._portion
+    real = forget._next_portion
 
-    def meanwhile(pending: list[Told]) -> list[Told]:
+    def meanwhile(pending: list[MemoryEntry]) -> list[MemoryEntry]:
         while acts:
             acts.pop(0)()
         return real(pending)
 
-    monkeypatch.setattr(rewriting, "_portion", meanwhile)
+    monkeypatch.setattr(forget, "_next_portion", meanwhile)
     memory.forget(gone.id)
     for _ in range(2):
         assert [hit.text for hit in memory.recall("price")] == ["the price is twenty"]
@@ -354,17 +374,17 @@ def test_what_is_made_from_a_memory_while_it_is_forgotten_goes_too(
     """What goes is decided by what is there when it is said, not by what was there before."""
     memory, rival = processes
     made = memory.remember("Ada lives in Paris")
-    real = forgetting._going
+    real = forget._select
 
     def meanwhile(*values: Any) -> Any:
         found = real(*values)
-        monkeypatch.setattr(forgetting, "_going", real)
+        monkeypatch.setattr(forget, "_select", real)
         rival.update(made.id, "Ada lives in Paris, in the rue Cujas")
         return found
 
-    monkeypatch.setattr(forgetting, "_going", meanwhile)
+    monkeypatch.setattr(forget, "_select", meanwhile)
     assert len(memory.forget(made.id).ids) == 2
-    assert memory.all(superseded=True) == rival.all(superseded=True) == []
+    assert memory.list(superseded=True) == rival.list(superseded=True) == []
 
 
 def test_a_busy_writer_does_not_keep_others_from_forgetting(
@@ -373,7 +393,7 @@ def test_a_busy_writer_does_not_keep_others_from_forgetting(
     """To look for what goes takes its time: not all over again for whatever was written."""
     memory, rival = processes
     made = memory.remember("Ada lives in Paris")
-    real, asked = forgetting._going, []
+    real, asked = forget._select, []
 
     def meanwhile(*values: Any) -> Any:
         asked.append(1)
@@ -381,15 +401,15 @@ def test_a_busy_writer_does_not_keep_others_from_forgetting(
         rival.remember(f"zebra {len(asked)}")
         return found
 
-    monkeypatch.setattr(forgetting, "_going", meanwhile)
+    monkeypatch.setattr(forget, "_select", meanwhile)
     assert memory.forget(made.id).ids == (made.id,)
     assert len(asked) == 1
     memory.reindex()
-    assert [one.text for one in memory.all(superseded=True)] == ["zebra 1"]
+    assert [one.text for one in memory.list(superseded=True)] == ["zebra 1"]
 
 
 def quoted_slowly(texts: list[str], context: str) -> bool:
-    """What `quoting` says, text by text and sign by sign."""
+    """What `contexts_quoting` says, text by text and sign by sign."""
     within = " ".join(context.split())
     for text in (" ".join(text.split()) for text in texts):
         pieces = {text[at : at + 20] for at in range(0, len(text) - 19, 20)}
@@ -411,7 +431,8 @@ def test_contexts_are_compared_with_many_texts_as_each_with_each(
     texts: list[str], contexts: list[str]
 ) -> None:
     """Many may be forgotten at once: to look for each of them in every context takes minutes."""
-    assert quoting(texts, contexts) == {c for c in contexts if c and quoted_slowly(texts, c)}
+    expected = {c for c in contexts if c and quoted_slowly(texts, c)}
+    assert contexts_quoting(texts, contexts) == expected
 
 
 WORDS = ["a", "b", "c", "d"]
@@ -434,28 +455,28 @@ def test_an_index_that_followed_is_as_one_that_was_made_anew(acts: list[tuple[st
             if act == "remember":
                 known[word] = memory.remember(f"zebra {word}").id
             elif word in known and act == "use":
-                memory.used(known[word])
+                memory.mark_used(known[word])
             elif word in known and act == "update":
                 memory.update(known[word], f"zebra {word}{word}")
             elif word in known:
                 gone = set(memory.forget(known[word]).ids)
                 known = {key: id_ for key, id_ in known.items() if id_ not in gone}
-        followed = memory.all(superseded=True), memory.recall("zebra a b", k=9)
+        followed = memory.list(superseded=True), memory.recall("zebra a b", k=9)
         memory.reindex()
-        assert memory.all(superseded=True) == followed[0]
+        assert memory.list(superseded=True) == followed[0]
         again = memory.recall("zebra a b", k=9)
         assert [hit.id for hit in again] == [hit.id for hit in followed[1]]
-        assert len(rival.memory("one").all()) == 1
+        assert len(rival.memory("one").list()) == 1
 
 
 def test_a_rewriting_keeps_each_entry_once() -> None:
     """However often it was begun before."""
-    said = Told(1, 5, "remembered", {"id": "m-1", "text": "one", "kind": "fact"})
-    other = Told(2, 6, "remembered", {"id": "m-2", "text": "two", "kind": "fact"})
-    assert living([said, other, said]) == [said, other]
-    forgotten = Told(3, 7, "forgotten", {"ids": ["m-1"]})
-    assert living([said, other, forgotten]) == [other]
-    assert living([said, other, forgotten, said]) == [said, other]
+    said = MemoryEntry(1, 5, "remembered", {"id": "m-1", "text": "one", "kind": "fact"})
+    other = MemoryEntry(2, 6, "remembered", {"id": "m-2", "text": "two", "kind": "fact"})
+    assert surviving([said, other, said]) == [said, other]
+    forgotten = MemoryEntry(3, 7, "forgotten", {"ids": ["m-1"]})
+    assert surviving([said, other, forgotten]) == [other]
+    assert surviving([said, other, forgotten, said]) == [said, other]
 
 
 CHILD = """
@@ -527,11 +548,11 @@ def test_killed_while_forgetting_it_is_finished_by_the_next(several: str, tmp_pa
     for number in range(count):
         scopes = Scopes(partial(limpet.open, several.format(number)), "one")
         memory = scopes.memory
-        left = [one.text for one in memory.all()]
+        left = [one.text for one in memory.list()]
         assert {"zebra", "giraffe"} <= set(left)
         assert len(left) == len(set(left))
         memory.forget(subject="xylophone-4711")
-        assert sorted(one.text for one in memory.all()) == ["giraffe", "zebra"]
+        assert sorted(one.text for one in memory.list()) == ["giraffe", "zebra"]
         said = [entry.body for entry in scopes.store.journal("memory", "one").read()]
         assert "xylophone" not in str(said)
         scopes.check()
@@ -547,7 +568,7 @@ def test_killed_while_learning_nothing_is_lost_or_doubled(several: str) -> None:
     for number in range(killed(several, "learn")):
         scopes = Scopes(partial(limpet.open, several.format(number)), "one")
         made = scopes.memory.learn(checkpoint())
-        assert len(scopes.memory.all()) == len(made) + 3 == 7
+        assert len(scopes.memory.list()) == len(made) + 3 == 7
         assert scopes.memory.stats().position == 7
         scopes.check()
         scopes.store.close()

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import EmbeddingFailed, MissingExtra
+from limpet.backends.contract import Key
 from limpet.core.codec import Codec
-from limpet.memory import desk, finding, lookup, meaning, refusals, rewriting
-from limpet.memory.embeddings import Local, chosen, model_of
-from limpet.memory.index import Index
-from limpet.memory.places import index_of
+from limpet.memory import embeddings, forget, indexed_journal, recall, vectors
+from limpet.memory.embeddings import embedding_function, model_name
+from limpet.memory.index import Index, open_index
+from limpet.memory.indexed_journal import IndexedJournal
+from limpet.memory.local_model import LocalModel, WordPieces
 from limpet.memory.ranking import Parts, activation, alike, fused, words_of
-from limpet.memory.wordpieces import WordPieces
-from limpet.memory.words import matching, terms
+from limpet.memory.recall import any_of, terms
 from tests.support import nouns
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def test_a_memory_is_found_by_its_words_before_it_is_embedded(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Embedding comes after the write, some at each recall, or all in the background."""
-    monkeypatch.setattr(meaning, "AT_RECALL", 2)
-    monkeypatch.setattr(refusals, "BATCH", 2)
+    monkeypatch.setattr(embeddings, "AT_RECALL", 2)
+    monkeypatch.setattr(vectors, "BATCH", 2)
     memory = store.memory("one", embed=embed)
     memory.remember_all([f"the zebra {number}" for number in range(7)])
     assert len(memory.recall("zebra", k=9)) == 7
@@ -115,7 +116,7 @@ def test_another_model_embeds_anew(store: Store) -> None:
     assert store.memory("one", embed=embed).recall("zebra")
     memory = store.memory("one", embed=larger)
     assert texts(memory.recall("zebra")) == ["my horse is brown"]
-    assert memory.stats().model == model_of(larger)
+    assert memory.stats().model == model_name(larger)
     assert memory.stats().embedded == 1
     assert store.memory("one").recall("zebra") == []
 
@@ -183,7 +184,7 @@ def test_what_is_still_there_is_not_embedded_anew(
             for vector, text in zip(embed(texts), texts, strict=True)
         ]
 
-    monkeypatch.setattr(desk, "PORTION", 2)
+    monkeypatch.setattr(indexed_journal, "PORTION", 2)
     there = tmp_path / "there"
     with limpet.open(tmp_path / "x.db") as store:
         memory = store.memory("one", embed=paid)
@@ -193,7 +194,8 @@ def test_what_is_still_there_is_not_embedded_anew(
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("LIMPET_CACHE", str(there))
             memory.recall("horse")
-            vectors = index_of(store.backend, "default", "one").run("SELECT value FROM vector")
+            index = open_index(store.backend, Key("default", "memory", "one"))
+            stored = index.run("SELECT value FROM vector")
         memory.recall("horse")
         asked.clear()
         memory.forget(gone.id)
@@ -205,8 +207,8 @@ def test_what_is_still_there_is_not_embedded_anew(
             left = b"".join(path.read_bytes() for path in there.iterdir())
     assert sorted(asked) == ["horse", "the payment is late"]
     assert {hit.text: round(hit.why.meaning or 0) for hit in hits}["my zebra"] == 1
-    assert len(vectors) == 4
-    assert [value in left for (value,) in vectors] == [True, True, False, False]
+    assert len(stored) == 4
+    assert [value in left for (value,) in stored] == [True, True, False, False]
     assert not any(word in left for word in (b"xyloph", b"4711", gone.id.encode()))
 
 
@@ -327,7 +329,7 @@ def test_without_numpy_words_still_work(store: Store, monkeypatch: pytest.Monkey
             store.memory("one", embed=embed)
     with pytest.raises(TypeError, match="embed"):
         store.memory("one", embed=5)
-    assert chosen(None) is None
+    assert embedding_function(None) is None
 
 
 def test_the_local_model_knows_what_words_mean(store: Store) -> None:
@@ -336,8 +338,8 @@ def test_the_local_model_knows_what_words_mean(store: Store) -> None:
     memory = store.memory("one", embed=True)
     memory.remember_all(["Reset a forgotten password", "Bananas are yellow"])
     assert texts(memory.recall("how do I recover my login?", k=1)) == ["Reset a forgotten password"]
-    assert memory.stats().model == Local.model
-    one, many = Local.shared()(["a", "b c"]), Local.shared()(["b c"])
+    assert memory.stats().model == LocalModel.model
+    one, many = LocalModel.shared()(["a", "b c"]), LocalModel.shared()(["b c"])
     assert abs(one[1] - many[0]).max() < 0.05
 
 
@@ -415,7 +417,7 @@ def test_words_that_say_nothing_are_left_out() -> None:
     """Unless there are no others."""
     assert terms("What did Ada's brother say about it?") == ["ada", "brother", "say"]
     assert terms("to be or not to be") == ["to", "be", "or", "not"]
-    assert matching(["a", "b"]) == '"a" OR "b"'
+    assert any_of(["a", "b"]) == '"a" OR "b"'
     assert len(terms(" ".join(map(str, range(1000))))) == 64
 
 
@@ -423,10 +425,10 @@ def test_many_memories_are_found_as_few_are(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where many texts have common words, the rare ones say which are looked at; all count."""
-    monkeypatch.setattr(finding, "ENOUGH", 10)
-    monkeypatch.setattr(finding, "SURE", 1)
-    monkeypatch.setattr(finding, "LEAST", 3)
-    monkeypatch.setattr(finding, "EACH", 1)
+    monkeypatch.setattr(recall, "ENOUGH", 10)
+    monkeypatch.setattr(recall, "SURE", 1)
+    monkeypatch.setattr(recall, "LEAST", 3)
+    monkeypatch.setattr(recall, "EACH", 1)
     memory.remember_all([f"common words here and number{n}" for n in range(200)])
     memory.remember_all(["a single zebra", "a common zebra", "the other zebra"])
     memory.remember("words of another kind", kind="note")
@@ -442,18 +444,18 @@ def test_texts_are_not_scored_for_a_word_that_most_have(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says nothing of any of them, and to score all of them takes longest."""
-    monkeypatch.setattr(finding, "ENOUGH", 10)
-    monkeypatch.setattr(finding, "LEAST", 3)
-    monkeypatch.setattr(finding, "EACH", 1)
+    monkeypatch.setattr(recall, "ENOUGH", 10)
+    monkeypatch.setattr(recall, "LEAST", 3)
+    monkeypatch.setattr(recall, "EACH", 1)
     memory.remember_all([f"a customer called number{n}" for n in range(200)])
     memory.remember_all([f"zebra {n} of a customer" for n in ("one", "two", "three")])
-    real, looked_at = lookup.matches, []
+    real, looked_at = recall._matches, []
 
-    def noted(*values: Any, among: str | None = None) -> Any:
+    def noted(*values: Any, among: str | None = None, **more: Any) -> Any:
         looked_at.append(among)
-        return real(*values, among=among)
+        return real(*values, among=among, **more)
 
-    monkeypatch.setattr(finding, "matches", noted)
+    monkeypatch.setattr(recall, "_matches", noted)
     assert all("zebra" in hit.text for hit in memory.recall("zebra customer", k=3))
     assert looked_at == ['"zebra"']
     assert len(memory.recall("customer", k=9)) == 9
@@ -472,14 +474,14 @@ def test_only_what_is_new_is_read(memory: Memory, monkeypatch: pytest.MonkeyPatc
     memory.remember_all([f"zebra {n}" for n in range(50)])
     memory.recall("zebra")
     read: list[int] = []
-    real = desk.Desk.told
+    real = IndexedJournal.read
 
     async def counted(self: Any, after: int, upto: int) -> Any:
         found = await real(self, after, upto)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(desk.Desk, "told", counted)
+    monkeypatch.setattr(IndexedJournal, "read", counted)
     memory.recall("zebra")
     memory.remember("zebra 50")
     assert len(memory.recall("zebra", k=99)) == 51
@@ -497,12 +499,12 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(
         store.memory("one").remember("zebra")
         assert texts(store.memory("one").recall("zebra")) == ["zebra"]
         (file,) = files(cache)
-        index = index_of(store.backend, "default", "one")
+        index = open_index(store.backend, Key("default", "memory", "one"))
         if harm == "old":
             index.run("PRAGMA user_version=99")
         elif harm == "emptied":
             index.run("DROP TABLE memory")
-        index.let_go()
+        index.close()
     if harm == "garbage":
         file.write_bytes(b"not a database at all" * 100)
     elif harm == "deleted":
@@ -513,7 +515,7 @@ def test_an_index_that_is_gone_or_damaged_is_made_anew(
 
 
 def test_a_store_that_began_anew_is_another(store: Store, memory: Memory) -> None:
-    """The same name with as many entries is told apart by when it began."""
+    """The same name with as many entries is told apart by its incarnation."""
     memory.remember("zebra")
     assert memory.recall("zebra")
     store.journal("memory", "one").delete()
@@ -600,13 +602,13 @@ def test_nobody_sees_an_index_that_is_half_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may begin to make it anew between what is read and what is asked."""
-    monkeypatch.setattr(desk, "PORTION", 10)
-    monkeypatch.setattr(rewriting, "PORTION", 100)
+    monkeypatch.setattr(indexed_journal, "PORTION", 10)
+    monkeypatch.setattr(forget, "PORTION", 100)
     url = tmp_path / "agents.db"
     with limpet.open(url, tenant="acme") as one, limpet.open(url, tenant="acme") as two:
         memory, rival = one.memory("one"), two.memory("one")
         made = memory.remember_all([f"zebra number {n}" for n in range(40)])
-        rival.all()
+        rival.list()
         _half_make(memory, rival, made[0].id, monkeypatch)
         assert memory.get(made[-1].id).text == "zebra number 39"
         _half_make(memory, rival, made[1].id, monkeypatch)
@@ -615,24 +617,24 @@ def test_nobody_sees_an_index_that_is_half_made(
 
 def _half_make(memory: Memory, rival: Memory, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let *rival* forget, and die while the index is made anew: before *memory* asks it next."""
-    its = rival._core._desk._index()
-    follow, add = memory._core._desk.follow, its.add
+    its = rival._core._indexed.open_index()
+    catch_up, add = memory._core._indexed._catch_up, its.add
 
-    def cut_short(before: Any, *values: Any) -> bool:
+    def cut_short(before: Any, *values: Any, **more: Any) -> bool:
         if before is not None:
             raise InterruptedError
-        return add(before, *values)
+        return add(before, *values, **more)
 
     async def after_that() -> Any:
-        found = await follow()
-        monkeypatch.setattr(memory._core._desk, "follow", follow)
+        found = await catch_up()
+        monkeypatch.setattr(memory._core._indexed, "_catch_up", catch_up)
         monkeypatch.setattr(its, "add", cut_short)
         with pytest.raises(InterruptedError):
             rival.forget(gone)
         monkeypatch.setattr(its, "add", add)
         return found
 
-    monkeypatch.setattr(memory._core._desk, "follow", after_that)
+    monkeypatch.setattr(memory._core._indexed, "_catch_up", after_that)
 
 
 @pytest.mark.parametrize("error", [apsw.FullError, apsw.CantOpenError, apsw.IOError])
@@ -672,7 +674,7 @@ def test_many_versions_of_one_memory_hide_no_other(store: Store, by: Any) -> Non
 
 def test_reindexing_shows_its_progress(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """By entries of the journal."""
-    monkeypatch.setattr(desk, "PORTION", 4)
+    monkeypatch.setattr(indexed_journal, "PORTION", 4)
     memory.remember_all([f"zebra {n}" for n in range(10)])
     seen: list[tuple[int, int]] = []
     assert memory.reindex(lambda done, total: seen.append((done, total))) == 10
@@ -687,7 +689,7 @@ def test_a_store_that_went_back_to_a_backup_takes_its_index_with_it(tmp_path: Pa
         with limpet.open(path) as store:
             store.memory("one").remember_all(words)
             store.conversation("alice").append(*({"role": "user", "content": w} for w in words))
-            assert len(store.memory("one").all()) == len(list(store.search_conversations("word")))
+            assert len(store.memory("one").list()) == len(list(store.search_conversations("word")))
 
     say("the first word")
     shutil.copy(path, backup)
@@ -698,7 +700,7 @@ def test_a_store_that_went_back_to_a_backup_takes_its_index_with_it(tmp_path: Pa
         shutil.copy(backup, path)
         say(*further)
         with limpet.open(path) as store:
-            found = {one.text for one in store.memory("one").all()}
+            found = {one.text for one in store.memory("one").list()}
             assert found == {"the first word", *further}
             hits = store.search_conversations("word")
             assert {hit.excerpt for hit in hits} == found

@@ -558,7 +558,6 @@ def test_the_examples_of_the_page_do_as_shown(name: str, tmp_path: Path) -> None
 
 APP = """
 import limpet
-from tests.support.paths import ROOT
 
 @limpet.migration("case/*", 1, 2)
 def with_a_priority(document):
@@ -576,6 +575,6 @@ def test_the_commands_of_the_page_print_what_is_shown(tmp_path: Path) -> None:
     (session,) = (text for language, text in blocks("migrations.md") if language == "console")
     for step in session.split("$ ")[1:]:
         command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "limpet.cli", *command.split()[1:]]
+        arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == (output, "")

@@ -5,6 +5,7 @@ import copy
 import json
 import shutil
 import signal
+import sys
 import threading
 import time
 import zlib
@@ -15,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any, assert_type
 
 import msgspec
@@ -41,8 +43,10 @@ from limpet import (
     TooLarge,
 )
 from limpet.backends.contract import Append, Appended, Key, Record
+from limpet.core.calls import Call, Resolution, all_in_doubt, resolve_call
 from limpet.core.deltas import encode
-from limpet.states import writing
+from limpet.core.runtime import run_to_end
+from limpet.states.format import StateMeta
 from limpet.testing.boundaries import Boundaries
 from limpet.transfer import copy as copying
 from tests.support import nouns
@@ -451,6 +455,85 @@ def test_reading_takes_no_more_than_twice_the_state(store: Store) -> None:
     assert most <= 2
 
 
+#: Every call of a backend that takes the way to the store and back.
+CALLS = (
+    *("append", "append_async", "append_all", "transaction", "read", "bodies", "head", "wait"),
+    *("scan", "delete", "compact", "acquire", "renew", "release"),
+)
+
+
+@pytest.fixture
+def called(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of the store's backend, as they are made."""
+    found: list[str] = []
+
+    def watched(name: str, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found.append(name.removesuffix("_async"))
+            return method(*args, **kwargs)
+
+        return call
+
+    for name in CALLS:
+        method = getattr(store.backend, name)
+        if method is not None:
+            monkeypatch.setattr(store.backend, name, watched(name, method))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"labels": {"team": "x"}, "ttl": 60}], ids=["plain", "labelled"]
+)
+def test_a_save_is_one_append(store: Store, called: list[str], options: dict[str, Any]) -> None:
+    """After a load or a save, of a patch or a whole copy: nothing is read before or behind it."""
+    first, changed = agent(9) | {"flag": 1, "n": 0}, agent(9) | {"flag": True, "n": 1}
+    documents = [agent(2), agent(9), agent(10), {"all": "new"}, first, changed, agent(9), []]
+    state = store.state("a", **options)
+    assert state.load(default=None) is None
+    called.clear()
+    for document in documents:
+        state.save(document)
+    assert called == ["append"] * len(documents)
+    assert {one.full for one in state.history()} == {True, False}
+
+    other = store.state("a", **options)
+    assert other.load() == documents[-1]
+    called.clear()
+    assert other.save(agent(20)) == len(documents) + 1
+    assert called == ["append"]
+    with pytest.raises(Conflict):  # as quickly
+        state.save(agent(21))
+    assert called == ["append"] * 2
+    assert encode(store.state("a").at(6)) == encode(changed)
+    assert (other.info().labels, other.info().expires_at is None) == (
+        options.get("labels", {}),
+        not options,
+    )
+
+
+def test_a_first_save_that_must_be_the_first_is_one_append(store: Store, called: list[str]) -> None:
+    """There is nothing to compare with; and one that is deleted here is known to be gone."""
+    state = store.state("a")
+    assert state.save(agent(1), expect=0) == 1
+    assert called == ["append"]
+    with pytest.raises(Conflict, match="is at 1, not at 0"):
+        state.save(agent(2), expect=0)
+    assert called == ["append"] * 2
+    state.delete()
+    called.clear()
+    assert state.save(agent(2)) == 1
+    assert called == ["append"]
+
+
+def test_a_save_of_what_is_there_only_looks_whether_it_is(store: Store, called: list[str]) -> None:
+    """Somebody else may have saved, and then what is here is old."""
+    state = store.state("a")
+    state.save(agent(3))
+    called.clear()
+    assert state.save(agent(3)) == 1
+    assert called == ["head"]
+
+
 # -- two writers -----------------------------------------------------------------------------------
 
 
@@ -507,19 +590,21 @@ def test_a_state_that_is_gone_begins_anew(place: Place, store: Store) -> None:
     state.delete()
     assert state.save(agent(2)) == 1
     assert place.open().state("a").load() == agent(2)
+    brief = store.state("brief", ttl=0.3)
+    saved(brief, agent(1), agent(9))
+    time.sleep(0.4)
+    assert brief.save(agent(10)) == 1
+    brief.expire(None)
+    assert place.open().state("brief").load() == agent(10)
 
 
-def test_a_state_that_was_begun_anew_is_another(
-    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_was_begun_anew_is_another(place: Place, store: Store) -> None:
     """Though it is at the same position: what has changed since is no change of that one."""
-    monkeypatch.setattr(writing, "FRESH", 0)
     state = store.state("a")
     saved(state, agent(9), agent(10))
     state.load()
     other = place.open().state("a")
     other.delete()
-    time.sleep(0.001)  # the store's clock must have moved on
     saved(other, agent(20), agent(21))
     with pytest.raises(Conflict, match="begun anew"):
         state.save(agent(11))
@@ -532,11 +617,10 @@ def test_a_state_that_was_begun_anew_is_another(
 def test_one_that_was_begun_anew_at_once_is_another_too(
     place: Place, store: Store, saves: int, after: Any
 ) -> None:
-    """At the first positions nobody is believed: it was there a moment ago, and is gone."""
+    """It was there a moment ago, and is gone; whether or not anything has changed here."""
     state, other = store.state("a"), place.open().state("a")
     saved(state, *[agent(9), agent(10)][-saves:])
     other.delete()
-    time.sleep(0.001)  # the store's clock must have moved on
     saved(other, *[agent(20), agent(21)][-saves:])
     for _ in range(2):
         with pytest.raises(Conflict, match="begun anew"):
@@ -554,45 +638,62 @@ def turns(length: int, count: int = 12) -> list[Any]:
     "theirs", [turns(30), [*range(11), {"turn": 0}]], ids=["it fits", "it does not"]
 )
 @pytest.mark.parametrize("ours", [agent(21), {"all": "new"}], ids=["patch", "copy"])
-def test_a_save_upon_another_state_is_refused_and_that_one_put_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch, theirs: list[Any], ours: Any
+def test_a_save_upon_another_state_is_refused_and_leaves_no_trace(
+    place: Place, theirs: list[Any], ours: Any
 ) -> None:
     """It came to the same position just before the write, and nobody looked: none loses a save."""
-    monkeypatch.setattr(writing, "FRESH", float("inf"))
     state, other = (place.open().state("a") for _ in range(2))
     saved(state, *turns(20))
     state.load()
     other.delete()
     assert saved(other, *theirs)[-1] == state.position
-    for match in ("begun anew", "is at 14, not at 12"):
-        with pytest.raises(Conflict, match=match):
+    for _ in range(2):
+        with pytest.raises(Conflict, match="begun anew"):
             state.save(ours)
     assert place.open().state("a").load() == other.at(12) == state.load() == theirs[-1]
-    assert state.history(last=1)[0].note == "restored from 12"
-    assert state.save(ours) == 15
+    assert [one.position for one in state.history()] == list(range(1, 13))
+    assert state.save(ours) == 13
     assert other.load() == ours
 
 
+@pytest.fixture
+def brought_back(place: Place) -> tuple[State, Any]:
+    """A state whose backup went on elsewhere, and was then brought back to the same position."""
+    with limpet.open("memory:") as beside:
+        ours = place.open()
+        state, other = ours.state("a"), beside.state("a")
+        saved(state, *turns(20, 10))
+        list(copying.copy(ours.backend, beside.backend))
+        saved(state, agent(21))
+        saved(other, agent(22))
+        place.open().state("a").delete()
+        list(copying.copy(beside.backend, ours.backend))
+    return state, agent(22)
+
+
 def test_a_copy_of_the_same_state_that_went_another_way_is_another(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    brought_back: tuple[State, Any],
 ) -> None:
-    """A backup that was brought back was created when ours was, and may be at its position."""
-    if place.is_async:
-        pytest.skip("the sync face shows it")
-    monkeypatch.setattr(writing, "FRESH", 0)
-    ours, beside = place.open(), limpet.open("memory:")
-    state, other = ours.state("a"), beside.state("a")
-    saved(state, *turns(20, 10))
-    list(copying.copy(ours.backend, beside.backend))
-    saved(state, agent(21))
-    saved(other, agent(22))
-    place.open().state("a").delete()
-    list(copying.copy(beside.backend, ours.backend))
+    """It has the incarnation of ours, and its position; what it was last written at tells."""
+    state, theirs = brought_back
     for document in (agent(21), agent(23)):
         with pytest.raises(Conflict, match="begun anew"):
             state.save(document)
-    assert state.load() == agent(22)
-    beside.close()
+    assert state.load() == theirs
+
+
+def test_what_is_saved_upon_such_a_copy_is_never_mixed_with_it(
+    place: Place, brought_back: tuple[State, Any]
+) -> None:
+    """Who does not look before does not see it; but whoever reads it does."""
+    state, theirs = brought_back
+    assert state.save(agent(23)) == 12
+    again = place.open().state("a")
+    with pytest.raises(StateDamaged):
+        again.load()
+    assert again.at(11) == theirs
+    assert again.save(agent(23)) == 13
+    assert place.open().state("a").load() == agent(23)
 
 
 def test_saves_of_one_object_at_the_same_time_take_turns(place: Place) -> None:
@@ -640,7 +741,7 @@ def test_a_save_that_was_cut_off_is_known_again(
 ) -> None:
     """It may have been stored or not: the next save finds out, and there is no conflict."""
     if place.is_async:
-        pytest.skip("the sync face shows it")
+        pytest.skip("the sync classes show it")
     state, backend = store.state("a"), store.backend
     saved(state, agent(5), agent(6))
     stored = backend.append
@@ -670,6 +771,179 @@ def test_a_save_that_was_cut_off_is_known_again(
             with pytest.raises(StoreUnavailable):
                 state.save(agent(61 + number))
     assert (state.save(agent(63)), state.position) == (8, 8)
+    with monkeypatch.context() as patch:  # nor where it is seen by loading it
+        patch.setattr(backend, "append", lost_after)
+        with pytest.raises(StoreUnavailable):
+            state.save(agent(64))
+    assert (state.load(), state.save(agent(65))) == (agent(64), 10)
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt at line number *at* of those that run in limpet/states."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *raised: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename).parent.name != "states":
+            return None
+        if event == "line":
+            self._left -= 1
+            if not self._left:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+@pytest.mark.slow
+def test_a_save_that_is_interrupted_anywhere_is_in_nobodys_way(in_memory: Store) -> None:
+    """It was stored or not; the next one goes on from there, in any thread, without a conflict."""
+    with ThreadPoolExecutor(1) as pool:
+        for at in count(1):
+            state = in_memory.state(f"{at}")
+            saved(state, agent(9), agent(10))
+            try:
+                with Interrupted(at):
+                    state.save(agent(11))
+            except KeyboardInterrupt:
+                position = pool.submit(state.save, agent(12)).result(60)
+            else:
+                break
+            lengths = [
+                len(in_memory.state(f"{at}").at(n)["llm_context"]["messages"])
+                for n in range(1, position + 1)
+            ]
+            assert lengths in ([9, 10, 12], [9, 10, 11, 12]), at
+    assert at > 100
+
+
+def test_a_state_knows_whether_it_is_current(place: Place, store: Store) -> None:
+    """Without loading it."""
+    state, other = store.state("a"), place.open().state("a")
+    assert state.is_current()
+    other.save(agent(1))
+    assert not state.is_current()
+    state.load()
+    assert state.is_current()
+    other.delete()
+    assert not state.is_current()
+    other.save(agent(2))
+    assert not state.is_current()
+    state.load()
+    state.save(agent(3))
+    assert state.is_current()
+
+
+# -- calls in doubt --------------------------------------------------------------------------------
+
+
+def resolve(place: Place, call_id: str) -> None:
+    """Somebody says that a call of the state "a" has happened."""
+    scope = place.beside()._core.scope
+    resolution = Resolution(call_id, "done", result=7, by="Zoë")
+    run_to_end(resolve_call(scope, "state", "a", resolution))
+
+
+def in_doubt(place: Place) -> list[str]:
+    """The calls that the store finds to be in doubt."""
+    found = run_to_end(all_in_doubt(place.beside()._core.scope))
+    return [f"{one.kind} {one.id}: {one.call.title}" for one in found]
+
+
+CALLED = {"c1": Call("c1", "pay"), "c2": Call("c2", "send")}
+
+
+def test_a_state_says_which_calls_have_not_ended(place: Place, store: Store) -> None:
+    """They are found by its head; they stay until they are said to be others."""
+    state = store.state("a", version=2)
+    state.save(agent(9), calls=CALLED)
+    assert in_doubt(place) == ["state a: pay (c1)", "state a: send (c2)"]
+    saved(state, agent(10), {"all": "new"})
+    assert len(in_doubt(place)) == 2
+    assert state.save({"all": "new"}, calls={"c2": CALLED["c2"]}) == 4  # which is a change
+    assert in_doubt(place) == ["state a: send (c2)"]
+    store.state("a", version=2).save({"all": "newer"})
+    assert in_doubt(place) == ["state a: send (c2)"]
+    head = store.journal("state", "a").head()
+    assert head is not None
+    assert (head.status, StateMeta.of(head).version, StateMeta.of(head).copy) == (None, 2, 5)
+    store.state("a", version=2).save({"all": "newest"}, calls={})
+    assert in_doubt(place) == []
+
+
+def test_what_a_person_says_of_a_call_lies_between_saves(everywhere: Place) -> None:
+    """It is no save: the history, the patches and the positions of the others are as they were."""
+    store = everywhere.open()
+    state = store.state("a")
+    state.save(agent(9), calls=CALLED)
+    state.save(agent(10))
+    resolve(everywhere, "c1")
+    with pytest.raises(Conflict, match="is at 3, not at 2"):
+        state.save(agent(11))  # it has not heard of that yet
+    assert state.load() == agent(10)
+    assert state.save(agent(10)) == 2
+    assert state.save(agent(11)) == 4
+    assert in_doubt(everywhere) == ["state a: send (c2)"]
+    resolve(everywhere, "c2")
+    assert [(one.position, one.full) for one in state.history()] == [
+        (1, True),
+        (2, False),
+        (4, False),
+    ]
+    assert [one.position for one in state.history(last=2)] == [2, 4]
+    lengths = [len(state.at(n)["llm_context"]["messages"]) for n in (1, 2, 3, 4, 5)]
+    assert lengths == [9, 10, 10, 11, 11]
+    assert state.at(datetime.now(UTC) + timedelta(hours=1)) == agent(11)
+    again = everywhere.open().state("a")
+    assert again.load() == agent(11)
+    assert again.save(agent(12)) == 6
+    assert again.fork("b").load() == agent(12)
+    assert again.compact() == 0
+    assert again.restore(3) == 7
+    assert again.load() == agent(10)
+    again.save([])
+    assert again.compact() == 7
+    assert everywhere.open().state("a").load() == []
+
+
+def test_what_is_no_save_can_be_asked_for(place: Place, store: Store) -> None:
+    """By who has to heed it: what came since the newest save, or since any position."""
+    state = store.state("a")
+    assert state.other_entries() == []
+    state.save(agent(9), calls=CALLED)
+    assert state.other_entries() == []
+    resolve(place, "c1")
+    resolve(place, "c2")
+    assert [(entry.seq, entry.type) for entry in state.other_entries()] == [
+        (2, "resolved"),
+        (3, "resolved"),
+    ]
+    assert [entry.body["id"] for entry in state.other_entries(after=2)] == ["c2"]
+    state.load()
+    state.save(agent(10))
+    assert state.other_entries() == []
+    assert [entry.seq for entry in state.other_entries(after=0)] == [2, 3]
+
+
+def test_a_position_that_is_no_save_can_be_expected_too(place: Place, store: Store) -> None:
+    """It is held to the save: whoever knows the newest one has seen all of the document."""
+    state = store.state("a")
+    state.save(agent(9), calls=CALLED)
+    resolve(place, "c1")
+    assert store.state("a").save(agent(10), expect=1) == 3
+    resolve(place, "c2")
+    with pytest.raises(Conflict):
+        store.state("a").save(agent(11), expect=2)
+    with pytest.raises(Conflict):
+        store.state("a").save(agent(11), expect=5)
+    assert store.state("a").save(agent(11), expect=4) == 5
+    state.load()
+    assert state.save(agent(12), expect=5) == 6
 
 
 # -- history ---------------------------------------------------------------------------------------
@@ -970,9 +1244,11 @@ def test_a_save_that_is_missing_is_noticed(in_memory: Store, lost: int) -> None:
     journal = in_memory.backend._journals[Key("default", "state", "a")]  # type: ignore[attr-defined]
     journal.records[:] = [record for record in journal.records if record.seq != lost]
     state = in_memory.state("a")
-    with pytest.raises(StateDamaged, match=r"State 'a' at 3 cannot be given: some of .* missing"):
+    with pytest.raises(StateDamaged, match=r"State 'a' at 3 cannot be loaded: some of .* missing"):
         state.load()
-    with pytest.raises(StateDamaged, match=f"State 'a' at {lost} cannot be given: entry {lost} is"):
+    with pytest.raises(
+        StateDamaged, match=f"State 'a' at {lost} cannot be loaded: entry {lost} is"
+    ):
         state.at(lost)
     damaged = {one.position: one.damaged for one in state.history()}
     assert damaged == {n: n > lost for n in (1, 2, 3) if n != lost}
@@ -1011,14 +1287,24 @@ def test_a_damaged_state_says_what_is_left_and_can_go_on(in_memory: Store) -> No
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["altered", "missing"])
-def test_what_is_upon_a_damaged_save_is_saved_whole(in_memory: Store, *, gone: bool) -> None:
-    """The store has spoiled what was there since it was read: what is saved now can be loaded."""
+def test_what_is_saved_by_one_who_finds_damage_is_saved_whole(
+    in_memory: Store, *, gone: bool
+) -> None:
+    """The store has spoiled what was there since: whoever reads it notices, and can go on."""
     state = in_memory.state("a")
     saved(state, agent(9), agent(10))
     altered(in_memory, "a", 2, lambda body: body[:-1])
     if gone:
         in_memory.backend._journals[Key("default", "state", "a")].records.pop()  # type: ignore[attr-defined]
-    assert state.save(agent(11)) == 4
+    assert state.save(agent(11)) == 3  # one append: it does not read what is there
+    other = in_memory.state("a")
+    with pytest.raises(StateDamaged, match="State 'a' at 3 cannot be loaded"):
+        other.load()
+    assert other.save(agent(11)) == 4
+    assert [(one.full, one.damaged) for one in other.history(last=2)] == [
+        (False, True),
+        (True, False),
+    ]
     assert in_memory.state("a").load() == state.load() == agent(11)
     assert state.save(agent(12)) == 5
     assert in_memory.state("a").load() == agent(12)
@@ -1110,12 +1396,17 @@ def test_what_an_older_release_saved_can_be_loaded(
         assert [one.full for one in zoe] == [True] + [False] * 9
         assert [one.note for one in zoe][1:4] == [None, "with a note", None]
         assert [(one.fingerprint or {}).get("model") for one in zoe][2:4] == ["small", "large"]
+        called = store.state("called")
+        assert [one.position for one in called.history()] == [1, 3, 4]
+        assert [entry.body["by"] for entry in called.other_entries(after=0)] == ["Zoë"]
+        found = run_to_end(all_in_doubt(store._core.scope))
+        assert [(one.id, one.call.title) for one in found] == [("called", "send (c2)")]
         versioned = store.state("versioned", version=2, type="Support", migrations=known)
         assert versioned.at(1)["tickets"] == [7]
 
 
 def test_a_type_checker_knows_states(in_memory: Store) -> None:
-    """Of both faces, the same."""
+    """Sync and async, the same."""
     state = in_memory.state("a", version=1, type="basket", labels={"team": "x"}, ttl=60)
     assert_type(state, State)
     assert_type(state.save({"a": 1}, fingerprint={}, expect=0, note="first"), int)

@@ -152,7 +152,7 @@ def test_what_must_not_happen_twice_does_not(step: str) -> None:
         assert "limpet resolve order-7 letter:Ann done" in shown
         assert world()["letter"] == 1
         answer = ["--store", "orders.db", "resolve", "order-7", "letter:Ann", "done"]
-        subprocess.run([sys.executable, "-m", "limpet.cli", *answer], check=True)
+        subprocess.run([sys.executable, "-m", "limpet", *answer], check=True)
         shown = said("effects.py")
     assert shown.endswith("order-7 is settled\n")
     assert world() == ONCE + Counter({"fetch": 1} if step == "fetch" else {})
@@ -162,7 +162,7 @@ def test_the_task_tells_what_it_asks() -> None:
     """The command is in what `limpet show` prints."""
     said("effects.py", "--die-in", "letter")
     said("effects.py")
-    command = [sys.executable, "-m", "limpet.cli", "--store", "orders.db", "show", "order-7"]
+    command = [sys.executable, "-m", "limpet", "--store", "orders.db", "show", "order-7"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "? letter:Ann  in doubt (ask) since " in shown
     assert "limpet resolve order-7 letter:Ann done --store" in shown

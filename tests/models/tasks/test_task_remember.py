@@ -26,7 +26,7 @@ import limpet
 from limpet import Decision, Recalled, Store, TaskFinished
 from limpet.backends.postgresql.connections import Connection
 from limpet.backends.sqlite.backend import SqliteBackend
-from limpet.memory.desk import Desk
+from limpet.memory.indexed_journal import IndexedJournal
 from limpet.tasks.resume_text import BEGINNING, PREAMBLE, RECALLED
 from limpet.testing.boundaries import Boundaries
 from tests.models.tasks.test_recovery import ATTACKS, left_out, sections
@@ -75,7 +75,7 @@ def worked(store: Store, id_: str = "t", outcome: Any = "5 are open", **options:
 
 def texts(memory: Any) -> list[str]:
     """All that is remembered and counts, oldest first."""
-    return [one.text for one in reversed(memory.all())]
+    return [one.text for one in reversed(memory.list())]
 
 
 ALL = sorted([f"{GOAL}: 5 are open", DECISION, DISCOVERY])
@@ -89,7 +89,7 @@ def test_a_task_leaves_its_outcome_decisions_and_discoveries(store: Store) -> No
     other = store.memory("other")
     other.remember("a zebra")
     assert worked(store, remember=True) == "5 are open"
-    made = store.memory("tasks").all()
+    made = store.memory("tasks").list()
     assert sorted(one.text for one in made) == ALL
     assert {one.kind for one in made} == {"outcome", "decision", "discovery"}
     assert {(one.source, one.by) for one in made} == {("t", "agent-01")}
@@ -147,7 +147,7 @@ def test_the_same_decision_in_many_tasks_is_remembered_once(store: Store) -> Non
         worked(store, f"t{number}", f"{number} are open", remember=True)
     memory = store.memory("tasks")
     assert len(texts(memory)) == 5
-    assert [one.source for one in memory.all(kinds=["decision", "discovery"])] == ["t0", "t0"]
+    assert [one.source for one in memory.list(kinds=["decision", "discovery"])] == ["t0", "t0"]
 
 
 def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
@@ -158,13 +158,13 @@ def test_a_task_that_went_back_leaves_one_outcome(store: Store) -> None:
         task.rewind(to=1)
         task.discover("the API is gone")
         task.finish("none is open", remember=True)
-    (outcome,) = memory.all(kinds=["outcome"])
+    (outcome,) = memory.list(kinds=["outcome"])
     assert outcome.text == f"{GOAL}: none is open"
     assert [one.text for one in memory.history(outcome.id)] == [f"{GOAL}: 5 are open", outcome.text]
     assert sorted(texts(memory)) == sorted([outcome.text, DECISION, DISCOVERY, "the API is gone"])
     memory.update(outcome.id, "one is open")
     memory.learn(store.task("t").checkpoint())
-    assert [one.text for one in memory.all(kinds=["outcome"])] == ["one is open"]
+    assert [one.text for one in memory.list(kinds=["outcome"])] == ["one is open"]
 
 
 def test_a_fork_adds_what_it_comes_to(store: Store) -> None:
@@ -184,7 +184,7 @@ def test_a_task_that_begins_anew_is_another(store: Store) -> None:
     """Each night's outcome is remembered, though the task has one name."""
     for outcome in ("5 are open", "5 are open", "6 are open"):
         worked(store, outcome=outcome, remember=True, keep=False)
-    outcomes = store.memory("tasks").all(kinds=["outcome"])
+    outcomes = store.memory("tasks").list(kinds=["outcome"])
     assert [one.text for one in outcomes] == [f"{GOAL}: 6 are open", f"{GOAL}: 5 are open"]
 
 
@@ -195,12 +195,12 @@ def test_heirs_get_the_task_after_memory_has_it(store: Store) -> None:
     if isinstance(store, Driven):
 
         async def heir(_point: Any) -> None:
-            found.append([one.text for one in await memory.all()])
+            found.append([one.text for one in await memory.list()])
 
     else:
 
         def heir(_point: Any) -> None:  # type: ignore[misc]
-            found.append([one.text for one in memory.all()])
+            found.append([one.text for one in memory.list()])
 
     store.on_finish(heir)
     worked(store, remember=True, keep=False)
@@ -280,7 +280,7 @@ def test_others_who_write_meanwhile_are_taken_into_account(able: Place) -> None:
     with rival:
         assert worked(store, remember=True) == "5 are open"
     assert len(wrote.acts) == 2
-    found = {one.text: one.source for one in store.memory("tasks").all()}
+    found = {one.text: one.source for one in store.memory("tasks").list()}
     assert found == dict.fromkeys(ALL, "t") | {DISCOVERY: "rival"}
 
 
@@ -337,7 +337,7 @@ def test_an_outcome_is_safe_though_the_memory_cannot_be_read(
     """It is recorded alone, then the error comes up; whoever can read it remembers the task."""
     store = able.open()
     with monkeypatch.context() as patch:
-        patch.setattr(Desk, "ask", Calls(*[OSError("no index")] * 2))
+        patch.setattr(IndexedJournal, "query", Calls(*[OSError("no index")] * 2))
         with pytest.raises(OSError, match="no index"):
             worked(store, remember=True, keep=False)
     assert store.task("t").checkpoint().outcome == "5 are open"
@@ -403,7 +403,7 @@ def test_an_async_memory_elsewhere_is_awaited(tmp_path: Path) -> None:
             async with store.task("t") as task:
                 await task.finish(remember=memory)
                 assert not task._state.owes
-            assert sorted([one.text for one in await memory.all()]) == ALL
+            assert sorted([one.text for one in await memory.list()]) == ALL
 
     asyncio.run(scenario())
 
@@ -616,7 +616,7 @@ def test_tasks_of_three_servers_are_recalled_in_another_place(
         found = "\n".join(sections(done.stdout.rstrip("\n"))["From earlier tasks"])
         for name in servers:
             assert f"the incidents of the {name} server are old" in found
-        assert {one.source for one in memory.all()} == {"survey", "next"}
+        assert {one.source for one in memory.list()} == {"survey", "next"}
         assert memory.stats().memories == 2 * len(servers) + 2
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pytest
 
 import limpet
-from limpet.backends.contract import UNSET, Append, Appended, Backend, Key, Record
+from limpet.backends.contract import UNSET, Append, Appended, Backend, Key, Origin, Record
 from limpet.backends.memory import MemoryBackend
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
@@ -71,6 +71,7 @@ def fill(backend: Backend) -> None:
         entry("b"),
         status="open",
         labels={"agent": "agent-01", "empty": ""},
+        meta=b'{"calls":{}}',
     )
     write(backend, Key("acme", "task", "brief"), entry("a"), ttl=3600)
     later = Key("acme", "task", "brief-later")
@@ -98,7 +99,7 @@ def content(backend: Backend, **how: bool) -> dict[Key, Any]:
     for tenant, kind in backend.kinds():
         for head in backend.scan(tenant, kind, limit=1000).heads:
             records = [shown(record, **how) for record in backend.read(head.key)]
-            found[head.key] = (copying._state(head), records)
+            found[head.key] = (copying.comparable(head), records)
     return found
 
 
@@ -138,11 +139,11 @@ class Readable(MemoryBackend):
 def test_a_copy_has_everything_that_the_source_has(
     source: MemoryBackend, target: MemoryBackend
 ) -> None:
-    """Numbers, times, ids, bodies, counts; created, floor, status, labels, ttl, expiry."""
+    """Numbers, times, ids, bodies, counts; incarnation, created, status, labels, meta, expiry."""
     done = copied(source, target)
     assert {one.outcome for one in done.values()} == {"new"}
     assert content(target) == content(source)
-    left = {head.key: head.seq - head.floor for head in copying._heads(source, (), ())}
+    left = {head.key: head.seq - head.first + 1 for head in copying.heads(source, (), ())}
     assert 0 in left.values()  # such as a memory that has forgotten everything
     assert {key: one.verified for key, one in done.items()} == left
     assert {key: one.entries for key, one in done.items()} == left
@@ -436,7 +437,7 @@ def relabelled(target: MemoryBackend) -> None:
     [
         (another_record, "something else at 1"),
         (another_id, "something else at 1"),
-        (another_journal, "another time"),
+        (another_journal, "another one of this name"),
         (gone_on, "gone on by itself"),
         (compacted, "compacted by itself"),
         (relabelled, "labels"),
@@ -460,6 +461,19 @@ def test_what_is_not_a_copy_is_named_and_left_alone(
     assert word in done[ONE].why
     assert not done[ONE].ok
     assert content(target)[ONE] == before
+
+
+def test_a_copy_is_known_by_the_incarnation_that_it_has_in_common() -> None:
+    """Another journal may have the same entries at the same times."""
+    source, target = MemoryBackend(), MemoryBackend()
+    write(source, ONE, b"a")
+    head = source.head(ONE)
+    assert head is not None
+    for incarnation, outcome in (("another", "differs"), (head.incarnation, "same")):
+        origin = Origin(head.updated, head.created, 1, incarnation)
+        write(target, ONE, b"a", origin=origin)
+        assert copied(source, target)[ONE].outcome == outcome
+        target.delete(ONE)
 
 
 def test_a_copy_and_a_source_that_both_went_on_are_not_merged() -> None:
@@ -550,7 +564,7 @@ def test_half_of_what_cannot_be_read_is_not_left_behind(
 def test_an_earlier_copy_that_cannot_be_continued_is_still_found(target: MemoryBackend) -> None:
     """An open task must not go from the list because its source was damaged since."""
     source = MemoryBackend()
-    write(source, ONE, b"a", status="open", labels={"team": "red"}, ttl=3600)
+    write(source, ONE, b"a", status="open", labels={"team": "red"}, meta=b"{}", ttl=3600)
     copied(source, target)
     before = target.head(ONE)
     write(source, ONE, b"b", b"c", b"d", status="done")
@@ -559,8 +573,10 @@ def test_an_earlier_copy_that_cannot_be_continued_is_still_found(target: MemoryB
     after = target.head(ONE)
     assert before is not None
     assert after is not None
-    assert (after.status, after.labels) == ("open", {"team": "red"})
-    assert (after.ttl, after.expires) == (before.ttl, before.expires)
+    assert (after.status, after.labels, after.meta) == ("open", {"team": "red"}, b"{}")
+    # It has a record more than before, which is later, and its time to live counts from that.
+    assert (after.seq, after.updated >= before.updated) == (before.seq + 1, True)
+    assert (after.ttl, after.expires) == (before.ttl, after.updated + 3600 * 1_000_000)
 
 
 def test_a_record_that_the_target_does_not_take_leaves_nothing_behind(
@@ -699,10 +715,11 @@ def _check_halves(source: Backend, target: Backend, before: dict[Key, Any] | Non
     """Each copy is whole, as it was *before*, or a beginning that is found under no status."""
     whole, filler = content(source, by_meaning=True), [("compacted", None)]
     for key, (state, records) in content(target, by_meaning=True).items():
-        floor = whole[key][0][1]
-        found = [record for record in records if record[4] != filler and record[0] > floor]
+        first = whole[key][0].first
+        found = [record for record in records if record[4] != filler and record[0] >= first]
         assert found == whole[key][1][: len(found)]
-        if state[4:] != copying._BLANK and (before or {}).get(key) != content(target)[key]:
+        is_blank = copying._Attributes.of(state) == copying.BLANK
+        if not is_blank and (before or {}).get(key) != content(target)[key]:
             assert (state, records) == whole[key]
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from limpet import Store
     from limpet.backends.contract import Append, Appended
 
 CHAT = [system("Be brief."), user("Order A-17?"), call("c1"), result("c1", "sent"), bot("Sent.")]

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILIN
 PYTHON = [code for language, code in BLOCKS if language == "python"]
 
 COMMANDS = {
-    "limpet": f"{sys.executable} -m limpet.cli",
+    "limpet": f"{sys.executable} -m limpet",
     "python": sys.executable,
 }
 TIME = re.compile(r"^\S+  ", re.MULTILINE)

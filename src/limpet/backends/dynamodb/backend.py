@@ -6,37 +6,28 @@ lies where, what it costs, and what permissions it takes.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.backends.contract import (
-    Append,
-    Appended,
-    Backend,
-    Fact,
-    Head,
-    Key,
-    Lease,
-    Page,
-    Record,
-)
-from limpet.backends.dynamodb.append import Appender
-from limpet.backends.dynamodb.bodies import Bodies
-from limpet.backends.dynamodb.errors import Refused
+from msgspec.structs import replace
+
+from limpet.backends import decide, forks
+from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.dynamodb.appends import Appender
+from limpet.backends.dynamodb.expiry import Remover
 from limpet.backends.dynamodb.heads import Heads
-from limpet.backends.dynamodb.leases import Leases
-from limpet.backends.dynamodb.life import Life
-from limpet.backends.dynamodb.open import open_store, table_facts
-from limpet.backends.dynamodb.records import Records
-from limpet.backends.dynamodb.sweep import Sweeper
+from limpet.backends.dynamodb.layout import LAST_ID, current, new_token
+from limpet.backends.dynamodb.opening import open_store, table_facts
+from limpet.backends.dynamodb.records import Bodies, Records
 from limpet.backends.dynamodb.table import Table
+from limpet.backends.facts import Fact
 from limpet.backends.url import flag, safe_url, seconds, url_parameters
-from limpet.errors import InvalidURL, StoreCorrupt, StoreReadOnly
+from limpet.errors import InvalidURL, StoreCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from limpet.backends.dynamodb.layout import Journal
+    from limpet.backends.dynamodb.heads import Attempt
+    from limpet.backends.dynamodb.layout import Stored
 
 __all__ = ["DynamoBackend"]
 
@@ -53,9 +44,6 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
 #: Bytes of an id, and some; DynamoDB refuses a key of more than 1024.
 LONGEST = 1_000
 
-#: Behind every id: the last code point, which no id contains.
-LAST = "\U0010ffff"
-
 
 class DynamoBackend(Backend):
     """Journals in a DynamoDB table of their own.
@@ -65,7 +53,7 @@ class DynamoBackend(Backend):
     while the server is away or has too much to do.
     """
 
-    hops = 32
+    concurrency = 32
 
     def __init__(
         self,
@@ -79,8 +67,7 @@ class DynamoBackend(Backend):
         readonly: bool = False,
         timeout: float = 30.0,
     ) -> None:
-        super().__init__(f"dynamodb://{table}")
-        self._readonly = readonly
+        super().__init__(f"dynamodb://{table}", readonly=readonly)
         self._table = Table(
             table,
             region=region,
@@ -89,17 +76,16 @@ class DynamoBackend(Backend):
             timeout=seconds(timeout),
         )
         self._heads = Heads(self._table)
-        self._life = Life(self._table, self._heads)
-        self._bodies = Bodies(self._table, self._life)
+        self._bodies = Bodies(self._table, self._heads)
         self._records = Records(self._table, self._heads, self._bodies)
-        self._leases = Leases(self._table, self._heads, self._life)
-        self._sweeper = Sweeper(self._table, self._heads, self._life, self._bodies)
-        self._appender = Appender(self._table, self._heads, self._bodies, self._records, self._life)
+        self._appender = Appender(self._table, self._heads, self._records, self._bodies)
+        self._remover = Remover(self._table, self._heads, self._bodies)
         try:
             open_store(self._table, create=create and not readonly, create_table=create_table)
         except BaseException:
             self.close()
             raise
+        forks.register(self)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -110,19 +96,10 @@ class DynamoBackend(Backend):
             raise InvalidURL(msg)
         return cls(table, **(parameters | options))
 
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self._readonly:
-            msg = (
-                f"The store {self.url} was opened with readonly=True, and is read-only. "
-                "Open it without, to write."
-            )
-            raise StoreReadOnly(msg)
-
     # -- records -------------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        self._check_writable()
+        self.check_writable()
         return self._appender.append(request)
 
     def read(
@@ -134,16 +111,15 @@ class DynamoBackend(Backend):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        self._check_open()
+        self.check_open()
         return self._records.read(key, after=after, upto=upto, limit=limit, reverse=reverse)
 
     def head(self, key: Key) -> Head | None:
-        self._check_open()
-        return self._head(key, self._heads.load(key))
+        self.check_open()
+        return self._visible(self._heads.load(key))
 
-    def _head(self, key: Key, journal: Journal | None) -> Head | None:
-        now = self._table.clock.now()
-        return journal.head(key, now) if journal is not None and journal.live(now) else None
+    def _visible(self, stored: Stored | None) -> Head | None:
+        return None if stored is None else decide.visible(stored.head, self._table.clock.now())
 
     def scan(
         self,
@@ -156,16 +132,16 @@ class DynamoBackend(Backend):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
-        self._check_open()
+        self.check_open()
+        if len(prefix.encode()) > LONGEST:
+            return Page([], None)
         low = max(prefix, " " if cursor is None else cursor + "\0")
         wanted = dict(labels or {}).items()
         heads: list[Head] = []
-        if len(prefix.encode()) > LONGEST:
-            return Page([], None)
-        for key, journal in self._heads.listed(
-            tenant, kind, low, prefix + LAST, at_once=min(limit + 1, 100)
+        for _, stored in self._heads.listed(
+            tenant, kind, low, prefix + LAST_ID, at_once=min(limit + 1, 100)
         ):
-            head = self._head(key, journal)
+            head = self._visible(stored)
             if head is None or status not in (None, head.status):
                 continue
             if not wanted <= head.labels.items():
@@ -176,54 +152,76 @@ class DynamoBackend(Backend):
         return Page(heads, None)
 
     def kinds(self) -> list[tuple[str, str]]:
-        self._check_open()
+        self.check_open()
         return [kind for kind in self._heads.kinds() if self.scan(*kind, limit=1).heads]
 
     def delete(self, key: Key) -> bool:
-        self._check_writable()
-        turn, deadline = 0, time.monotonic() + self._table.timeout
-        while True:
-            journal = self._heads.load(key)
-            if journal is None:
-                return False
-            there = journal.live(self._table.clock.now())
-            if not (journal.seq or journal.epoch or journal.leaves):
-                return False
-            try:
-                # A reply that was lost is no loss: the transaction's token makes it known again.
-                self._life.bury(key, journal, expired=not there and journal.seq > 0)
-            except Refused:
-                turn += 1
-                self._table.try_again(turn, deadline)
-            else:
-                return there
+        self.check_writable()
+        return self._remover.delete(key)
 
     def compact(self, key: Key, before: int) -> int:
-        self._check_writable()
+        self.check_writable()
         return self._records.compact(key, before)
 
     def sweep(self, limit: int = 1000) -> int:
-        self._check_writable()
-        return self._sweeper.sweep(limit)
+        self.check_writable()
+        return self._remover.sweep(limit)
 
     # -- leases --------------------------------------------------------------------------------
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
-        self._check_writable()
-        return self._leases.acquire(key, holder, ttl, over)
+        self.check_writable()
+        token = new_token()  # it is stored: if the answer is lost, the next try finds it
+
+        def work(attempt: Attempt) -> Lease:
+            now = self._table.clock.now()
+            base = current(attempt.stored, now)
+            if base.lease_token == token and base.head is not None and base.head.lease is not None:
+                return base.head.lease
+            # An epoch is a time. Those before a deletion are past, whatever our clock says.
+            now = max(now, base.last_epoch + 1)
+            head = decide.acquire(base.head, key, now, holder=holder, ttl=ttl, over=over)
+            return self._write_lease(attempt, base, head, lease_token=token)
+
+        return self._heads.change(key, work)
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        self._check_writable()
-        return self._leases.renew(key, lease, ttl)
+        self.check_writable()
+
+        def work(attempt: Attempt) -> Lease:
+            now = self._table.clock.now()
+            base = current(attempt.stored, now)
+            head = decide.renew(base.head, key, lease, ttl, now)
+            return self._write_lease(attempt, base, head)
+
+        return self._heads.change(key, work)
 
     def release(self, key: Key, lease: Lease) -> None:
-        self._check_writable()
-        self._leases.release(key, lease)
+        self.check_writable()
+
+        def work(attempt: Attempt) -> None:
+            now = self._table.clock.now()
+            base = current(attempt.stored, now)
+            head = decide.release(base.head, lease, now)
+            if head is None:
+                attempt.require_fresh()
+                return
+            # Ended long ago: so it is over for a client whose clock is behind ours as well.
+            over = replace(head, lease=Lease(lease.holder, lease.epoch, 0))
+            self._write_lease(attempt, base, over)
+
+        self._heads.change(key, work)
+
+    def _write_lease(self, attempt: Attempt, base: Stored, head: Head, **token: str) -> Lease:
+        new = replace(base, head=head, **token)
+        self._heads.write(attempt, self._heads.prepare(attempt, base, new))
+        assert head.lease is not None  # noqa: S101 - it has just been written
+        return head.lease
 
     # -- the place itself ----------------------------------------------------------------------
 
     def facts(self, *, deep: bool = False) -> list[Fact]:
-        self._check_open()
+        self.check_open()
         facts = table_facts(self._table)
         return [*facts, *self._examined()] if deep else facts
 
@@ -232,17 +230,19 @@ class DynamoBackend(Backend):
         counts: dict[str, list[int]] = {}
         broken: list[str] = []
         for tenant, kind in self.kinds():
-            for key, journal in self._heads.listed(tenant, kind, " ", LAST):
-                head = self._head(key, journal)
-                if head is None:
-                    continue
+            for head in self.heads(tenant, kind):
                 count = counts.setdefault(kind, [0, 0, 0])
-                count[:] = count[0] + 1, count[1] + head.seq - head.floor, count[2] + head.size
-                broken += [f"{kind}/{key.id}"] * (not self._whole(key))
-        facts = [Fact.of_kind(kind, *sums) for kind, sums in sorted(counts.items())]
+                entries = head.seq + 1 - head.first
+                count[:] = count[0] + 1, count[1] + entries, count[2] + head.size
+                after = 0
+                try:
+                    while page := self.read(head.key, after=after, limit=500):
+                        after = page[-1].seq
+                except StoreCorrupt:
+                    broken.append(f"{kind}/{head.key.id}")
         missing = f"records are missing of {', '.join(broken[:5])}"
         return [
-            *facts,
+            *(Fact.of_kind(kind, *sums) for kind, sums in sorted(counts.items())),
             Fact(
                 "integrity",
                 missing if broken else "ok",
@@ -251,29 +251,17 @@ class DynamoBackend(Backend):
             ),
         ]
 
-    def _whole(self, key: Key) -> bool:
-        """Whether all records of a journal are there."""
-        after = 0
-        try:
-            while page := self.read(key, after=after, limit=500):
-                after = page[-1].seq
-        except StoreCorrupt:
-            return False
-        return True
-
     def _close(self) -> None:
         self._table.close()
 
     # -- fork ----------------------------------------------------------------------------------
 
-    def _before_fork(self) -> None:
+    def before_fork(self) -> None:
         self._table.before_fork()
 
-    def _after_fork_in_parent(self) -> None:
+    def after_fork_in_parent(self) -> None:
         self._table.after_fork_in_parent()
 
-    def _after_fork_in_child(self) -> None:
-        super()._after_fork_in_child()
+    def after_fork_in_child(self) -> None:
         self._table.begin()
         self._heads.begin()
-        self._appender.begin()

@@ -15,6 +15,7 @@ except ImportError as error:
 from limpet.backends.url import safe_url
 from limpet.errors import (
     InvalidURL,
+    LimpetError,
     StoreError,
     StoreNotFound,
     StoreReadOnly,
@@ -23,18 +24,11 @@ from limpet.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet.backends.dynamodb.layout import Item
 
-__all__ = [
-    "Refused",
-    "Stale",
-    "Unprocessed",
-    "check_refused",
-    "code_of",
-    "in_doubt",
-    "passing",
-    "translate",
-]
+__all__ = ["DynamoErrors", "Refused", "Unprocessed", "error_code", "refusal"]
 
 #: It did nothing, because it has too much to do.
 _THROTTLED = {
@@ -55,7 +49,7 @@ _THROTTLED = {
 #: Something broke there. What was asked for may have been done.
 _BROKEN = {"InternalServerError", "InternalFailure", "ServiceUnavailable", "RequestTimeout"}
 
-#: Why a transaction was called off, where another try may fare better.
+#: Why a transaction was cancelled, where another try may fare better.
 _PASSING_REASONS = {
     "None",
     "TransactionConflict",
@@ -81,64 +75,95 @@ _SERVER_FAULT = 500
 class Refused(Exception):
     """A condition did not hold. *item* is what was there, None if nothing was.
 
-    *in_doubt*: an earlier try may have been carried out, its reply lost. *place*: which of a
+    *unanswered*: an earlier try may have been carried out, its answer lost. *place*: which of a
     transaction's actions it was.
     """
 
-    def __init__(self, item: Item | None, *, in_doubt: bool = False, place: int = 0) -> None:
+    def __init__(self, item: Item | None, *, unanswered: bool, place: int = 0) -> None:
         super().__init__("the condition did not hold")
         self.item = item
-        self.in_doubt = in_doubt
+        self.unanswered = unanswered
         self.place = place
-
-
-class Stale(Exception):
-    """What is known of a head is not enough, or not so any more: read it."""
 
 
 class Unprocessed(Exception):
     """A part of a batch was left undone: there is too much to do."""
 
+    def __init__(self) -> None:
+        super().__init__("a part of a batch was left undone")
 
-def code_of(error: Exception) -> str:
+
+def refusal(error: Exception, *, unanswered: bool) -> Refused | None:
+    """*error* as `Refused`, if it says that a condition did not hold."""
+    response: Any = getattr(error, "response", None) or {}
+    if error_code(error) == "ConditionalCheckFailedException":
+        return Refused(response.get("Item"), unanswered=unanswered)
+    for place, reason in enumerate(_reasons(error)):
+        if reason.get("Code") == "ConditionalCheckFailed":
+            return Refused(reason.get("Item"), unanswered=unanswered, place=place)
+    return None
+
+
+def error_code(error: BaseException | None) -> str:
     """DynamoDB's own name for what went wrong, or ""."""
     if not isinstance(error, boto.ClientError):
         return ""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def passing(error: Exception) -> bool:
-    """Whether it is worth trying again."""
-    if isinstance(error, (Unprocessed, *_CONNECTION)):
-        return True
-    code = code_of(error)
-    if code == "TransactionCanceledException":
-        return all(reason.get("Code", "None") in _PASSING_REASONS for reason in _reasons(error))
-    return code in _THROTTLED or code in _BROKEN or _status(error) >= _SERVER_FAULT
+class DynamoErrors:
+    """What boto3's errors mean, for `repeat`. *where* says which table it is, and in what place."""
 
+    def __init__(self, where: Callable[[], str]) -> None:
+        self._where = where
 
-def in_doubt(error: Exception) -> bool:
-    """Whether what was asked for may have been done nevertheless."""
-    if isinstance(error, (boto.EndpointConnectionError, boto.ConnectTimeoutError)):
-        return False  # it was never sent
-    if isinstance(error, _CONNECTION):
-        return True
-    return code_of(error) in _BROKEN or _status(error) >= _SERVER_FAULT
+    def passes(self, error: Exception) -> bool:
+        if isinstance(error, (Unprocessed, *_CONNECTION)):
+            return True
+        code = error_code(error)
+        if code == "TransactionCanceledException":
+            return all(reason.get("Code", "None") in _PASSING_REASONS for reason in _reasons(error))
+        return code in _THROTTLED or code in _BROKEN or _status(error) >= _SERVER_FAULT
 
+    def unanswered(self, error: Exception) -> bool:
+        if isinstance(error, (boto.EndpointConnectionError, boto.ConnectTimeoutError)):
+            return False  # it was never sent
+        if isinstance(error, _CONNECTION):
+            return True
+        return error_code(error) in _BROKEN or _status(error) >= _SERVER_FAULT
 
-def check_refused(error: Exception, *, in_doubt: bool) -> None:
-    """Raise *error* as `Refused`, if it says that a condition did not hold."""
-    code = code_of(error)
-    response: Any = getattr(error, "response", {})
-    if code == "ConditionalCheckFailedException":
-        raise Refused(response.get("Item"), in_doubt=in_doubt) from error
-    if code == "TransactionCanceledException":
-        for place, reason in enumerate(_reasons(error)):
-            if reason.get("Code") == "ConditionalCheckFailed":
-                raise Refused(reason.get("Item"), in_doubt=in_doubt, place=place) from error
+    def translated(self, error: Exception, *, writes: bool) -> LimpetError | None:
+        where, code, message = self._where(), error_code(error), _message(error)
+        for kinds, make, text in _BY_CLASS:
+            if isinstance(error, kinds):
+                return make(text.format(where=where, error=safe_url(str(error))))
+        if code in _BY_CODE:
+            make, text = _BY_CODE[code]
+            if writes and code == "AccessDeniedException":
+                make = StoreReadOnly
+            return make(text.format(where=where, error=message))
+        if self.passes(error):
+            return StoreUnavailable(
+                f"{where} has more to do than it can take, for longer than the timeout: {message} "
+                "Use on-demand capacity or provision more, or open the store with a larger "
+                "timeout=."
+            )
+        reasons = (str(reason.get("Message")) for reason in _reasons(error))
+        if any("Item size" in text for text in (message, *reasons)):
+            return TooLarge(
+                f"Labels, status and meta of one journal are more than DynamoDB takes in {where}, "
+                "and nothing was written: they share an item of at most 400 KB. Have fewer labels, "
+                "and put what is long into records."
+            )
+        if isinstance(error, (boto.ClientError, boto.BotoCoreError)):
+            return StoreError(f"DynamoDB refused a request to {where}: {message}")
+        return None
 
 
 def _reasons(error: Any) -> list[Item]:
+    """Why a transaction was cancelled, for each of its actions."""
+    if error_code(error) != "TransactionCanceledException":
+        return []
     return list(error.response.get("CancellationReasons", []))
 
 
@@ -147,65 +172,22 @@ def _status(error: Exception) -> int:
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-# -- what to tell ------------------------------------------------------------------------------
+def _message(error: Exception) -> str:
+    """DynamoDB's own message, as a sentence."""
+    response: Any = getattr(error, "response", None) or {}
+    text = response.get("Error", {}).get("Message") or response.get("message") or str(error)
+    code = error_code(error)
+    return (f"{code}: {text}" if code else f"{text}").rstrip(". ") + "."
 
 
-def translate(error: Exception, where: str, *, writing: bool = False) -> Exception:
-    """*error* as one of ours, with what to do about it. *where*: the table, and how it is named."""
-    for kinds, make, text in _MEANINGS:
-        if isinstance(error, kinds):
-            return make(text.format(where=where, error=safe_url(str(error))))
-    code = code_of(error)
-    if code == "AccessDeniedException":
-        return _denied(error, where, writing=writing)
-    if code in _CODES:
-        make, text = _CODES[code]
-        return make(text.format(where=where, error=_said(error)))
-    if passing(error):
-        return StoreUnavailable(
-            f"{where} has more to do than it can take, for longer than the timeout: {_said(error)} "
-            "Use on-demand capacity or provision more, or open the store with a larger timeout=."
-        )
-    if isinstance(error, (boto.ClientError, boto.BotoCoreError)):
-        return _refused(error, where)
-    return error
-
-
-def _refused(error: Exception, where: str) -> Exception:
-    if "Expression size" in _said(error):
-        return TooLarge(
-            f"One append cannot change so many labels in {where}, and nothing was written: "
-            "DynamoDB takes about a hundred. Change some first, and the others after them."
-        )
-    return StoreError(f"DynamoDB refused a request to {where}: {_said(error)}")
-
-
-def _denied(error: Exception, where: str, *, writing: bool) -> StoreError:
-    kind = StoreReadOnly if writing else StoreError
-    return kind(
-        f"AWS does not let this identity do that with {where}: {_said(error)} "
-        "docs/dynamodb.md lists the permissions that a store needs."
-    )
-
-
-def _said(error: Exception) -> str:
-    """What DynamoDB said, as a sentence."""
-    response: Any = getattr(error, "response", {})
-    said = response.get("Error", {}).get("Message") or response.get("message") or str(error)
-    code = code_of(error)
-    return f"{code}: {said}".rstrip(". ") + "." if code else f"{said}".rstrip(". ") + "."
-
-
-_NO_CREDENTIALS = (
-    "No AWS credentials were found for {where} ({error}). Set AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY, or name a profile (profile=…), or run where a role gives them."
-)
-
-_MEANINGS: list[tuple[tuple[type[Exception], ...], type[Exception], str]] = [
+_BY_CLASS: list[tuple[tuple[type[Exception], ...], type[LimpetError], str]] = [
     (
         (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
         StoreError,
-        _NO_CREDENTIALS,
+        (
+            "No AWS credentials were found for {where} ({error}). Set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or name a profile (profile=…), or run where a role gives them."
+        ),
     ),
     (
         (boto.NoRegionError,),
@@ -235,7 +217,7 @@ _MEANINGS: list[tuple[tuple[type[Exception], ...], type[Exception], str]] = [
         StoreUnavailable,
         (
             "{where} cannot be reached: {error}. Check endpoint_url=, region= and the network; "
-            "nothing was written."
+            "this try has written nothing."
         ),
     ),
     (
@@ -248,28 +230,33 @@ _MEANINGS: list[tuple[tuple[type[Exception], ...], type[Exception], str]] = [
     ),
 ]
 
+_DENIED = (
+    "AWS does not let this identity do that with {where}: {error} docs/dynamodb.md lists the "
+    "permissions that a store needs."
+)
 _NO_TABLE = (
     "There is no table {where}. Check name, region and account; to have it created, add "
     "create_table=true to the URL."
 )
-_WHO = (
+_CREDENTIALS = (
     "AWS does not know the credentials that {where} was asked with: {error} Check the access key, "
     "the profile and the region; a session may have ended."
 )
-_CLOCK = (
+_SIGNATURE = (
     "AWS refused the signature of a request to {where}: {error} Check the secret key, and the "
     "clock of this machine, which must be right to five minutes."
 )
 
-_CODES: dict[str, tuple[type[StoreError], str]] = {
+_BY_CODE: dict[str, tuple[type[StoreError], str]] = {
+    "AccessDeniedException": (StoreError, _DENIED),
     "ResourceNotFoundException": (StoreNotFound, _NO_TABLE),
-    "UnrecognizedClientException": (StoreError, _WHO),
-    "InvalidClientTokenId": (StoreError, _WHO),
-    "MissingAuthenticationTokenException": (StoreError, _WHO),
-    "MissingAuthenticationToken": (StoreError, _WHO),
-    "ExpiredTokenException": (StoreError, _WHO),
-    "ExpiredToken": (StoreError, _WHO),
-    "InvalidSignatureException": (StoreError, _CLOCK),
-    "IncompleteSignatureException": (StoreError, _CLOCK),
-    "RequestExpired": (StoreError, _CLOCK),
+    "UnrecognizedClientException": (StoreError, _CREDENTIALS),
+    "InvalidClientTokenId": (StoreError, _CREDENTIALS),
+    "MissingAuthenticationTokenException": (StoreError, _CREDENTIALS),
+    "MissingAuthenticationToken": (StoreError, _CREDENTIALS),
+    "ExpiredTokenException": (StoreError, _CREDENTIALS),
+    "ExpiredToken": (StoreError, _CREDENTIALS),
+    "InvalidSignatureException": (StoreError, _SIGNATURE),
+    "IncompleteSignatureException": (StoreError, _SIGNATURE),
+    "RequestExpired": (StoreError, _SIGNATURE),
 }

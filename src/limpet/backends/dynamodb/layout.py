@@ -1,4 +1,4 @@
-"""What lies where in the table: partitions, heads with their tails, chunks, parts.
+"""What lies where in the table: keys, records, the head item of a journal, and how it is changed.
 
 ``docs/dynamodb.md`` has the picture.
 """
@@ -14,30 +14,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from limpet.backends.contract import Head, Key, Lease, Record
+from limpet.backends import decide
+from limpet.backends.contract import Head, Key, Lease, Record, given_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
-    "Change",
+    "FORMAT",
+    "LAST_ID",
+    "REMOVE_AFTER",
+    "WITHOUT_TAIL",
     "Item",
-    "Journal",
-    "Kept",
+    "Stored",
+    "StoredRecord",
+    "attribute",
     "chunk_key",
+    "current",
+    "ended",
     "head_key",
+    "head_update",
     "id_key",
+    "in_groups",
     "index_item",
     "index_key",
     "index_partition",
     "item_key",
-    "made_token",
-    "pack_chunk",
-    "pack_record",
+    "item_request",
+    "new_token",
+    "pack_records",
     "part_keys",
     "partition",
+    "removal",
     "split_index",
-    "unpack_chunk",
+    "stored_head",
+    "unpack_records",
 ]
 
 Item = dict[str, Any]
@@ -45,26 +56,11 @@ Item = dict[str, Any]
 #: The version of this layout; a store that says more was written by a newer release.
 FORMAT = 1
 
-#: A tail of more bytes than this is moved to a chunk. The head with it stays under 4 KB: it is
-#: written with each append, and pays by the kilobyte.
-TAIL = 3_400
-
-#: Records in a tail at the most: an update that moves them all away must name each.
-MOST = 32
-
-#: A longer body does not go into the tail, but into items of its own.
-INLINE = 3_000
-
-#: Bytes of a body in one item, which may have 400 KB with its key.
-PART = 390_000
-
-#: The attribute that DynamoDB's own removal goes by.
+#: The attribute by which DynamoDB removes items itself (its "time to live"), in seconds.
 REMOVE_AFTER = "remove_after"
 
-# count, time, number of parts, size of the body; then the body, or the name of its parts
-_RECORD = struct.Struct("<IqHI")
-# number of the last entry, length of the mark, length of the record; then the mark, the record
-_LINK = struct.Struct("<QHI")
+#: Behind every id: the last code point, which no id contains.
+LAST_ID = "\U0010ffff"
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -99,28 +95,28 @@ def index_key(key: Key) -> Item:
 
 
 def index_item(key: Key, remove_after: int | None) -> Item:
-    return {**index_key(key), **lasting(remove_after)}
+    return {**index_key(key), **removal(remove_after)}
 
 
-def lasting(remove_after: int | None) -> Item:
+def removal(remove_after: int | None) -> Item:
     """The attribute that says from when on DynamoDB may remove an item, if ever."""
     return {} if remove_after is None else {REMOVE_AFTER: {"N": str(remove_after)}}
 
 
-def chunk_key(gen: str, seq: int, token: str = "") -> str:
+def chunk_key(generation: str, seq: int, token: str = "") -> str:
     """Of the chunk that ends at *seq*; without *token*, what is before all that end there."""
-    return f"{gen}/r/{seq:016}/{token}"
+    return f"{generation}/r/{seq:016}/{token}"
 
 
-def id_key(gen: str, id_: str) -> str:
-    return f"{gen}/i/{id_}"
+def id_key(generation: str, id_: str) -> str:
+    return f"{generation}/i/{id_}"
 
 
-def part_keys(gen: str, name: str, parts: int) -> list[str]:
-    return [f"{gen}/b/{name}/{number:05}" for number in range(parts)]
+def part_keys(generation: str, name: str, parts: int) -> list[str]:
+    return [f"{generation}/b/{name}/{number:05}" for number in range(parts)]
 
 
-def made_token(size: int = 9) -> str:
+def new_token(size: int = 9) -> str:
     """A name that nobody else makes; of no special characters."""
     return urlsafe_b64encode(os.urandom(size)).decode().rstrip("=")
 
@@ -128,313 +124,270 @@ def made_token(size: int = 9) -> str:
 # -- records ---------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
-    """A record as it is kept in a tail or a chunk.
+class StoredRecord(NamedTuple):
+    """A record as it lies in a tail or a chunk.
 
-    *mark* is ``=`` and the id that a caller gave, or a token of our own. *payload* is the body, or
-    with *parts* the name of the items that hold it.
+    *payload* is the body, or with *parts* the name of the items that hold it.
     """
 
     seq: int
     entries: int
     at: int
-    mark: str
+    id: str  # the caller's, or a generated one
+    size: int  # of the body
     parts: int
-    size: int
     payload: bytes
 
     @property
     def start(self) -> int:
+        """The number of the last entry before it."""
         return self.seq - self.entries
 
     @property
-    def id(self) -> str | None:
-        return self.mark[1:] if self.mark[0] == "=" else None
-
-    @property
     def weight(self) -> int:
-        """What it takes up in a tail, about: its mark is there twice."""
-        return 2 * len(self.mark.encode()) + len(self.payload) + 32
+        """What it takes up in a tail, about."""
+        return _RECORD.size + len(self.id.encode()) + len(self.payload) + 4
 
     def record(self, body: bytes) -> Record:
-        return Record(self.seq, self.entries, self.at, body, self.id)
+        return Record(self.seq, self.entries, self.at, body, given_id(self.id))
 
 
-def pack_record(kept: Kept) -> bytes:
-    return _RECORD.pack(kept.entries, kept.at, kept.parts, kept.size) + kept.payload
+# number, count, time, size of the body, number of parts, length of the id; then id and payload
+_RECORD = struct.Struct("<QIqIHH")
 
 
-def pack_chunk(records: Iterable[Kept]) -> bytes:
-    pieces: list[bytes] = []
-    for kept in records:
-        mark = kept.mark.encode()
-        body = pack_record(kept)
-        pieces += (_LINK.pack(kept.seq, len(mark), len(body)), mark, body)
-    return b"".join(pieces)
+def pack_records(records: Iterable[StoredRecord]) -> Item:
+    """*records* as a list attribute."""
+    packed = []
+    for record in records:
+        id_ = record.id.encode()
+        fixed = (record.seq, record.entries, record.at, record.size, record.parts, len(id_))
+        packed.append({"B": _RECORD.pack(*fixed) + id_ + record.payload})
+    return {"L": packed}
 
 
-def unpack_chunk(item: Item) -> list[Kept]:
-    data: bytes = item["records"]["B"]
-    found, place = [], 0
-    while place < len(data):
-        seq, mark, length = _LINK.unpack_from(data, place)
-        place += _LINK.size
-        count, at, parts, size = _RECORD.unpack_from(data, place + mark)
-        payload = data[place + mark + _RECORD.size : place + mark + length]
-        found.append(
-            Kept(seq, count, at, data[place : place + mark].decode(), parts, size, payload)
-        )
-        place += mark + length
-    return found
-
-
-def _tail(item: Item) -> dict[str, Kept]:
-    tail, late = _map(item, "tail"), _map(item, "late")
-    found = {}
-    for mark, number in _map(item, "nums").items():
-        data = tail[mark]["B"]
-        count, at, parts, size = _RECORD.unpack_from(data)
-        if mark in late:
-            at = int(late[mark]["N"])
-        found[mark] = Kept(int(number["N"]), count, at, mark, parts, size, data[_RECORD.size :])
-    return found
+def unpack_records(value: Item) -> tuple[StoredRecord, ...]:
+    """The records of a list attribute."""
+    records = []
+    for one in value["L"]:
+        data: bytes = one["B"]
+        seq, entries, at, size, parts, length = _RECORD.unpack_from(data)
+        end = _RECORD.size + length
+        id_ = data[_RECORD.size : end].decode()
+        records.append(StoredRecord(seq, entries, at, id_, size, parts, data[end:]))
+    return tuple(records)
 
 
 # -- heads -----------------------------------------------------------------------------------------
 
 
-class Journal(Struct, frozen=True):
-    """A head item, with the newest records in its tail. Without records *seq* is 0."""
+class Stored(Struct, frozen=True):
+    """A head item: the journal's head, its newest records, and how the others are stored.
 
-    rev: str  # new with each change of what an append must know: all but records, labels, lease
-    gen: str  # never used twice: what a former life of the journal left behind is not mistaken
-    seq: int
-    floor: int
-    stored: int  # records up to this number are in chunks
-    size: int
-    created: int
-    updated: int
-    life: int | None
-    expires: int | None
-    keep: int | None  # no item of the journal is removed by DynamoDB before this, in seconds
-    remove_after: int | None
-    status: str | None
-    labels: dict[str, str]
-    holder: str
-    epoch: int | None
-    until: int
-    token: str  # of the call that acquired the lease
-    past: int  # the epoch of a lease that was there before, in a former life
-    tail: dict[str, Kept]
-    items: bool  # whether there are chunks, parts or ids
-    named: bool  # whether there are ids among them
-    touch: str | None  # of whoever is changing `remove_after` of the items
-    pending: list[str]  # bodies of many parts that are being written
-    trash: list[str]  # generations whose items are still to be removed
+    Every change of it gives it another *rev*, and is made on the condition of the one before.
+    """
 
-    @classmethod
-    def of(cls, item: Item) -> Journal:
-        return cls(
-            rev=item["rev"]["S"],
-            gen=item["gen"]["S"],
-            seq=_number(item, "seq") or 0,
-            floor=_number(item, "floor") or 0,
-            stored=_number(item, "stored") or 0,
-            size=_number(item, "size") or 0,
-            created=_number(item, "created") or 0,
-            updated=_number(item, "updated") or 0,
-            life=_number(item, "life"),
-            expires=_number(item, "expires"),
-            keep=_number(item, "keep"),
-            remove_after=_number(item, REMOVE_AFTER),
-            status=_text(item, "status"),
-            labels={name: value["S"] for name, value in _map(item, "labels").items()},
-            holder=_text(item, "holder") or "",
-            epoch=_number(item, "epoch"),
-            until=_number(item, "until") or 0,
-            token=_text(item, "token") or "",
-            past=_number(item, "past") or 0,
-            tail=_tail(item),
-            items="items" in item,
-            named="named" in item,
-            touch=_text(item, "touch"),
-            pending=item["pending"]["SS"] if "pending" in item else [],
-            trash=item["trash"]["SS"] if "trash" in item else [],
-        )
+    rev: str
+    #: The keys of the journal's other items begin with it. It is never used twice in a table, as
+    #: an incarnation may be: that of a copy comes from elsewhere, and may come again.
+    generation: str
+    head: Head | None = None  # None: neither a record nor a lease
+    tail: tuple[StoredRecord, ...] = ()
+    items: bool = False  # whether there may be other items: chunks, parts, ids
+    ids: bool = False  # whether there are ids among them
+    lease_token: str = ""  # of the call that took the lease
+    last_epoch: int = 0  # of the leases on journals that were here before
+    remove_after: int | None = None  # when DynamoDB may remove this item
+    items_remove_after: int | None = None  # no other item may be removed before this
+    stamping: str | None = None  # the token of whoever gives the other items another time
+    uploads: frozenset[str] = frozenset()  # large bodies that are being written
+    garbage: frozenset[str] = frozenset()  # generations whose items are still to be removed
 
     @property
-    def leaves(self) -> bool:
-        """Whether there is more of it than the head."""
-        return self.items or bool(self.pending)
+    def seq(self) -> int:
+        return 0 if self.head is None else self.head.seq
 
-    def leased(self, now: int) -> bool:
-        return self.until > now
+    @property
+    def chunked(self) -> int:
+        """Records up to this number are in chunks, the others in the tail."""
+        return self.tail[0].start if self.tail else self.seq
 
-    def live(self, now: int) -> bool:
-        """Whether it is there: it has records, and has not expired."""
-        return self.seq > 0 and not self.expired(now)
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that was ever given out here."""
+        lease = None if self.head is None else self.head.lease
+        return self.last_epoch if lease is None else max(self.last_epoch, lease.epoch)
 
-    def expired(self, now: int) -> bool:
-        return self.expires is not None and self.expires <= now and not self.leased(now)
 
-    def lease(self, now: int) -> Lease | None:
-        if self.epoch is None or not self.leased(now):
-            return None
-        return Lease(self.holder, self.epoch, self.until)
+def current(stored: Stored | None, now: int) -> Stored:
+    """What a write begins from: *stored*, or an empty head if there is none or it has expired."""
+    if stored is None:
+        return Stored(rev="", generation=new_token())
+    if stored.head is not None and decide.live(stored.head, now) is None:
+        return ended(stored)
+    return stored
 
-    def head(self, key: Key, now: int) -> Head:
-        return Head(
+
+def ended(stored: Stored) -> Stored:
+    """What is left of a journal that is deleted, or makes room for a new one: an empty head.
+
+    It knows the last epoch, so that none is given out again, and what is still to be removed.
+    """
+    leaves = stored.items or stored.uploads
+    return Stored(
+        rev="",
+        generation=new_token(),
+        last_epoch=stored.epoch,
+        garbage=stored.garbage | {stored.generation} if leaves else stored.garbage,
+    )
+
+
+def stored_head(key: Key, item: Item) -> Stored:
+    """The head *item* of the journal *key*."""
+    labels = item["labels"]["M"] if "labels" in item else {}
+    found = {name: _plain(value) for name, value in item.items() if name not in ("labels", "tail")}
+    get = found.get
+    head = None
+    if "seq" in found:
+        lease = None
+        if "epoch" in found:
+            lease = Lease(found["holder"], found["epoch"], found["until"])
+        head = Head(
             key=key,
-            seq=self.seq,
-            floor=self.floor,
-            size=self.size,
-            created=self.created,
-            updated=self.updated,
-            ttl=self.life,
-            expires=self.expires,
-            status=self.status,
-            labels=self.labels,
-            lease=self.lease(now),
+            incarnation=get("incarnation", ""),
+            seq=found["seq"],
+            first=found["first"],
+            size=found["size"],
+            created=found["created"],
+            updated=found["updated"],
+            ttl=get("ttl"),
+            expires=get("expires"),
+            status=get("status"),
+            labels={name: value["S"] for name, value in labels.items()},
+            meta=get("meta"),
+            lease=lease,
         )
+    return Stored(
+        rev=get("rev", ""),
+        generation=found["generation"],
+        head=head,
+        tail=unpack_records(item["tail"]) if "tail" in item else (),
+        items=get("items", False),
+        ids=get("ids", False),
+        lease_token=get("lease_token", ""),
+        last_epoch=get("last_epoch", 0),
+        remove_after=get(REMOVE_AFTER),
+        items_remove_after=get("items_remove_after"),
+        stamping=get("stamping"),
+        uploads=frozenset(get("uploads", ())),
+        garbage=frozenset(get("garbage", ())),
+    )
 
-    def in_order(self) -> list[Kept]:
-        """The tail, oldest first."""
-        return sorted(self.tail.values())
 
-    def attributes(self) -> Item:
-        """What a head says of its records; not of its lease, nor of what is under way."""
-        return {
-            **{name: getattr(self, name) for name in _OF_RECORDS},
-            "items": self.items or None,
-            "labels": {name: attribute(value) for name, value in self.labels.items()},
-            "tail": {mark: attribute(pack_record(kept)) for mark, kept in self.tail.items()},
-            "nums": {mark: attribute(kept.seq) for mark, kept in self.tail.items()},
-            "late": {},
+def _attributes(stored: Stored) -> Item:
+    """What a head item says, but for its key and its tail."""
+    head = stored.head
+    values: Item = {
+        "rev": stored.rev,
+        "generation": stored.generation,
+        "items": stored.items or None,
+        "ids": stored.ids or None,
+        "lease_token": stored.lease_token or None,
+        "last_epoch": stored.last_epoch or None,
+        REMOVE_AFTER: stored.remove_after,
+        "items_remove_after": stored.items_remove_after,
+        "stamping": stored.stamping,
+        "uploads": stored.uploads or None,
+        "garbage": stored.garbage or None,
+    }
+    if head is not None:
+        values |= {
+            "incarnation": head.incarnation or None,
+            "seq": head.seq,
+            "first": head.first,
+            "size": head.size,
+            "created": head.created,
+            "updated": head.updated,
+            "ttl": head.ttl,
+            "expires": head.expires,
+            "status": head.status,
+            "labels": head.labels or None,
+            "meta": head.meta,
         }
+        if head.lease is not None:
+            values |= {
+                "holder": head.lease.holder,
+                "epoch": head.lease.epoch,
+                "until": head.lease.until,
+            }
+    return {name: attribute(value) for name, value in values.items() if value is not None}
 
 
-_OF_RECORDS = (
-    *("rev", "gen", "seq", "floor", "stored", "size", "created", "updated"),
-    *("life", "expires", "keep", "remove_after", "status"),
+#: For looking at many heads, without their tails: a projection. It leaves out the rev as well, so
+#: that nothing can be written on the ground of what is not whole.
+_LISTED = (
+    *("pk", "generation", "incarnation", "seq", "first", "size", "created", "updated", "ttl"),
+    *("expires", "status", "labels", "meta", "holder", "epoch", "until"),
+    *(REMOVE_AFTER, "uploads", "garbage"),
 )
-
-
-#: What a head is made of but for its tail, as a projection: for looking at many.
-_WITHOUT_TAIL = ("pk", *(name for name in Journal.__struct_fields__ if name != "tail"))
-HEAD_ONLY: Item = {
-    "ProjectionExpression": ", ".join(f"#{name}" for name in _WITHOUT_TAIL),
-    "ExpressionAttributeNames": {f"#{name}": name for name in _WITHOUT_TAIL},
+WITHOUT_TAIL: Item = {
+    "ProjectionExpression": ", ".join(f"#{name}" for name in _LISTED),
+    "ExpressionAttributeNames": {f"#{name}": name for name in _LISTED},
 }
 
 
-def _number(item: Item, name: str) -> int | None:
-    return int(item[name]["N"]) if name in item else None
+# -- requests --------------------------------------------------------------------------------------
 
 
-def _text(item: Item, name: str) -> str | None:
-    return item[name]["S"] if name in item else None
+def head_update(key: Key, old: Stored | None, new: Stored) -> Item:
+    """The update that makes *new* of *old*, on the condition that it is still there as it was."""
+    before, after = {} if old is None else _attributes(old), _attributes(new)
+    changed = {name: value for name, value in after.items() if before.get(name) != value}
+    sets = [f"#{name} = :{name}" for name in changed]
+    removes = [f"#{name}" for name in before if name not in after]
+    had = () if old is None else old.tail
+    if not new.tail:
+        removes += ["#tail"] if had else []
+    elif had and new.tail[: len(had)] == had:
+        if len(new.tail) > len(had):  # only what is new is sent
+            sets.append("#tail = list_append(#tail, :tail)")
+            changed["tail"] = pack_records(new.tail[len(had) :])
+    else:
+        sets.append("#tail = :tail")
+        changed["tail"] = pack_records(new.tail)
+    values = {f":{name}": value for name, value in changed.items()}
+    if old is None:
+        return item_request(head_key(key), "attribute_not_exists(#pk)", values, SET=sets)
+    values[":was"] = {"S": old.rev}
+    return item_request(head_key(key), "#rev = :was", values, SET=sets, REMOVE=removes)
 
 
-def _map(item: Item, name: str) -> Item:
-    return item[name]["M"] if name in item else {}
+def item_request(key: Item, when: str, values: Item, **actions: list[str]) -> Item:
+    """What an update, a removal or a check of one item says: *actions*, on the condition *when*.
 
-
-# -- changes ---------------------------------------------------------------------------------------
-
-
-class Change:
-    """An update of one item in the making: what becomes of it, and on which conditions.
-
-    Attributes are written ``#name``, so that none is taken for a word of DynamoDB's language.
+    Attributes are written ``#name`` there, so that none is taken for a word of DynamoDB's language.
     """
-
-    def __init__(self, key: Item) -> None:
-        self.key = key
-        self._plain: dict[str, Any] = {}
-        self._set: list[str] = []
-        self._remove: list[str] = []
-        self._sets: dict[str, list[str]] = {"ADD": [], "DELETE": []}
-        self._when: list[str] = []
-        self._names: dict[str, str] = {}
-        self._values: Item = {}
-
-    def put(self, **attributes: Any) -> None:
-        """Set attributes to plain values, None to remove them; what was said before is undone."""
-        self._plain |= attributes
-
-    def set(self, expression: str, **values: Any) -> None:
-        """``#seq = #seq + :count``, with *values* by name."""
-        self._set.append(expression)
-        self._let(values)
-
-    def remove(self, *paths: str) -> None:
-        self._remove += paths
-
-    def add_to(self, name: str, texts: list[str]) -> None:
-        """Add to a set of texts."""
-        self._sets["ADD"].append(f"#{name} :{name}")
-        self._values[f":{name}"] = {"SS": texts}
-
-    def take_from(self, name: str, texts: list[str]) -> None:
-        """Take from a set of texts."""
-        self._sets["DELETE"].append(f"#{name} :{name}")
-        self._values[f":{name}"] = {"SS": texts}
-
-    def when(self, condition: str, **values: Any) -> None:
-        """Make it only if this holds, with all else that must."""
-        self._when.append(condition)
-        self._let(values)
-
-    def name(self, text: str) -> str:
-        """A placeholder for *text* as a key in a map."""
-        place = f"#{len(self._names)}"
-        self._names[place] = text
-        return place
-
-    def _let(self, values: Item) -> None:
-        for name, value in values.items():
-            self._values[f":{name}"] = attribute(value)
-
-    def parameters(self) -> Item:
-        """As an UpdateItem, or an update in a transaction, has it."""
-        sets, removes, values = list(self._set), list(self._remove), dict(self._values)
-        for name, value in self._plain.items():
-            if value is None:
-                removes.append(f"#{name}")
-            else:
-                sets.append(f"#{name} = :new_{name}")
-                values[f":new_{name}"] = attribute(value)
-        actions = {"SET": sets, "REMOVE": removes, **self._sets}
-        said = " ".join(f"{verb} {', '.join(them)}" for verb, them in actions.items() if them)
-        made = self._with(said, values)
-        if said:
-            made["UpdateExpression"] = said
-        return made
-
-    def check(self) -> Item:
-        """As a transaction has it that checks the conditions, or a removal on them."""
-        return self._with("", self._values)
-
-    def _with(self, actions: str, values: Item) -> Item:
-        when = " AND ".join(self._when)
-        made: Item = {"Key": self.key, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        if when:
-            made["ConditionExpression"] = when
-        names = self._names | {name: name[1:] for name in _attributes(f"{actions} {when}")}
-        if names:
-            made["ExpressionAttributeNames"] = names
-        if values:
-            made["ExpressionAttributeValues"] = values
-        return made
+    update = " ".join(f"{verb} {', '.join(them)}" for verb, them in actions.items() if them)
+    made: Item = {
+        "Key": key,
+        "ConditionExpression": when,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        "ExpressionAttributeNames": {f"#{name}": name for name in _names(f"{update} {when}")},
+    }
+    if update:
+        made["UpdateExpression"] = update
+    if values:
+        made["ExpressionAttributeValues"] = values
+    return made
 
 
 @lru_cache(maxsize=512)
-def _attributes(expression: str) -> list[str]:
-    return list(set(re.findall(r"#[a-z_]+", expression)))
+def _names(expression: str) -> frozenset[str]:
+    return frozenset(re.findall(r"#([a-z_]+)", expression))
 
 
 def attribute(value: Any) -> Item:
-    """A plain value as DynamoDB has it; a dict is a map, of values that already are."""
+    """A plain value as DynamoDB has it: text, number, bytes, bool, a set or a dict of texts."""
     if isinstance(value, bool):
         return {"BOOL": value}
     if isinstance(value, int):
@@ -443,7 +396,14 @@ def attribute(value: Any) -> Item:
         return {"S": value}
     if isinstance(value, bytes):
         return {"B": value}
-    return {"M": value}
+    if isinstance(value, frozenset):
+        return {"SS": sorted(value)}
+    return {"M": {name: {"S": text} for name, text in value.items()}}
+
+
+def _plain(value: Item) -> Any:
+    ((kind, content),) = value.items()
+    return int(content) if kind == "N" else content
 
 
 def in_groups(items: Iterable[Any], most: int) -> Iterator[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -11,37 +11,34 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from limpet.backends.dynamodb.clock import ServerClock, offset
-from limpet.backends.dynamodb.errors import (
-    Unprocessed,
-    check_refused,
-    in_doubt,
-    passing,
-    translate,
-)
-from limpet.backends.dynamodb.layout import Change, Item, in_groups, item_key
-from limpet.backends.retry import persist, unsure
+from limpet.backends.dynamodb.errors import DynamoErrors, Unprocessed, refusal
+from limpet.backends.dynamodb.layout import Item, in_groups, item_key
+from limpet.backends.retry import repeat
 from limpet.backends.url import safe_url
-from limpet.errors import InvalidURL, LimpetError, MissingExtra, StoreBusy
+from limpet.errors import InvalidURL, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Table"]
+__all__ = ["MOST_READS", "Action", "Table"]
 
-#: Connections that are kept open; more are opened under load and closed after it.
+#: Connections that stay open; more are opened under load and closed after it.
 CONNECTIONS = 64
 
 #: Items to a request, as DynamoDB has it.
 MOST_WRITES, MOST_READS = 25, 100
 
 #: Seconds that a fork waits for calls that are under way.
-REST = 1.0
+FORK_WAITS = 1.0
+
+#: A part of a transaction: Update, Put, Delete or ConditionCheck, and its parameters.
+Action = tuple[str, Item]
 
 _WRITES = ("update_", "put_", "delete_", "transact_write", "batch_write", "create_")
 
 
 class Table:
-    """One DynamoDB table and the ways to ask it."""
+    """One DynamoDB table, and the calls that are made to it."""
 
     def __init__(
         self,
@@ -53,21 +50,23 @@ class Table:
         timeout: float,
     ) -> None:
         self.name = name
-        self.region = region
+        # Boto3 looks at AWS_DEFAULT_REGION only; the other SDKs of AWS at this one, and first.
+        self.region = os.environ.get("AWS_REGION") if region is None else region
         self.endpoint_url = endpoint_url
         self.timeout = timeout
         self.server = ""  # what it calls itself
         self._profile = profile
+        self._errors = DynamoErrors(lambda: self.where)
         self.begin()
 
     def begin(self) -> None:
-        """With no connection yet: at first, and in a forked child."""
+        """Have no connection yet: at first, and in a forked child."""
         self.clock = ServerClock(lambda: self.get("limpet", "format"))
         self._client: Any = None
-        self._making = threading.Lock()
+        self._connecting = threading.Lock()
         self._gate = threading.Condition(threading.Lock())
-        self._shut = False
-        self._busy = 0
+        self._forking = False
+        self._calls = 0  # that are under way
 
     @property
     def where(self) -> str:
@@ -77,73 +76,77 @@ class Table:
 
     # -- the client --------------------------------------------------------------------------
 
-    def client(self) -> Any:
-        """Boto3's, made at the first call; it may be used by many threads."""
-        if self._client is None:
-            with self._making:
-                if self._client is None:
-                    self._client = self._connect()
-        return self._client
-
     def _connect(self) -> Any:
+        """Make boto3's client; it may be used by many threads."""
         try:
             import boto3  # noqa: PLC0415 - slow to import
             from botocore.config import Config  # noqa: PLC0415 - as above
         except ImportError as error:
             raise MissingExtra.of("DynamoDB", "boto3", "dynamodb") from error
-        # A reply that does not come must leave time to ask again.
+        # An answer that does not come must leave time to ask again.
         patience = min(max(self.timeout / 3, 0.5), 10.0)
         config = Config(
             connect_timeout=min(patience, 5.0),
             read_timeout=patience,
             max_pool_connections=CONNECTIONS,
             parameter_validation=False,  # ours are right, and it costs a tenth of a call
-            retries={"total_max_attempts": 1, "mode": "standard"},  # `persist` knows what may be
+            retries={"total_max_attempts": 1, "mode": "standard"},  # `repeat` does that
             tcp_keepalive=True,
         )
         try:
             session = boto3.session.Session(region_name=self.region, profile_name=self._profile)
             client = session.client("dynamodb", endpoint_url=self.endpoint_url, config=config)
             _ = urlsplit(client.meta.endpoint_url).port  # boto3 looks at it only when it signs
-        except Exception as error:
-            if type(error) is ValueError:
-                msg = (
-                    f"{self.where} is no place that can be: {safe_url(str(error))}. "
-                    "An endpoint_url is like http://127.0.0.1:8000, and a region like eu-west-1."
-                )
-                raise InvalidURL(msg) from error
-            raise translate(error, self.where) from error
+        except ValueError as error:
+            if type(error) is not ValueError:
+                raise  # one of boto3's own, which says more
+            msg = (
+                f"{self.where} is not an address that can be: {safe_url(str(error))}. "
+                "An endpoint_url is like http://127.0.0.1:8000, and a region like eu-west-1."
+            )
+            raise InvalidURL(msg) from error
         self.region = client.meta.region_name
         return client
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections now.
+
+        Boto3 drops them, and the garbage collector closes them: after the last error that came over
+        one of them is forgotten.
+        """
         client, self._client = self._client, None
-        if client is not None:
-            _close(client)
+        if client is None:
+            return
+        with suppress(
+            AttributeError
+        ):  # these parts are its own, and may come to be named otherwise
+            session = client._endpoint.http_session  # noqa: SLF001 - there is no other way to them
+            for manager in (session._manager, *session._proxy_managers.values()):  # noqa: SLF001 - as above
+                manager.pools.dispose_func = lambda pool: pool.close()
+        client.close()
 
     def before_fork(self) -> None:
         """Let no call begin, and wait a moment for those under way: they hold locks at times."""
         with self._gate:
-            self._shut = True
-            self._gate.wait_for(lambda: not self._busy, timeout=REST)
+            self._forking = True
+            self._gate.wait_for(lambda: not self._calls, timeout=FORK_WAITS)
 
     def after_fork_in_parent(self) -> None:
         with self._gate:
-            self._shut = False
+            self._forking = False
             self._gate.notify_all()
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
         with self._gate:
-            self._gate.wait_for(lambda: not self._shut)
-            self._busy += 1
+            self._gate.wait_for(lambda: not self._forking)
+            self._calls += 1
         try:
             yield
         finally:
             with self._gate:
-                self._busy -= 1
-                if self._shut:
+                self._calls -= 1
+                if self._forking:
                     self._gate.notify_all()
 
     # -- calls -------------------------------------------------------------------------------
@@ -151,166 +154,147 @@ class Table:
     def call(
         self,
         operation: str,
-        make: Callable[[], Item] | Item,
+        parameters: Callable[[], Item] | Item,
         *,
         timeout: float | None = None,
     ) -> Item:
         """Ask for *operation* until there is an answer, for as long as the timeout.
 
-        `Refused` if a condition does not hold; else our own errors. *make* gives the parameters of
-        each try anew, for what must not be written twice under one name.
+        `Refused` if a condition does not hold; else our own errors. A function gives the
+        *parameters* of each try anew, for what must not be written twice under one name.
         """
-        doubt = False
 
         def attempt() -> Item:
-            nonlocal doubt
+            return self.send(operation, parameters() if callable(parameters) else parameters)
+
+        answer, _ = self._repeat(operation, attempt, timeout)
+        return answer
+
+    def _repeat(
+        self, operation: str, attempt: Callable[[], Item], timeout: float | None = None
+    ) -> tuple[Item, bool]:
+        """The answer at last; and whether a try before may have been carried out, or may be yet."""
+        unanswered = False
+
+        def tried() -> Item:
+            nonlocal unanswered
             try:
-                return self._once(operation, make() if callable(make) else make)
+                return attempt()
             except Exception as error:
-                doubt = doubt or in_doubt(error)
+                refused = refusal(error, unanswered=unanswered)
+                if refused is not None:
+                    raise refused from error
+                unanswered = unanswered or self._errors.unanswered(error)
                 raise
 
-        try:
-            patience = self.timeout if timeout is None else timeout
-            return persist(attempt, timeout=patience, passing=passing)
-        except Exception as error:
-            check_refused(error, in_doubt=doubt)
-            writing = operation.startswith(_WRITES)
-            ours = translate(error, self.where, writing=writing)
-            if writing and doubt and not in_doubt(error) and isinstance(ours, LimpetError):
-                ours = unsure(ours)
-            raise ours from error
+        answer = repeat(
+            tried,
+            self._errors,
+            timeout=self.timeout if timeout is None else timeout,
+            writes=operation.startswith(_WRITES),
+        )
+        return answer, unanswered
 
-    def _once(self, operation: str, parameters: Item) -> Item:
+    def send(self, operation: str, parameters: Item) -> Item:
+        """One request and its answer."""
         with self._under_way():
-            method = getattr(self.client(), operation)
+            if self._client is None:
+                with self._connecting:
+                    if self._client is None:
+                        self._client = self._connect()
+            method = getattr(self._client, operation)
             sent, since = time.monotonic(), offset()
+            answer: Any = None
             try:
-                reply: Item = method(**parameters)
+                answer = method(**parameters)
             except Exception as error:
-                response: Any = getattr(error, "response", None)
-                if isinstance(response, dict):
-                    self._heard(response, sent, since)
+                answer = getattr(error, "response", None)
                 raise
-            self._heard(reply, sent, since)
-            return reply
-
-    def _heard(self, reply: Item, sent: float, since: float) -> None:
-        headers = reply.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        self.server = headers.get("server", self.server)
-        if "date" in headers:
-            self.clock.heard(headers["date"], sent, time.monotonic(), since)
-
-    def try_again(self, turn: int, deadline: float) -> None:
-        """Before another turn at what others were faster at: after some, wait a little."""
-        if time.monotonic() > deadline:
-            msg = (
-                f"Others wrote to the same journal in {self.where} again and again, for longer "
-                "than the timeout, and nothing was written. Have fewer writers, or try again."
-            )
-            raise StoreBusy(msg)
-        if turn > 2:  # noqa: PLR2004 - a refusal or two are nothing special
-            time.sleep(random.uniform(0, min(0.002 * 2**turn, 0.2)))  # noqa: S311 - not a secret
+            finally:
+                if isinstance(answer, dict):
+                    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+                    self.server = headers.get("server", self.server)
+                    if "date" in headers:
+                        self.clock.observe(headers["date"], sent, time.monotonic(), since)
+            return answer  # type: ignore[no-any-return] # boto3 has no types
 
     # -- one item ----------------------------------------------------------------------------
 
     def get(self, pk: str, sk: str) -> Item | None:
         """One item as it is now."""
-        asked = {"TableName": self.name, "Key": item_key(pk, sk), "ConsistentRead": True}
-        return self.call("get_item", asked).get("Item")
+        parameters = {"TableName": self.name, "Key": item_key(pk, sk), "ConsistentRead": True}
+        return self.call("get_item", parameters).get("Item")
 
-    def put(self, make: Callable[[], Item] | Item) -> None:
+    def put(self, item: Callable[[], Item] | Item) -> None:
         """Write one item. With a function, each try writes another: a late one harms nothing."""
-        if callable(make):
-            self.call("put_item", lambda: {"TableName": self.name, "Item": make()})
-        else:
-            self.call("put_item", {"TableName": self.name, "Item": make})
 
-    def update(self, change: Change, returns: str = "NONE") -> Item:
-        """Change one item, if the conditions hold; the attributes that it *returns*."""
-        asked = {"TableName": self.name, "ReturnValues": returns, **change.parameters()}
-        said: Item = self.call("update_item", asked).get("Attributes", {})
-        return said
+        def parameters() -> Item:
+            return {"TableName": self.name, "Item": item() if callable(item) else item}
 
-    def delete(self, change: Change) -> None:
+        self.call("put_item", parameters)
+
+    def update(self, parameters: Item) -> None:
+        """Change one item, if the conditions hold."""
+        self.call("update_item", {"TableName": self.name, **parameters})
+
+    def delete(self, parameters: Item) -> None:
         """Remove one item, if the conditions hold."""
-        self.call("delete_item", {"TableName": self.name, **change.check()})
+        self.call("delete_item", {"TableName": self.name, **parameters})
 
     # -- many items --------------------------------------------------------------------------
 
-    def updating(self, change: Change) -> Item:
-        """*change*, as an action of `transact`."""
-        return {"Update": {"TableName": self.name, **change.parameters()}}
-
-    def checking(self, change: Change) -> Item:
-        """The conditions of *change*, as an action."""
-        return {"ConditionCheck": {"TableName": self.name, **change.check()}}
-
-    def removing(self, change: Change) -> Item:
-        """The removal of its item on the conditions of *change*, as an action."""
-        return {"Delete": {"TableName": self.name, **change.check()}}
-
-    def putting(self, item: Item, **condition: Any) -> Item:
-        """*item*, as an action."""
-        return {"Put": {"TableName": self.name, "Item": item, **condition}}
-
-    def transact(self, *actions: Item) -> None:
+    def transact(self, *actions: Action) -> None:
         """Do all *actions* or none.
 
         The token makes DynamoDB itself know a repetition, for ten minutes.
         """
-        token = uuid4().hex
-        self.call(
-            "transact_write_items", {"TransactItems": list(actions), "ClientRequestToken": token}
-        )
+        items = [{verb: {"TableName": self.name, **parameters}} for verb, parameters in actions]
+        parameters = {"TransactItems": items, "ClientRequestToken": uuid4().hex}
+        self.call("transact_write_items", parameters)
 
     def write(self, requests: Iterable[Item], *, most: int = MOST_WRITES) -> bool:
         """Put or delete in batches, each until all of it is done.
 
-        True if a try may have been carried out whose reply was lost, or may be yet.
+        True if a try may have been carried out whose answer was lost, or may be yet.
         """
-        doubt = False
-
-        def check(reply: Item) -> Item:
-            return reply.get("UnprocessedItems") or {}
-
+        unanswered = False
         for group in in_groups(requests, most):
-            doubt = self._until_done("batch_write_item", {self.name: group}, check) or doubt
-        return doubt
+            batch = self._batch("batch_write_item", "UnprocessedItems", group, lambda _: None)
+            unanswered = batch or unanswered
+        return unanswered
+
+    def remove(self, keys: Iterable[Item]) -> None:
+        """Remove items, in batches."""
+        self.write({"DeleteRequest": {"Key": {"pk": key["pk"], "sk": key["sk"]}}} for key in keys)
 
     def get_many(self, keys: Iterable[Item], projection: Item | None = None) -> list[Item]:
         """The items that are there of *keys*, in any order."""
         found: list[Item] = []
 
-        def check(reply: Item) -> Item:
-            found.extend(reply.get("Responses", {}).get(self.name, []))
-            return reply.get("UnprocessedKeys") or {}
+        def take(answer: Item) -> None:
+            found.extend(answer.get("Responses", {}).get(self.name, []))
 
         for group in in_groups(keys, MOST_READS):
-            asked = {"Keys": group, "ConsistentRead": True, **(projection or {})}
-            self._until_done("batch_get_item", {self.name: asked}, check)
+            wanted = {"Keys": group, "ConsistentRead": True, **(projection or {})}
+            self._batch("batch_get_item", "UnprocessedKeys", wanted, take)
         return found
 
-    def _until_done(self, operation: str, left: Item, check: Callable[[Item], Item]) -> bool:
-        """Ask for what is *left*, which *check* tells from a reply, until nothing is."""
-        doubt = False
+    def _batch(
+        self, operation: str, undone: str, wanted: Any, take: Callable[[Item], None]
+    ) -> bool:
+        """Ask until nothing is left *undone*; whether a try had no answer."""
+        left: Item = {self.name: wanted}
 
-        def attempt() -> None:
-            nonlocal left, doubt
-            try:
-                left = check(self._once(operation, {"RequestItems": left}))
-            except Exception as error:
-                doubt = doubt or in_doubt(error)
-                raise
+        def attempt() -> Item:
+            nonlocal left
+            answer = self.send(operation, {"RequestItems": left})
+            take(answer)
+            left = answer.get(undone) or {}
             if left:
                 raise Unprocessed
+            return answer
 
-        try:
-            persist(attempt, timeout=self.timeout, passing=passing)
-        except Exception as error:
-            writing = operation.startswith(_WRITES)
-            raise translate(error, self.where, writing=writing) from error
-        return doubt
+        return self._repeat(operation, attempt)[1]
 
     def query(
         self,
@@ -323,7 +307,7 @@ class Table:
         names: tuple[str, ...] = (),
     ) -> Iterator[Item]:
         """The items of a partition from *low* to *high*, read in pages of at most *page*."""
-        asked: Item = {
+        parameters: Item = {
             "TableName": self.name,
             "KeyConditionExpression": "#pk = :pk AND #sk BETWEEN :low AND :high",
             "ExpressionAttributeNames": {f"#{name}": name for name in ("pk", "sk", *names)},
@@ -336,25 +320,12 @@ class Table:
             "ScanIndexForward": not reverse,
         }
         if names:
-            asked["ProjectionExpression"] = ", ".join(f"#{name}" for name in names)
+            parameters["ProjectionExpression"] = ", ".join(f"#{name}" for name in names)
         if page is not None:
-            asked["Limit"] = page
+            parameters["Limit"] = page
         while low <= high:
-            reply = self.call("query", asked)
-            yield from reply["Items"]
-            if "LastEvaluatedKey" not in reply:
+            answer = self.call("query", parameters)
+            yield from answer["Items"]
+            if "LastEvaluatedKey" not in answer:
                 return
-            asked["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
-
-
-def _close(client: Any) -> None:
-    """Close a client's connections now.
-
-    Boto3 drops them, and the garbage collector closes them: after the last error that came over
-    one of them is forgotten.
-    """
-    with suppress(AttributeError):  # these parts are its own, and may come to be named otherwise
-        session = client._endpoint.http_session  # noqa: SLF001
-        for manager in (session._manager, *session._proxy_managers.values()):  # noqa: SLF001
-            manager.pools.dispose_func = lambda pool: pool.close()
-    client.close()
+            parameters["ExclusiveStartKey"] = answer["LastEvaluatedKey"]

@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from limpet.backends.file.lines import (
+from limpet.backends.file import disk
+from limpet.backends.file.format import (
     FORMAT,
     Header,
     Line,
-    State,
-    entries,
+    decode_header,
+    decode_line,
+    head_of,
     is_beginning,
     is_unfinished,
     is_whole,
-    read_header,
-    read_line,
+    lease_in,
+    leased_head,
 )
-from limpet.backends.file.names import SUFFIX, name_of
-from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt, StoreError
+from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.backends.contract import Key
+    from limpet.backends.contract import Head, Lease
 
-__all__ = ["File", "Text", "check_key", "misplaced", "opened"]
+__all__ = ["JournalFile", "TextFile", "entries", "opened", "read_lease", "read_leased_head"]
 
 #: What is read at first, enough for most lines, and at most.
 _PEEK = 8 * 1024
@@ -41,8 +42,8 @@ _NEAR = 64 * 1024
 _ALTERED = "it does not match its checksum"
 
 
-class Text:
-    """The bytes of a file, line by line."""
+class TextFile:
+    """The bytes of an open file, as far as there were any when it was opened, line by line."""
 
     def __init__(self, handle: int, path: str) -> None:
         self.handle = handle
@@ -83,6 +84,11 @@ class Text:
         if end > begin:
             yield begin, rest, closed
 
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from *start* to *end*, to be copied."""
+        for offset in range(start, end, _CHUNK):
+            yield self._read(offset, min(_CHUNK, end - offset))
+
     def _read(self, offset: int, size: int) -> bytes:
         data = os.pread(self.handle, size, offset)
         while len(data) < size:
@@ -105,122 +111,123 @@ class Text:
         )
 
 
-class File(Text):
+class JournalFile:
     """The lines of one journal, as far as they were written when it was opened.
 
     Lines are found without reading all of the file, and each is checked when it is read. What is
     behind the last whole line was being written when a process or the machine died, or is being
-    written now: nobody was told that it is safe. ``torn`` is how many bytes of that there are.
+    written now, and was not acknowledged. ``torn`` is how many bytes of that there are.
     """
 
     def __init__(self, handle: int, path: str) -> None:
-        super().__init__(handle, path)
-        raw = next(self.forward(0, self.size, _PEEK), (0, b""))[1]
-        if not is_whole(raw):
-            raise self._no_header(raw)
+        self.text = text = TextFile(handle, path)
+        raw = next(text.forward(0, text.size, _PEEK), (0, b""))[1]
         self.header = self._header(raw)
-        self.begin = min(len(raw) + 1, self.size)
+        self.begin = min(len(raw) + 1, text.size)
         offset, raw, self.closed = self._find_last()
-        self.last = self.line(offset, raw)
+        self.last = self._line(offset, raw)
         self.end = offset + len(raw) + self.closed
 
     @property
     def torn(self) -> int:
         """How many bytes there are behind the last whole line."""
-        return self.size - self.end
+        return self.text.size - self.end
 
     @property
-    def state(self) -> State:
-        """Where the journal stands."""
-        return State.of(self.header, self.last)
+    def head(self) -> Head:
+        """Where the journal stands, without its lease."""
+        return head_of(self.header, self.last)
 
     # -- both ends ---------------------------------------------------------------------------------
 
     def _header(self, raw: bytes) -> Header:
+        """The first line, which is *raw*."""
+        path = self.text.path
+        if not is_beginning(raw):
+            msg = (
+                f"{path} does not begin as a journal of Limpet does. If it is something else, move "
+                "it away; if it is damaged, `limpet doctor --repair` keeps what can be read."
+            )
+            raise NotAStore(msg)
+        if not is_whole(raw):
+            raise self.text.damaged(0, _ALTERED if raw else "the file is empty")
         try:
-            header = read_header(raw)
+            header = decode_header(raw)
         except msgspec.DecodeError as error:
-            raise self.damaged(0, f"it cannot be understood ({error})") from error
+            raise self.text.damaged(0, f"it cannot be understood ({error})") from error
         if header.format > FORMAT:
             msg = (
-                f"{self.path} has format {header.format}, but this version reads up to {FORMAT}.\n"
+                f"{path} has format {header.format}, but this version reads up to {FORMAT}.\n"
                 "A newer release wrote this file. "
                 "Upgrade limpet, or open a copy made before the upgrade."
             )
             raise SchemaTooNew(msg)
         return header
 
-    def _no_header(self, raw: bytes) -> StoreError:
-        if is_beginning(raw):
-            return self.damaged(0, _ALTERED if raw else "the file is empty")
-        return NotAStore(
-            f"{self.path} does not begin as a journal of Limpet does. If it is something else, "
-            "move it away; if it is damaged, `limpet doctor --repair` keeps what can be read."
-        )
-
     def _find_last(self) -> tuple[int, bytes, bool]:
         """The last whole line: its offset, its text, and whether it ends as a line does."""
         torn = False
-        for offset, raw, closed in self.backward(self.begin, self.size):
+        for offset, raw, closed in self.text.backward(self.begin, self.text.size):
             if is_whole(raw):
                 return offset, raw, closed
             if not raw and not closed:
                 continue
             if torn or not is_unfinished(raw, closed=closed):
-                raise self.damaged(offset, _ALTERED)
+                raise self.text.damaged(offset, _ALTERED)
             torn = True
         # A journal comes to be with its first record, or not at all.
-        raise self.damaged(self.begin, "the first record is missing")
+        raise self.text.damaged(self.begin, "the first record is missing")
 
     # -- lines -------------------------------------------------------------------------------------
 
-    def line(self, offset: int, raw: bytes) -> Line:
-        """The line *raw*, which begins at *offset*."""
-        if not is_whole(raw):
-            raise self.damaged(offset, _ALTERED)
-        try:
-            return read_line(raw)
-        except msgspec.DecodeError as error:
-            raise self.damaged(offset, f"it cannot be understood ({error})") from error
-
     def lines(self, after: int = 0) -> Iterator[tuple[int, Line]]:
         """Every line that ends behind entry *after*, with its offset, and none missing."""
-        last = max(after, self.header.floor)
-        first = True
-        for offset, raw in self.forward(self._search(last), self.end):
-            line = self.line(offset, raw)
+        last = max(after, self.header.first - 1)
+        is_first = True
+        for offset, raw in self.text.forward(self._search(last), self.end):
+            line = self._line(offset, raw)
             if line.seq <= after:
                 continue
             # The first may lie across the edge.
-            if line.start != last and not (first and line.start < last):
+            if line.previous != last and not (is_first and line.previous < last):
                 raise self._gap(offset, last, line)
             yield offset, line
-            last, first = line.seq, False
+            last, is_first = line.seq, False
 
     def lines_back(self, upto: int | None = None) -> Iterator[tuple[int, Line]]:
         """The same from the end, or from the line that holds entry *upto*, to the beginning."""
         later = None if upto is None else next(self.lines(upto - 1), None)
         if later is not None:
             yield later
-        for offset, raw, closed in self.backward(self.begin, later[0] if later else self.end):
+        end = later[0] if later else self.end
+        for offset, raw, closed in self.text.backward(self.begin, end):
             if not raw and not closed:
                 continue
-            line = self.line(offset, raw)
-            if later is not None and later[1].start != line.seq:
+            line = self._line(offset, raw)
+            if later is not None and later[1].previous != line.seq:
                 raise self._gap(later[0], line.seq, later[1])
             later = offset, line
             yield later
-        if later is not None and later[1].start != self.header.floor:
-            raise self._gap(later[0], self.header.floor, later[1])
+        if later is not None and later[1].previous != self.header.first - 1:
+            raise self._gap(later[0], self.header.first - 1, later[1])
+
+    def _line(self, offset: int, raw: bytes) -> Line:
+        """The line *raw*, which begins at *offset*."""
+        if not is_whole(raw):
+            raise self.text.damaged(offset, _ALTERED)
+        try:
+            return decode_line(raw)
+        except msgspec.DecodeError as error:
+            raise self.text.damaged(offset, f"it cannot be understood ({error})") from error
 
     def _search(self, after: int) -> int:
         """An offset not far before the first line that ends behind entry *after*, by halves."""
         low, high = self.begin, self.end
-        if after <= self.header.floor:
+        if after < self.header.first:
             return low
         while high - low > _NEAR:
             middle = (low + high) // 2
-            found = self._line_from(middle, high)
+            found = self._line_behind(middle, high)
             if found is None:
                 high = middle
             elif found[1].seq <= after:
@@ -229,47 +236,49 @@ class File(Text):
                 high = found[0]
         return low
 
-    def _line_from(self, offset: int, end: int) -> tuple[int, Line, int] | None:
+    def _line_behind(self, offset: int, end: int) -> tuple[int, Line, int] | None:
         """The first good line that begins behind *offset* and before *end*; from where to where."""
-        pieces = self.forward(offset, self.end, _PEEK)
-        next(pieces, None)  # the rest of a line that begins before
-        for start, raw in pieces:
+        lines = self.text.forward(offset, self.end, _PEEK)
+        next(lines, None)  # the rest of a line that begins before
+        for start, raw in lines:
             if start >= end:
                 break
             if is_whole(raw):  # damage is not our business here, only on the way that is read
-                return start, self.line(start, raw), start + len(raw) + 1
+                return start, self._line(start, raw), start + len(raw) + 1
         return None
 
     def _gap(self, offset: int, last: int, line: Line) -> StoreCorrupt:
-        if line.start < last:
-            return self.damaged(offset, f"entry {line.start + 1} comes a second time")
-        return self.damaged(offset, f"missing before it: {entries(last + 1, line.start)}")
+        if line.previous < last:
+            return self.text.damaged(offset, f"entry {line.previous + 1} comes a second time")
+        return self.text.damaged(offset, f"missing before it: {entries(last + 1, line.previous)}")
 
 
 @contextmanager
-def opened(path: str) -> Iterator[int | None]:
-    """A file to be read; None if it is not there."""
+def opened(path: str) -> Iterator[JournalFile | None]:
+    """A journal's file, to be read; None if it is not there."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = disk.open_file(path)
     except FileNotFoundError:
         yield None
         return
     try:
-        yield handle
+        yield JournalFile(handle, path)
     finally:
         os.close(handle)
 
 
-def check_key(file: File, key: Key) -> None:
-    """Refuse a file that is another journal's."""
-    if file.header.key != key:
-        raise misplaced(file.path, file.header.key)
+def read_leased_head(path: str, at: int) -> Head | None:
+    """What the file of a lease says: the newest lease, valid or not, on a head without a record."""
+    text = disk.read_file(path)
+    return None if text is None else leased_head(text, at)
 
 
-def misplaced(path: str, key: Key) -> StoreCorrupt:
-    """The error for a file at *path* that is the journal of *key*, and does not belong there."""
-    return StoreCorrupt(
-        f"{path} is the journal of {key.kind} {key.id!r} of tenant {key.tenant!r}, and belongs "
-        f"into {name_of(key)}{SUFFIX}: it was renamed or copied. Nothing was changed. Put it back "
-        "there, or move it out of the store."
-    )
+def read_lease(path: str) -> Lease | None:
+    """The newest lease, valid or not."""
+    text = disk.read_file(path)
+    return None if text is None else lease_in(text)
+
+
+def entries(first: int, last: int) -> str:
+    """Numbers of entries, in words."""
+    return f"entry {first}" if first == last else f"entries {first} to {last}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -13,38 +14,43 @@ except ImportError as error:
 
     raise MissingExtra.of("PostgreSQL", "psycopg", "postgres", "'psycopg[binary]'") from error
 
+import msgspec
+
+from limpet.backends import decide, forks, sql
 from limpet.backends.contract import (
     Append,
     Appended,
-    Fact,
     Head,
     Key,
     Lease,
     Page,
     Record,
-    fenced,
+    generated_id,
     given_id,
-    held,
     micros,
-    own_id,
 )
 from limpet.backends.postgresql import schema as tables
-from limpet.backends.postgresql.append import new_journal
-from limpet.backends.postgresql.calls import Calls
-from limpet.backends.postgresql.connections import PARAMETERS, Connection, own_parameters
-from limpet.backends.postgresql.facts import facts, settings
-from limpet.backends.postgresql.lending import Lending
-from limpet.backends.postgresql.sql import Statements
+from limpet.backends.postgresql.appender import (
+    Appender,
+    check_time,
+    head_of,
+    new_journal,
+    remove_expired,
+)
+from limpet.backends.postgresql.connections import OPTIONS, Connection, Connections, split_url
+from limpet.backends.postgresql.facts import durability as durability_fact
+from limpet.backends.postgresql.facts import facts
+from limpet.backends.postgresql.transaction import Transactions
 from limpet.backends.postgresql.wakeups import Wakeups, channel
-from limpet.backends.postgresql.writer import Writer, check_time, clear
-from limpet.backends.transactions import Transactional
-from limpet.errors import DurabilityWarning, InvalidURL, NotDurable, StoreReadOnly
+from limpet.backends.transactions import TransactionalBackend
+from limpet.errors import DurabilityWarning, InvalidURL, NotDurable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from limpet.backends.transactions import Opened
+    from limpet.backends.contract import Transaction
+    from limpet.backends.facts import Fact
 
 __all__ = ["PostgresBackend"]
 
@@ -52,7 +58,7 @@ __all__ = ["PostgresBackend"]
 PORTION = 50
 
 
-class PostgresBackend(Transactional):
+class PostgresBackend(TransactionalBackend):
     """Journals in two tables of a PostgreSQL database.
 
     *schema*: where the tables are. *pool*: how many connections there may be, and how many async
@@ -75,58 +81,54 @@ class PostgresBackend(Transactional):
         prepare: bool = True,
         wakeups: bool = False,
     ) -> None:
-        super().__init__(url)
+        super().__init__(url, readonly=readonly)
         if wakeups and not prepare:
             msg = "wakeups listen on a session of their own, which prepare=false does without."
             raise InvalidURL(msg)
-        self.schema: str = PARAMETERS["schema"](schema)
-        self._readonly = readonly
-        self._durability = durability and PARAMETERS["durability"](durability)
-        self.hops = self.lends = PARAMETERS["pool"](pool)
-        calls = partial(
-            Calls,
+        self.schema: str = OPTIONS["schema"](schema)
+        self.concurrency = self.transactions = OPTIONS["pool"](pool)
+        self.wakes = wakeups
+        self._durability = durability and OPTIONS["durability"](durability)
+        parts = {"schema": tables.quoted(self.schema), "channel": channel(self.schema)}
+        if not wakeups:
+            parts["notify"] = ""
+        self._queries = sql.load(os.path.dirname(__file__), **parts)
+        connections = partial(
+            Connections,
             url,
-            timeout=PARAMETERS["timeout"](timeout),
+            self._queries,
+            timeout=OPTIONS["timeout"](timeout),
             durability=self._durability,
-            pool=self.hops,
+            pool=self.concurrency,
             prepare=prepare,
-            check_open=self._check_open,
+            check_open=self.check_open,
         )
-        self._calls = calls()
-        self._sql = Statements(self.schema)
-        self._writer = Writer(
-            self._calls,
-            self._sql,
-            channel(self.schema) if wakeups else None,
-            lambda lead: self._threads().submit(lead),
-        )
-        self._lending = Lending(calls(lends=True), self._writer, self._sql)
-        self._wakeups: Wakeups | None = None
-        if wakeups:
-            self._wakeups = Wakeups(self.schema, self._calls.listener, lambda: self._closed)
-            self.wakes = True
-        self._calls.open(partial(self._check, create=create))
+        self._connections = connections()
+        self._callers_connections = connections(for_callers=True)
+        self._appender = Appender(self._connections, self._queries)
+        self._transactions = Transactions(self._callers_connections, self._appender)
+        self._wakeups = Wakeups(self.schema, self._connections.listener, lambda: self.closed)
+        self._connections.open(partial(self._check, create=create))
+        forks.register(self)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        theirs, own = own_parameters(url)
-        return cls(theirs, **(own | options))
+        for_libpq, parameters = split_url(url)
+        return cls(for_libpq, **(parameters | options))
 
     # -- records -----------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        self._check_writable()
-        return self._writer.append(request)
+        self.check_writable()
+        return self._appender.append(request)
 
     async def append_async(self, request: Append) -> Appended:
-        """Joins those who append at the same time, without a thread of its own."""
-        self._check_writable()
-        write, done = await self._writer.gather(request)
-        return await self.hop(self._writer.alone, write) if done is None else done
+        self.check_writable()
+        return await self._appender.append_async(request)
 
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
-        self._check_writable()
-        return self._writer.append_all(requests)
+        self.check_writable()
+        return self._appender.append_all(requests)
 
     def read(
         self,
@@ -137,31 +139,34 @@ class PostgresBackend(Transactional):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        sql = self._sql.read(upto=upto is not None, reverse=reverse)
-        values = [*key, after, limit]
+        text = self._queries["read"]
         if upto is not None:
-            values.append(upto)
+            text += f" {self._queries['and_upto']}"
+        text += f" ORDER BY r.seq {'DESC' if reverse else ''} LIMIT %(limit)s"
+        values = {**key._asdict(), "after": after, "upto": upto, "limit": limit}
         return [
             Record(seq, count, at, body, given_id(id_))
-            for seq, count, at, body, id_ in self._calls.rows(sql, *values)
+            for seq, count, at, body, id_ in self._connections.rows(text, **values)
         ]
 
     def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
-        return self._calls.rows(self._sql.bodies, *key, after, limit)
+        values = {**key._asdict(), "after": after, "limit": limit}
+        return self._connections.rows(self._queries["bodies"], **values)
 
     def head(self, key: Key) -> Head | None:
-        rows = self._calls.rows(self._sql.head, *key)
-        return _head(key.tenant, key.kind, rows[0]) if rows else None
+        for now, *row in self._connections.rows(self._queries["visible_head"], **key._asdict()):
+            return decide.visible(head_of(key.tenant, key.kind, row), now)
+        return None
 
     def wait(self, key: Key, *, after: int = 0, timeout: float) -> bool:
-        if self._wakeups is None:
+        if not self.wakes:
             return super().wait(key, after=after, timeout=timeout)
 
-        def there() -> bool:
+        def is_there() -> bool:
             head = self.head(key)
             return head is not None and head.seq > after
 
-        return self._wakeups.wait(key, there, timeout)
+        return self._wakeups.wait(key, is_there, timeout)
 
     def scan(
         self,
@@ -174,54 +179,75 @@ class PostgresBackend(Transactional):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
-        sql, values = self._sql.scan(prefix, status, labels, cursor)
-        rows = self._calls.rows(sql, tenant, kind, limit + 1, *values)
-        heads = [_head(tenant, kind, row) for row in rows[:limit]]
-        return Page(heads, heads[-1].key.id if len(rows) > limit else None)
+        text = self._queries["scan"]
+        values: dict[str, Any] = {"tenant": tenant, "kind": kind, "limit": limit + 1}
+        if prefix:
+            # U+10FFFF is the last code point, and no id contains it.
+            text += " AND j.id >= %(prefix)s AND j.id < %(behind)s"
+            values |= {"prefix": prefix, "behind": prefix + "\U0010ffff"}
+        if cursor is not None:
+            text += " AND j.id > %(cursor)s"
+            values["cursor"] = cursor
+        if status is not None:
+            text += " AND j.status = %(status)s"
+            values["status"] = status
+        if labels:
+            text += " AND j.labels @> %(labels)s::jsonb"
+            values["labels"] = msgspec.json.encode(labels).decode()
+        rows = self._connections.rows(f"{text} ORDER BY j.id LIMIT %(limit)s", **values)
+        found = [decide.visible(head_of(tenant, kind, row), now) for now, *row in rows[:limit]]
+        heads = [head for head in found if head is not None]
+        return Page(heads, rows[limit - 1][1] if len(rows) > limit else None)
 
     def kinds(self) -> list[tuple[str, str]]:
-        return [(tenant, kind) for tenant, kind in self._calls.rows(self._sql.kinds)]
+        return self._connections.rows(self._queries["kinds"])
 
     def delete(self, key: Key) -> bool:
-        self._check_writable()
+        self.check_writable()
         seen, removed = None, False
 
         def work(connection: Connection) -> bool:
             # If the reply to COMMIT is lost, what this try saw counts: the next one finds nothing,
             # or a journal that somebody has begun since, which is not to go.
             nonlocal seen, removed
+            values = {**key._asdict(), "journal": seen}
             with connection.transaction():
-                for journal, there in connection.rows(self._sql.delete, (*key, seen)):
-                    connection.run(self._sql.drop, ([journal],))
-                    seen, removed = journal, removed or there
+                for journal, existed in connection.rows(self._queries["delete_journal"], **values):
+                    connection.run(self._queries["delete_records"], journals=[journal])
+                    seen, removed = journal, removed or existed
             return removed
 
-        return self._calls.run(work, writes=True)
+        return self._connections.run(work, writes=True)
 
     def compact(self, key: Key, before: int) -> int:
-        self._check_writable()
-        floors: dict[Any, int] = {}  # where each journal's was, when first seen; as in delete
+        self.check_writable()
+        began_at: dict[Any, int] = {}  # each journal's first number, when first seen; as in delete
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                for journal, floor in connection.rows(self._sql.lock, key):
-                    if floors and journal not in floors:
-                        return 0  # that one is gone, and another has begun
-                    first = floors.setdefault(journal, floor)
-                    last, size = connection.rows(self._sql.cut, (journal, before))[0]
-                    if last is None:
-                        return int(floor) - first
-                    connection.run(self._sql.raise_floor, (*key, last, size))
-                    return int(last) - first
-            return 0
+                found = connection.row(self._queries["lock_journal"], **key._asdict())
+                if found is None:
+                    return 0
+                journal, first = found
+                if began_at and journal not in began_at:
+                    return 0  # that one is gone, and another has begun
+                before_us = began_at.setdefault(journal, first)
+                values = {"journal": journal, "before": before}
+                last, size = connection.rows(self._queries["drop_records"], **values)[0]
+                if last is not None:
+                    first = last + 1
+                    values = {**key._asdict(), "first": first, "dropped": size}
+                    connection.run(self._queries["set_first"], **values)
+                return int(first) - before_us
 
-        return self._calls.run(work, writes=True)
+        return self._connections.run(work, writes=True)
 
     def sweep(self, limit: int = 1000) -> int:
-        self._check_writable()
+        self.check_writable()
         swept = 0
         while swept < limit:
-            count = self._calls.run(partial(self._sweep, min(PORTION, limit - swept)), writes=True)
+            portion = min(PORTION, limit - swept)
+            count = self._connections.run(partial(self._sweep, portion), writes=True)
             if not count:
                 break
             swept += count
@@ -229,107 +255,97 @@ class PostgresBackend(Transactional):
 
     def _sweep(self, limit: int, connection: Connection) -> int:
         with connection.transaction():
-            gone = [journal for (journal,) in connection.rows(self._sql.sweep, (limit,))]
+            gone = [journal for (journal,) in connection.rows(self._queries["sweep"], limit=limit)]
             if gone:
-                connection.run(self._sql.drop, (gone,))
+                connection.run(self._queries["delete_records"], journals=gone)
         return len(gone)
 
     # -- leases ------------------------------------------------------------------------------
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
-        self._check_writable()
-        values = [*key, new_journal(), holder, own_id(), micros(ttl), over]
-        deadline = self._calls.deadline()
-        return self._calls.run(
-            partial(self._acquire, key, holder, values, deadline), deadline, writes=True
-        )
+        self.check_writable()
+        deadline = self._connections.deadline()
+        values = {
+            **key._asdict(),
+            "journal": new_journal(),
+            "holder": holder,
+            "token": generated_id(),
+            "ttl": micros(ttl),
+            "over": over,
+        }
 
-    def _acquire(
-        self, key: Key, holder: str, values: list[Any], deadline: float, connection: Connection
-    ) -> Lease:
-        while True:
-            for epoch, until in connection.rows(self._sql.acquire, values):
-                return Lease(holder, epoch, until)
-            for live, valid, *lease in connection.rows(self._sql.lease, key):
-                if not live:
-                    clear(connection, self._sql, key)
-                elif valid:
-                    raise held(key, Lease(*lease))
-            check_time(key, deadline)
+        def work(connection: Connection) -> Lease:
+            while True:
+                row = connection.row(self._queries["acquire"], **values)
+                if row is not None:
+                    return Lease(holder, *row)
+                stored = self._appender.stored(connection, key, None)
+                head = decide.live(stored.head, stored.now)
+                if head is None:
+                    remove_expired(connection, self._queries, key)
+                decide.acquire(
+                    head, key, stored.now, holder=holder, ttl=ttl, over=over
+                )  # or LeaseHeld
+                check_time(key, deadline)
+
+        return self._connections.run(work, deadline, writes=True)
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        self._check_writable()
-        values = (*key, lease.epoch, micros(ttl))
-        for (until,) in self._calls.rows(self._sql.renew, *values, writes=True):
-            return Lease(lease.holder, lease.epoch, until)
-        raise fenced(key)
+        until = self._renew(key, lease, ttl)
+        if until is None:
+            raise decide.lease_lost(key)
+        return Lease(lease.holder, lease.epoch, until)
 
     def release(self, key: Key, lease: Lease) -> None:
-        self._check_writable()
-        self._calls.rows(self._sql.release, *key, lease.epoch, writes=True)
+        self._renew(key, lease, 0)
 
-    def _lend(self) -> AbstractContextManager[Opened]:
-        self._check_not_readonly()
-        return self._lending.transaction()
+    def _renew(self, key: Key, lease: Lease, ttl: float) -> int | None:
+        """Until when it is valid; None if it is not the newest."""
+        self.check_writable()
+        values = {**key._asdict(), "epoch": lease.epoch, "ttl": micros(ttl)}
+        rows = self._connections.rows(self._queries["renew"], writes=True, **values)
+        return rows[0][0] if rows else None
 
-    def _check_writable(self) -> None:
-        self._check_open()
-        self._check_outside()
-        self._check_not_readonly()
+    def _transaction(self) -> AbstractContextManager[Transaction]:
+        return self._transactions.open()
 
-    def _check_not_readonly(self) -> None:
-        if self._readonly:
-            msg = f"The store {self.url} was opened with readonly=True, so it is read-only."
-            raise StoreReadOnly(msg)
-
-    # -- the place itself ----------------------------------------------------------------------
+    # -- the place itself --------------------------------------------------------------------
 
     def _check(self, connection: Connection, *, create: bool) -> None:
-        tables.check_server(connection, self._calls.place)
-        durable = settings(connection).fact()
+        place = self._connections.place
+        tables.check_server(connection, place)
+        durable = durability_fact(connection, self._queries)
         if not durable.ok and self._durability != "normal":
-            msg = f"{self._calls.place} may lose acknowledged writes: {durable.value}. "
-            msg += durable.advice
+            msg = f"{place} may lose acknowledged writes: {durable.value}. {durable.advice}"
             if self._durability == "full":
                 raise NotDurable(msg)
             warnings.warn(msg, DurabilityWarning, stacklevel=2)
         tables.prepare(
-            connection, self.schema, self._calls.place, create=create, readonly=self._readonly
+            connection, self._queries, self.schema, place, create=create, readonly=self.readonly
         )
 
     def facts(self, *, deep: bool = False) -> list[Fact]:
-        return self._calls.run(
-            lambda connection: facts(connection, self.schema, self._sql, deep=deep)
+        return self._connections.run(
+            lambda connection: facts(connection, self._queries, self.schema, deep=deep)
         )
 
     def _close(self) -> None:
-        if self._wakeups is not None:
-            self._wakeups.close()
-        super()._close()
-        self._lending.close()
-        self._calls.close()
+        self._wakeups.close()
+        self._appender.close()
+        self._callers_connections.close()
+        self._connections.close()
 
-    def _after_fork_in_child(self) -> None:
-        super()._after_fork_in_child()
-        self._calls.abandon()
-        self._lending.abandon()
-        self._writer.begin()
-        if self._wakeups is not None:
-            self._wakeups.abandon()
+    # -- fork --------------------------------------------------------------------------------
 
+    def before_fork(self) -> None:
+        """Nothing has to come to rest: what is under way goes on in the parent."""
 
-def _head(tenant: str, kind: str, row: tuple[Any, ...]) -> Head:
-    id_, seq, floor, size, created, updated, ttl, expires, status, labels, *lease, valid = row
-    return Head(
-        key=Key(tenant, kind, id_),
-        seq=seq,
-        floor=floor,
-        size=size,
-        created=created,
-        updated=updated,
-        ttl=ttl,
-        expires=expires,
-        status=status,
-        labels=labels or {},
-        lease=Lease(*lease) if valid else None,
-    )
+    def after_fork_in_parent(self) -> None:
+        """Nothing was stopped."""
+
+    def after_fork_in_child(self) -> None:
+        self._forget_other_threads()
+        self._connections.abandon()
+        self._callers_connections.abandon()
+        self._appender.start()
+        self._wakeups.abandon()

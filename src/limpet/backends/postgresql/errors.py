@@ -23,18 +23,35 @@ from limpet.errors import (
 if TYPE_CHECKING:
     from limpet.errors import LimpetError
 
-__all__ = ["READ_ONLY", "Late", "lost", "passing", "raced", "translate"]
+__all__ = [
+    "READ_ONLY",
+    "NotConnected",
+    "OpeningErrors",
+    "PostgresErrors",
+    "ServerSilent",
+    "is_lost",
+    "is_undone",
+    "translate",
+]
 
 #: The code of an error for a write on a standby, or in a session that is set to read-only.
 READ_ONLY = "25006"
 
 
-class Late(psycopg.OperationalError):
+class ServerSilent(psycopg.OperationalError):
     """The server has said nothing for longer than we wait."""
 
 
+class NotConnected(psycopg.OperationalError):
+    """There was no connection to be had, because of *error*, so nothing was sent."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        super().__init__(*error.args)
+        self.error = error
+
+
 class _Meaning(NamedTuple):
-    """What an error means that has one of these codes, or these words.
+    """What an error means that has one of these codes, or matches these words.
 
     A server that refuses a connection is known by its words: libpq does not tell the code.
     """
@@ -46,7 +63,7 @@ class _Meaning(NamedTuple):
     passes: bool = False
 
     def fits(self, code: str, text: str) -> bool:
-        """Whether it is meant; a code may be the beginning of one."""
+        """Whether an error is of this kind; of a code, the beginning is enough."""
         if code:
             return code.startswith(self.codes)
         return self.words is not None and re.search(self.words, text) is not None
@@ -164,55 +181,70 @@ _MEANINGS = [
     ),
 ]
 
+_STARTING = _MEANINGS[0]
 _SILENT = _Meaning(
     StoreUnavailable,
     "{place} said nothing for {text}. The server, or the way to it, is stuck; a write may or may "
     "not be there.",
     passes=True,
 )
-_AWAY = _Meaning(
+_UNREACHABLE = _Meaning(
     StoreUnavailable,
     "{place} cannot be reached ({text}). Start the server, or check host and port in the URL.",
     passes=True,
 )
-_REFUSED = _Meaning(StoreError, "{place} could not do its work: {text}.")
+_FAILED = _Meaning(StoreError, "{place} could not do its work: {text}.")
+
+
+class PostgresErrors:
+    """What psycopg's errors mean, as `limpet.backends.retry` asks. *place* is what ours call it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def passes(self, error: Exception) -> bool:
+        """Whether the same call may succeed in a moment."""
+        return isinstance(error, psycopg.Error) and _meaning(error).passes
+
+    def unanswered(self, error: Exception) -> bool:
+        """Whether the call may have been carried out all the same."""
+        return is_lost(error) and not isinstance(error, NotConnected)
+
+    def translated(self, error: Exception, *, writes: bool) -> LimpetError | None:  # noqa: ARG002 - the same for both
+        """One of ours for *error*; None for what is no error of psycopg."""
+        return translate(error, self.place) if isinstance(error, psycopg.Error) else None
+
+
+class OpeningErrors(PostgresErrors):
+    """The same while a store is opened: a server that is not there is reported at once."""
+
+    def passes(self, error: Exception) -> bool:
+        """Whether the server is starting, or somebody else is about to create the same tables."""
+        if not isinstance(error, psycopg.Error):
+            return False
+        meaning = _meaning(error)
+        duplicate = error.sqlstate in ("23505", "42P06", "42P07", "42710")
+        return duplicate or meaning is _STARTING or (meaning.passes and meaning.make is StoreBusy)
 
 
 def translate(error: psycopg.Error, place: str) -> LimpetError:
     """*error* as one of ours, with what to do about it."""
-    return _meaning(error).make(_meaning(error).text.format(place=place, text=_line(error)))
-
-
-def passing(error: Exception) -> bool:
-    """Whether the same may succeed in a moment."""
-    return isinstance(error, psycopg.Error) and _meaning(error).passes
-
-
-def raced(error: psycopg.Error) -> bool:
-    """Whether what opening asks for may be there in a moment: the server, or the tables.
-
-    The server is starting, or somebody else is about to create the same.
-    """
     meaning = _meaning(error)
-    duplicate = error.sqlstate in ("23505", "42P06", "42P07", "42710")
-    return duplicate or meaning is _MEANINGS[0] or (meaning.passes and meaning.make is StoreBusy)
+    return meaning.make(meaning.text.format(place=place, text=_line(error)))
 
 
-def lost(error: psycopg.Error) -> bool:
+def is_lost(error: Exception) -> bool:
     """Whether the connection went away, and perhaps others with it."""
+    if not isinstance(error, psycopg.Error):
+        return False
     if error.sqlstate is None:
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     return error.sqlstate.startswith(("08", "25P03", "57P"))
 
 
-def _meaning(error: psycopg.Error) -> _Meaning:
-    if isinstance(error, Late):
-        return _SILENT
-    code, text = error.sqlstate or "", _line(error)
-    for meaning in _MEANINGS:
-        if meaning.fits(code, text):
-            return meaning
-    return _AWAY if lost(error) else _REFUSED
+def is_undone(error: psycopg.Error) -> bool:
+    """Whether the database gave way to another transaction."""
+    return error.sqlstate is not None and error.sqlstate.startswith("40")
 
 
 def _line(error: psycopg.Error) -> str:
@@ -220,3 +252,15 @@ def _line(error: psycopg.Error) -> str:
     first = str(error).strip().partition("\n")[0].rstrip(".")
     frame = r"^connection (failed|is bad): (connection to server .*? failed: )?(FATAL: +)?"
     return re.sub(frame, "", first)
+
+
+def _meaning(error: psycopg.Error) -> _Meaning:
+    if isinstance(error, NotConnected):
+        error = error.error
+    if isinstance(error, ServerSilent):
+        return _SILENT
+    code, text = error.sqlstate or "", _line(error)
+    for meaning in _MEANINGS:
+        if meaning.fits(code, text):
+            return meaning
+    return _UNREACHABLE if is_lost(error) else _FAILED

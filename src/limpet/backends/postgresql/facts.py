@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from limpet.backends.contract import Fact, shown_size
+from limpet.backends.facts import Fact, human_size
 from limpet.backends.postgresql import schema as tables
-from limpet.backends.postgresql.sql import NOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from limpet.backends.postgresql.connections import Connection
-    from limpet.backends.postgresql.sql import Statements
 
-__all__ = ["Settings", "facts", "settings"]
+__all__ = ["durability", "facts"]
 
-#: Server settings that decide whether an acknowledged write survives power loss.
+#: The settings that decide whether an acknowledged write survives power loss, in the order of the
+#: query; what it means if one is off, and what to do.
 _SETTINGS = {
     "synchronous_commit": (
         "commits do not wait for the disk (synchronous_commit=off)",
@@ -35,79 +34,66 @@ _SETTINGS = {
 }
 
 
-class Settings(dict[str, str | None]):
-    """Those settings, as they are for this session; None where the server has no such thing."""
-
-    at = 0  # by the server's clock
-
-    def fact(self) -> Fact:
-        """Whether an acknowledged write survives power loss, and if not, why."""
-        off = self._off()
-        if not off:
-            told = ", ".join(f"{name}={value}" for name, value in self.items() if value)
-            return Fact("durability", f"every acknowledged write survives power loss ({told})")
-        return Fact(
-            "durability",
-            "; ".join(_SETTINGS[name][0] for name in off),
-            ok=False,
-            advice=" ".join(_SETTINGS[name][1] for name in off),
-        )
-
-    def _off(self) -> list[str]:
-        return [name for name, value in self.items() if value == "off"]
+def durability(connection: Connection, queries: Mapping[str, str]) -> Fact:
+    """Whether what this session commits survives power loss, and if not, why."""
+    _, *values = connection.rows(queries["settings"])[0]
+    found = dict(zip(_SETTINGS, values, strict=True))
+    off = [name for name, value in found.items() if value == "off"]
+    if not off:
+        # Not every engine that speaks PostgreSQL has all of them.
+        known = ", ".join(f"{name}={value}" for name, value in found.items() if value)
+        return Fact("durability", f"every acknowledged write survives power loss ({known})")
+    return Fact(
+        "durability",
+        "; ".join(_SETTINGS[name][0] for name in off),
+        ok=False,
+        advice=" ".join(_SETTINGS[name][1] for name in off),
+    )
 
 
-def settings(connection: Connection) -> Settings:
-    """How durable a commit of this session is."""
-    asked = ", ".join(f"current_setting('{name}', true)" for name in _SETTINGS)
-    *values, at = connection.rows(f"SELECT {asked}, {NOW}")[0]
-    found = Settings(zip(_SETTINGS, values, strict=True))
-    found.at = at
-    return found
-
-
-def facts(connection: Connection, schema: str, sql: Statements, *, deep: bool) -> list[Fact]:
+def facts(
+    connection: Connection, queries: Mapping[str, str], schema: str, *, deep: bool
+) -> list[Fact]:
     """All of it."""
-    found = [*_place(connection, schema), settings(connection).fact(), *_sizes(connection, sql)]
+    info = connection.info
+    engine = str(connection.rows(queries["engine"])[0][0]).partition(" on ")[0]
+    found = [
+        Fact("engine", f"{engine} (psycopg {psycopg.__version__})"),
+        Fact("server", f"{info.host}:{info.port}, database {info.dbname}, user {info.user}"),
+        Fact("encrypted", "yes" if connection.pgconn.ssl_in_use else "no"),
+        Fact("schema", f"{schema}, version {tables.version(connection, queries)}"),
+        durability(connection, queries),
+        *_sizes(connection, queries),
+    ]
     if deep:
-        found.append(_integrity(connection, sql))
+        found.append(_integrity(connection, queries))
     return found
 
 
-def _place(connection: Connection, schema: str) -> Iterator[Fact]:
-    info = connection.info
-    engine = str(connection.rows("SELECT version()")[0][0]).partition(" on ")[0]
-    yield Fact("engine", f"{engine} (psycopg {psycopg.__version__})")
-    yield Fact("server", f"{info.host}:{info.port}, database {info.dbname}, user {info.user}")
-    yield Fact("encrypted", "yes" if connection.pgconn.ssl_in_use else "no")
-    yield Fact("schema", f"{schema}, version {tables.version(connection, schema)}")
-
-
-def _sizes(connection: Connection, sql: Statements) -> Iterator[Fact]:
+def _sizes(connection: Connection, queries: Mapping[str, str]) -> Iterator[Fact]:
     try:
-        asked = "SELECT pg_total_relation_size($1::regclass) + pg_total_relation_size($2::regclass)"
-        (size,) = connection.rows(asked, (sql.journals, sql.records))[0]
-        yield Fact("size", shown_size(size))
+        (size,) = connection.rows(queries["table_size"])[0]
+        yield Fact("size", human_size(size))
     except psycopg.Error:  # not every engine that speaks PostgreSQL knows
         pass
-    for kind, journals, entries, size in connection.rows(sql.sizes):
+    for kind, journals, entries, size in connection.rows(queries["sizes"]):
         yield Fact.of_kind(kind, journals, entries, size)
-    (expired,) = connection.rows(sql.expired)[0]
+    (expired,) = connection.rows(queries["count_expired"])[0]
     if expired:
         yield Fact("expired", f"{expired:,} journals to be swept")
 
 
-def _integrity(connection: Connection, sql: Statements) -> Fact:
+def _integrity(connection: Connection, queries: Mapping[str, str]) -> Fact:
     """Reads every body; may take longer than any other call is given."""
-    patience, connection.patience = connection.patience, float("inf")
+    limit, connection.max_silence = connection.max_silence, float("inf")
     try:
         with connection.transaction():
             connection.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.run("SET LOCAL statement_timeout = 0")
-            faults = ["/".join(key) for key in connection.rows(sql.faults)]
-            (strays,) = connection.rows(sql.strays)[0]
+            faults = ["/".join(key) for key in connection.rows(queries["faults"])]
+            (strays,) = connection.rows(queries["strays"])[0]
     finally:
-        connection.patience = patience
+        connection.max_silence = limit
     if strays:
         faults.append(f"{strays:,} records that belong to no journal")
     return Fact(

@@ -4,7 +4,6 @@ The version is a row. Whoever has something to do locks it, in one transaction w
 is to do: others who start at the same time wait for the row, or for the name of the table that
 is being created, and then find it done.
 """
-# ruff: noqa: S608  # texts of our own, and the schema's quoted name
 
 from __future__ import annotations
 
@@ -13,18 +12,24 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from limpet.backends.postgresql.sql import quoted
 from limpet.errors import SchemaTooNew, StoreError, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from limpet.backends.postgresql.connections import Connection
 
-__all__ = ["check_server", "migrate", "migrations", "prepare", "version"]
+__all__ = ["check_server", "migrations", "prepare", "quoted", "version"]
 
 MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
 
 #: The oldest server: the first with all that the statements need. As libpq numbers them.
 OLDEST = 110000
+
+
+def quoted(name: str) -> str:
+    """*name* as an identifier."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -40,9 +45,9 @@ def migrations() -> list[tuple[int, str]]:
 def check_server(connection: Connection, place: str) -> None:
     """Refuse a server, or a database, that cannot hold a store."""
     if connection.pgconn.server_version < OLDEST:
-        told = connection.info.parameter_status("server_version")
+        found = connection.info.parameter_status("server_version")
         msg = (
-            f"{place} has PostgreSQL {told}; {OLDEST // 10000} is the oldest that Limpet can "
+            f"{place} has PostgreSQL {found}; {OLDEST // 10000} is the oldest that Limpet can "
             "use. Upgrade the server."
         )
         raise StoreError(msg)
@@ -56,11 +61,17 @@ def check_server(connection: Connection, place: str) -> None:
 
 
 def prepare(
-    connection: Connection, schema: str, place: str, *, create: bool, readonly: bool
+    connection: Connection,
+    queries: Mapping[str, str],
+    schema: str,
+    place: str,
+    *,
+    create: bool,
+    readonly: bool,
 ) -> None:
     """Make sure that the tables are there and of the newest form, or say why they are not."""
     newest = migrations()[-1][0]
-    found = version(connection, schema)
+    found = version(connection, queries)
     if found == newest:
         return
     if found > newest:
@@ -80,30 +91,21 @@ def prepare(
         msg = f"{place} was written by an older release. Open it once for writing to upgrade it."
         raise StoreReadOnly(msg)
     with connection.transaction():
-        migrate(connection, schema)
+        # Not IF NOT EXISTS alone: that asks for the right to create even what is there.
+        if connection.row(queries["find_schema"], name=schema) is None:
+            connection.run(f"CREATE SCHEMA {quoted(schema)}")
+        connection.run(queries["create_version"])
+        connection.run(queries["first_version"])
+        done = connection.rows(queries["lock_version"])[0][0]
+        for number, sql in migrations():
+            if number > done:
+                connection.run(sql.replace("{schema}", quoted(schema)))
+                connection.run(queries["set_version"], version=number)
 
 
-def version(connection: Connection, schema: str) -> int:
+def version(connection: Connection, queries: Mapping[str, str]) -> int:
     """The last migration that the schema has had; 0 where there is none of our tables."""
     try:
-        return int(connection.rows(f"SELECT version FROM {quoted(schema)}.limpet_schema")[0][0])
+        return int(connection.rows(queries["version"])[0][0])
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return 0
-
-
-def migrate(connection: Connection, schema: str) -> None:
-    """Do what is to be done, within a transaction."""
-    table = f"{quoted(schema)}.limpet_schema"
-    # Not IF NOT EXISTS alone: that asks for the right to create even what is there.
-    if not connection.rows("SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)):
-        connection.run(f"CREATE SCHEMA {quoted(schema)}")
-    connection.run(
-        f"CREATE TABLE IF NOT EXISTS {table}"
-        " (one integer PRIMARY KEY CHECK (one = 1), version integer NOT NULL)"
-    )
-    connection.run(f"INSERT INTO {table} VALUES (1, 0) ON CONFLICT (one) DO NOTHING")
-    done = int(connection.rows(f"SELECT version FROM {table} FOR UPDATE")[0][0])
-    for number, sql in migrations():
-        if number > done:
-            connection.run(sql.replace("{schema}", quoted(schema)))
-            connection.run(f"UPDATE {table} SET version = {number}")

@@ -1,7 +1,7 @@
 """Waiting for an append without asking again and again: LISTEN, one connection for all waiters.
 
-There is no thread for it. Of those who wait, one listens and tells the others; when it leaves,
-the next one does.
+There is no thread for it. Of those who wait, one listens and notifies the others; when it leaves,
+the next one listens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from limpet.backends.postgresql.sql import quoted
+from limpet.backends.postgresql.schema import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Wakeups", "channel"]
 
-#: It looks after so many seconds all the same: a writer may have been opened without wakeups.
+#: A waiter looks after so many seconds all the same: a writer may have been opened without wakeups.
 LOOK_AGAIN = 5.0
-#: How soon it notices that the store was closed, or that it is its turn to listen.
+
+#: Seconds in which it notices that the store was closed, or that it is its turn to listen.
 SLICE = 0.25
 
 
@@ -35,11 +36,11 @@ def channel(schema: str) -> str:
 
 
 class _Waiter:
-    """Somebody who waits for a journal, and whether it was heard of."""
+    """Somebody who waits for a journal, and whether it has changed since they looked."""
 
     def __init__(self, key: Key) -> None:
         self.name = " ".join(key)
-        self.told = False
+        self.notified = False
 
 
 class Wakeups:
@@ -51,21 +52,21 @@ class Wakeups:
         self._channel = quoted(channel(schema))
         self._connect = connect
         self._closed = closed
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._news = threading.Condition()
         self._waiters: list[_Waiter] = []
         self._connection: Connection | None = None
         self._listens = False  # one of the waiters does, and may use the connection
 
-    def wait(self, key: Key, there: Callable[[], bool], timeout: float) -> bool:
-        """Wait until *there* is true; False if *timeout* seconds pass."""
+    def wait(self, key: Key, is_there: Callable[[], bool], timeout: float) -> bool:
+        """Wait until *is_there* returns true; False if *timeout* seconds pass."""
         deadline = time.monotonic() + timeout
         with self._waiting(key) as waiter:
             while True:
-                waiter.told = False  # from here on: what came before, we see for ourselves
-                if there():
+                waiter.notified = False  # from here on: what came before, we see for ourselves
+                if is_there():
                     return True
                 now = time.monotonic()
                 if now >= deadline:
@@ -77,7 +78,7 @@ class Wakeups:
         waiter = _Waiter(key)
         with self._news:
             if not self._waiters:
-                self._say("LISTEN")
+                self._send("LISTEN")
             self._waiters.append(waiter)
         try:
             yield waiter
@@ -85,9 +86,9 @@ class Wakeups:
             with self._news:
                 self._waiters.remove(waiter)
                 if not self._waiters:  # or the server would keep for us what nobody reads
-                    self._say("UNLISTEN")
+                    self._send("UNLISTEN")
 
-    def _say(self, what: str) -> None:
+    def _send(self, what: str) -> None:
         """Begin or end to listen; without a connection, waiters just look more often."""
         try:
             if self._connection is None and what == "LISTEN":
@@ -95,16 +96,16 @@ class Wakeups:
             if self._connection is not None:
                 self._connection.run(f"{what} {self._channel}")
         except psycopg.Error:
-            self._let_go()
+            self._disconnect()
 
     def _sleep(self, waiter: _Waiter, until: float) -> None:
-        """Until *waiter* is told, or it is time to look."""
+        """Until *waiter* is notified, or it is time to look."""
         with self._news:
             if self._connection is None:
                 self._news.wait(SLICE)
-                self._say("LISTEN")
+                self._send("LISTEN")
                 return
-            while not (waiter.told or self._closed() or time.monotonic() >= until):
+            while not (waiter.notified or self._closed() or time.monotonic() >= until):
                 if self._listens:
                     self._news.wait(SLICE)
                 else:
@@ -118,25 +119,25 @@ class Wakeups:
         try:
             if connection is not None:
                 news = connection.notifies(timeout=max(0, timeout), stop_after=1)
-                names = {told.payload for told in news}
+                names = {one.payload for one in news}
         except psycopg.Error:
             pass  # nobody knows what was missed
         finally:
             self._news.acquire()
             self._listens = False
             for waiter in self._waiters:
-                waiter.told = waiter.told or names is None or waiter.name in names
+                waiter.notified = waiter.notified or names is None or waiter.name in names
             self._news.notify_all()
         if names is None:
-            self._let_go()
+            self._disconnect()
 
     def close(self) -> None:
         """Let go of the connection, when nobody listens on it any more."""
         with self._news:
             self._news.wait_for(lambda: not self._listens, timeout=60)
-            self._let_go()
+            self._disconnect()
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(psycopg.Error):
@@ -146,4 +147,4 @@ class Wakeups:
         """Begin anew in a forked child."""
         if self._connection is not None:
             self._connection.abandon()
-        self._begin()
+        self._reset()

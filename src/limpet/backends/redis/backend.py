@@ -1,7 +1,7 @@
 """Redis and Valkey, alone or as clusters: every call that changes something is one Lua script.
 
-*Keys.* A journal is one hash: its head, its records and their ids (``lua/common.lua`` has the
-layout). A store on a cluster has `SHARDS` hash slots, and a journal belongs to one of them by its
+*Keys.* A journal is one hash: its head, its records and their ids (``lua/common.lua`` describes the
+fields). A store on a cluster has `SHARDS` hash slots, and a journal belongs to one of them by its
 name; on a lone server all are in one.
 
 *Index.* Each shard has its part of the index: for each tenant and kind a sorted set of ids, in the
@@ -9,13 +9,16 @@ very slot of the journals. So the script that begins or deletes a journal also p
 it out, and the two can never disagree. Only what expires by itself stays in the index until
 `sweep`; scans look at the heads and pass over it. An append names the index only when it begins a
 journal (a first call finds that out, a second one does it): while a slot moves to another server of
-a cluster, calls that need several keys must wait, and calls that need one are sent on.
+a cluster, calls that need several keys must wait, and calls that need one are redirected.
 
 *Once.* An answer may be lost on its way, so calls are repeated. Every call that writes has a writer
 (of which each is used for one call at a time), a number that grows, and a random token. The last
 answer to each writer is kept in the head for two minutes: a call that comes again is answered from
 there, and one that comes late, when its writer has gone on, does nothing. That is all that is ever
 remembered of calls: one line for each writer, not one for each append.
+
+*Durability.* What the server promises is looked at when the store is opened, and before the first
+write of every new connection: see `limpet.backends.redis.durability`.
 
 *Expiry.* The server frees expired journals by itself; the scripts look at the clock all the same,
 for a journal is gone to the microsecond, and not while it is leased.
@@ -24,17 +27,13 @@ for a journal is gone to the microsecond, and not while it is leased.
 from __future__ import annotations
 
 import re
-import struct
 import warnings
 from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
 
 from limpet.errors import (
     DurabilityWarning,
     MissingExtra,
     NotAStore,
-    NotDurable,
     SchemaTooNew,
     StoreCorrupt,
     StoreNotFound,
@@ -46,34 +45,32 @@ try:
 except ImportError as missing:
     raise MissingExtra.of("Redis", "redis", "redis") from missing
 
+from limpet.backends import decide, forks
 from limpet.backends.contract import (
     UNSET,
     Append,
     Appended,
     Backend,
-    Fact,
     Head,
     Key,
     Lease,
     Page,
     Record,
-    conflict,
-    fenced,
-    held,
     micros,
+    new_incarnation,
 )
-from limpet.backends.redis.calls import Calls
-from limpet.backends.redis.durability import choose
-from limpet.backends.redis.facts import examine, settings
-from limpet.backends.redis.names import Index, Names
-from limpet.backends.redis.url import PARAMETERS, Target, check_durability, check_prefix, count
-from limpet.backends.url import seconds, url_parameters
+from limpet.backends.facts import Fact
+from limpet.backends.redis.client import Client
+from limpet.backends.redis.durability import Durability
+from limpet.backends.redis.facts import journal_facts, server_facts
+from limpet.backends.redis.layout import Keys, body_of, decoded_head, decoded_record, format_key
+from limpet.backends.redis.url import PARAMETERS, Address, check_durability, check_prefix, count
+from limpet.backends.url import safe_url, seconds, url_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from limpet.backends.redis.durability import Barrier, Standing
-    from limpet.backends.redis.wire import Word
+    from limpet.backends.redis.servers import Word
 
 __all__ = ["RedisBackend"]
 
@@ -88,29 +85,6 @@ NUMBERS = 5000
 
 #: Heads that are asked for at once.
 HEADS = 500
-
-#: Time, count and whether there is an id, before the body.
-_RECORD = struct.Struct(">QIB")
-
-
-class _Head(msgspec.Struct):
-    """A head as it is stored; what the scripts remember of calls is theirs."""
-
-    seq: int
-    floor: int
-    size: int
-    created: int
-    updated: int
-    ttl: int | None = None
-    expires: int | None = None
-    status: str | None = None
-    labels: dict[str, str] = {}
-    holder: str = ""
-    epoch: int = 0
-    until: int = 0
-
-
-_decode = msgspec.msgpack.Decoder(_Head).decode
 
 
 class RedisBackend(Backend):
@@ -140,13 +114,9 @@ class RedisBackend(Backend):
         ssl_keyfile: str | None = None,
         ssl_check_hostname: bool | None = None,
     ) -> None:
-        super().__init__(url)
-        self._readonly = readonly
-        self._durability = check_durability(durability)
-        self._replicas = count(replicas)
-        self._names = Names(check_prefix(prefix), 1)
+        super().__init__(safe_url(url), readonly=readonly)
         timeout = seconds(timeout)
-        target = Target(
+        address = Address(
             url,
             timeout=timeout,
             db=db,
@@ -155,12 +125,21 @@ class RedisBackend(Backend):
             ssl_keyfile=ssl_keyfile,
             ssl_check_hostname=ssl_check_hostname,
         )
-        self._calls = Calls(self.url, target, timeout=timeout, pool=count(pool))
+        self._durability = Durability(
+            self.url,
+            check_durability(durability),
+            replicas=count(replicas),
+            patience=0.8 * address.attempt,
+        )
+        self._client = Client(
+            self.url, address, self._durability, timeout=timeout, pool=count(pool)
+        )
         try:
-            self._open(create=create)
+            self._keys = self._open(check_prefix(prefix), create=create)
         except BaseException:
             self.close()
             raise
+        forks.register(self)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -169,47 +148,43 @@ class RedisBackend(Backend):
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _open(self, *, create: bool) -> None:
-        if not self._calls.open() and not self._readonly:
-            raise StoreReadOnly(
-                f"{self.url} is a replica, which takes no writes. Open its master, "
-                "or this one with readonly=true."
-            )
-        if not self._readonly:
-            self._calls.barrier, warning = self._choose(self._calls.standings())
-            self._calls.try_disk()
+    def _open(self, prefix: str, *, create: bool) -> Keys:
+        """Look at the servers, find the store or make it; the names of its keys."""
+        standings = self._client.open()
+        if not self.readonly:
+            if not self._client.clustered and not standings[0].master:
+                raise StoreReadOnly(
+                    f"{self.url} is a replica, which takes no writes. Open its master, "
+                    "or this one with readonly=true."
+                )
+            for standing in standings:
+                self._durability.confirmation(standing)
+            warning = self._durability.warning(standings)
             if warning:
                 warnings.warn(warning, DurabilityWarning, stacklevel=2)
-        self._names = Names(self._names.prefix, self._shards(create=create))
+        return Keys(prefix, self._shards(prefix, create=create and not self.readonly))
 
-    def _choose(self, standings: Sequence[Standing]) -> tuple[Barrier | None, str | None]:
-        return choose(
-            standings,
-            self.url,
-            durability=self._durability,
-            replicas=self._replicas,
-            wait=0.8 * self._calls.attempt,
-        )
-
-    def _shards(self, *, create: bool) -> int:
-        """How many shards the store has; it is made if there is none."""
-        key = self._names.format
+    def _shards(self, prefix: str, *, create: bool) -> int:
+        """How many shards the store has; with *create* it is made if there is none."""
+        key = format_key(prefix)
+        not_ours = NotAStore(f"{key.decode()} at {self.url} is not ours. Use another prefix=.")
         try:
-            found = self._calls.command(key, "GET", key)
-            if found is None and create and not self._readonly:
-                shards = SHARDS if self._calls.clustered else 1
-                self._calls.command(key, "SET", key, f"limpet {FORMAT} shards {shards}", "NX")
-                found = self._calls.command(key, "GET", key)
+            found = self._client.command(key, "GET", key)
+            if found is None and create:
+                shards = SHARDS if self._client.clustered else 1
+                made = f"limpet {FORMAT} shards {shards}"
+                self._client.command(key, "SET", key, made, "NX", writes=True)
+                found = self._client.command(key, "GET", key)
         except StoreCorrupt as error:
-            raise self._not_ours(key) from error
+            raise not_ours from error
         if found is None:
             raise StoreNotFound(
-                f"There is no store at {self.url} with the prefix {self._names.prefix!r}. "
+                f"There is no store at {self.url} with the prefix {prefix!r}. "
                 "Check the names, or open it with create=True."
             )
         words = re.match(rb"limpet (\d+)(?: shards (\d+)$)?", found)
         if words is None:
-            raise self._not_ours(key)
+            raise not_ours
         if int(words[1]) > FORMAT:
             raise SchemaTooNew(
                 f"{self.url} has format {int(words[1])}, but this version reads up to {FORMAT}. "
@@ -217,21 +192,32 @@ class RedisBackend(Backend):
             )
         return int(words[2])
 
-    def _not_ours(self, key: bytes) -> NotAStore:
-        return NotAStore(f"{key.decode()} at {self.url} is not ours. Use another prefix=.")
-
-    # -- records -------------------------------------------------------------------------------
+    # -- appending -----------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        answer = self._write("append", request.key, *_asked(request), begin=request.expect == 0)
-        outcome = answer[0]
-        if outcome == b"done":
-            return Appended(answer[1], answer[2])
-        if outcome == b"known":
-            return Appended(answer[1], answer[2], repeated=True)
-        if outcome == b"fenced":
-            raise fenced(request.key)
-        raise conflict(request, answer[1])
+        self.check_writable()
+        key, args = request.key, _arguments(request)
+
+        def begin() -> tuple[Sequence[bytes], Sequence[Word]]:
+            index = self._keys.index(key.tenant, key.kind, self._keys.shard(key))
+            members = ("index", key.id, "kinds", index.kind, "incarnation", new_incarnation())
+            return (index.members, index.kinds), members
+
+        keys: list[bytes] = [self._keys.journal(key)]
+        if request.expect is not None and request.expect.seq == 0:
+            more_keys, more_args = begin()
+            keys, args = [*keys, *more_keys], [*args, *more_args]
+        answer = self._client.write("append", self._keys.slot(key), keys, args, begin=begin)
+        match answer[0]:
+            case b"done" | b"known":
+                seq, at, incarnation = answer[1:]
+                return Appended(seq, at, incarnation.decode(), repeated=answer[0] == b"known")
+            case b"lost":
+                raise decide.lease_lost(key)
+            case _:
+                raise decide.conflict(request, answer[1])
+
+    # -- reading -------------------------------------------------------------------------------
 
     def read(
         self,
@@ -242,46 +228,45 @@ class RedisBackend(Backend):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        self._check_open()
         found, ids = self._read(key, after, upto, limit, reverse=reverse)
-        return [_record(seq, data, ids.get(seq)) for seq, data in found]
+        return [decoded_record(seq, stored, ids.get(seq)) for seq, stored in found]
 
     def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
-        self._check_open()
         found, _ = self._read(key, after, None, limit, reverse=False)
-        return [(seq, data[_RECORD.size :]) for seq, data in found]
+        return [(seq, body_of(stored)) for seq, stored in found]
 
     def _read(
         self, key: Key, after: int, upto: int | None, limit: int, *, reverse: bool
     ) -> tuple[list[tuple[int, bytes]], dict[int, bytes]]:
         """Numbers and records as they are stored, and the ids of those that have one."""
-        slot, keys = self._names.slot(key), (self._names.journal(key),)
-        way = "backward" if reverse else "forward"
+        self.check_open()
+        slot, keys = self._keys.slot(key), (self._keys.journal(key),)
+        direction = "backward" if reverse else "forward"
         found: list[tuple[int, bytes]] = []
         ids: dict[int, bytes] = {}
-        born, low, high = None, after, upto
+        low, high, incarnation = after, upto, None
         while True:
-            asked = (low, "" if high is None else high, limit - len(found), way, PORTION)
-            created, more, records, given = self._calls.run("read", slot, keys, asked)
-            if found and created != born:  # deleted, and perhaps begun anew: so are we
-                found, ids, born, low, high = [], {}, None, after, upto
+            args = (low, "" if high is None else high, limit - len(found), direction, PORTION)
+            now, more, records, given = self._client.run("read", slot, keys, args)
+            if found and now != incarnation:  # deleted, and perhaps begun anew: so do we
+                found, ids, low, high = [], {}, after, upto
                 continue
-            born = created
+            incarnation = now
             found += zip(records[::2], records[1::2], strict=True)
             ids.update(zip(given[::2], given[1::2], strict=True))
             if not more or len(found) >= limit:
                 return found, ids
-            seq, data = found[-1]
+            last = decoded_record(*found[-1])
             if reverse:
-                high = seq - _RECORD.unpack_from(data)[1]
+                high = last.seq - last.count
             else:
-                low = seq
+                low = last.seq
 
     def head(self, key: Key) -> Head | None:
-        self._check_open()
-        keys = (self._names.journal(key),)
-        now, stored = self._calls.run("heads", self._names.slot(key), keys, ())
-        return _head(key, stored, now) if stored else None
+        self.check_open()
+        keys = (self._keys.journal(key),)
+        now, stored = self._client.run("heads", self._keys.slot(key), keys, ())
+        return decoded_head(key, stored, now) if stored else None
 
     def scan(
         self,
@@ -294,13 +279,13 @@ class RedisBackend(Backend):
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page:
-        self._check_open()
+        self.check_open()
         wanted: list[str] = [] if status is None else ["status", status]
         for name, value in (labels or {}).items():
             wanted += [f"label:{name}", value]
         heads: list[Head] = []
         size = HEADS if wanted else min(limit + 1, HEADS)
-        for keys in self._index(tenant, kind, prefix=prefix, after=cursor, size=size):
+        for keys in self._indexed(tenant, kind, prefix=prefix, after=cursor, size=size):
             heads += self._heads(keys, wanted)
             if len(heads) > limit:
                 return Page(heads[:limit], heads[limit - 1].key.id)
@@ -308,25 +293,24 @@ class RedisBackend(Backend):
 
     def _heads(self, keys: Sequence[Key], wanted: Sequence[str] = ()) -> list[Head]:
         """The heads of those of *keys* that are there and as *wanted*, in the order of *keys*."""
-        groups: dict[Key | int, list[Key]] = {}
-        for key in keys:
-            # In a cluster a call for each journal: while their slot moves, they go one by one.
-            groups.setdefault(key if self._calls.clustered else 0, []).append(key)
-        found: dict[Key, Head] = {}
-        answers = self._calls.run_all(
+        # In a cluster a call for each journal: while their slot moves, they go one by one.
+        groups = [[key] for key in keys] if self._client.clustered else [list(keys)]
+        answers = self._client.run_each(
             "heads",
             [
-                (self._names.slot(group[0]), [self._names.journal(key) for key in group], wanted)
-                for group in groups.values()
+                (self._keys.slot(group[0]), [self._keys.journal(key) for key in group], wanted)
+                for group in groups
             ],
         )
-        for group, (now, *heads) in zip(groups.values(), answers, strict=True):
-            for key, stored in zip(group, heads, strict=True):
-                if stored:
-                    found[key] = _head(key, stored, now)
-        return [found[key] for key in keys if key in found]
+        heads = [
+            decoded_head(key, stored, now)
+            for group, (now, *found) in zip(groups, answers, strict=True)
+            for key, stored in zip(group, found, strict=True)
+            if stored
+        ]
+        return [head for head in heads if head is not None]
 
-    def _index(
+    def _indexed(
         self, tenant: str, kind: str, *, prefix: str = "", after: str | None = None, size: int
     ) -> Iterator[list[Key]]:
         """The keys in the index, in order, in lists of about *size*. Some may be gone already.
@@ -338,42 +322,44 @@ class RedisBackend(Backend):
         high = b"(" + start + b"\xff" if prefix else b"+"  # no id contains this byte
         if after is not None and after.encode() >= start:
             low = b"(" + after.encode()
-        parts = self._names.indexes(tenant, kind)
+        parts = self._keys.indexes(tenant, kind)
         while True:
             share = size if len(parts) == 1 else 2 * size // len(parts) + 8
-            lists = self._members(parts, low, high, share)
+            lists = self._client.commands(
+                [
+                    (part.slot, (b"ZRANGE", part.members, low, high, b"BYLEX", b"LIMIT", 0, share))
+                    for part in parts
+                ]
+            )
             # Beyond the end of a list that was cut there may be ids that we have not seen.
-            ends = [members[-1] for members in lists if len(members) == share]
-            edge = min(ends, default=None)
-            ids = sorted(id_ for members in lists for id_ in members if edge is None or id_ <= edge)
-            for first in range(0, len(ids), size):
-                yield [Key(tenant, kind, id_.decode()) for id_ in ids[first : first + size]]
+            edge = min((ids[-1] for ids in lists if len(ids) == share), default=None)
+            found = sorted(id_ for ids in lists for id_ in ids if edge is None or id_ <= edge)
+            for first in range(0, len(found), size):
+                yield [Key(tenant, kind, id_.decode()) for id_ in found[first : first + size]]
             if edge is None:
                 return
             low = b"(" + edge
             size = min(2 * size, HEADS)
 
-    def _members(
-        self, parts: Sequence[Index], low: bytes, high: bytes, most: int
-    ) -> list[list[bytes]]:
-        commands = [
-            (part.slot, (b"ZRANGE", part.members, low, high, b"BYLEX", b"LIMIT", 0, most))
-            for part in parts
-        ]
-        return self._calls.commands(commands)
-
     def kinds(self) -> list[tuple[str, str]]:
-        return [pair for pair in self._known_kinds() if self.scan(*pair, limit=1).heads]
+        return [pair for pair in self._indexed_kinds() if self.scan(*pair, limit=1).heads]
 
-    def _known_kinds(self) -> list[tuple[str, str]]:
+    def _indexed_kinds(self) -> list[tuple[str, str]]:
         """What has an index, though perhaps nothing in it is there any more."""
-        self._check_open()
-        commands = [(slot, (b"SMEMBERS", key)) for slot, key in self._names.kinds()]
-        members = {member for answer in self._calls.commands(commands) for member in answer}
-        return sorted(map(self._names.tenant_and_kind, members))
+        self.check_open()
+        answers = self._client.commands(
+            [(slot, (b"SMEMBERS", key)) for slot, key in self._keys.kinds()]
+        )
+        members = {member for answer in answers for member in answer}
+        return sorted(map(self._keys.tenant_and_kind, members))
+
+    # -- removing ------------------------------------------------------------------------------
 
     def delete(self, key: Key) -> bool:
-        return bool(self._write("delete", key, begin=True)[1])
+        self.check_writable()
+        index = self._keys.index(key.tenant, key.kind, self._keys.shard(key))
+        keys = (self._keys.journal(key), index.members, index.kinds)
+        return bool(self._client.write("delete", index.slot, keys, (key.id, index.kind))[1])
 
     def compact(self, key: Key, before: int) -> int:
         dropped, more = 0, 1
@@ -383,27 +369,23 @@ class RedisBackend(Backend):
         return dropped
 
     def sweep(self, limit: int = 1000) -> int:
-        self._check_writable()
+        self.check_writable()
         swept = 0
-        for tenant, kind in self._known_kinds():
-            for keys in self._index(tenant, kind, size=HEADS):
-                swept += self._sweep(tenant, kind, keys, limit - swept)
-                if swept >= limit:
-                    return swept
-        return swept
-
-    def _sweep(self, tenant: str, kind: str, keys: Sequence[Key], most: int) -> int:
-        swept = 0
-        for shard in {self._names.shard(key) for key in keys}:
-            group = [key for key in keys if self._names.shard(key) == shard]
-            index = self._names.index(tenant, kind, shard)
-            journals = [self._names.journal(key) for key in group]
-            swept += self._calls.run(
-                "sweep",
-                index.slot,
-                (index.members, index.kinds, *journals),
-                (index.kind, most - swept, *(key.id for key in group)),
-            )
+        for tenant, kind in self._indexed_kinds():
+            for keys in self._indexed(tenant, kind, size=HEADS):
+                for shard in {self._keys.shard(key) for key in keys}:
+                    group = [key for key in keys if self._keys.shard(key) == shard]
+                    index = self._keys.index(tenant, kind, shard)
+                    journals = [self._keys.journal(key) for key in group]
+                    gone: int = self._client.run(
+                        "sweep",
+                        index.slot,
+                        (index.members, index.kinds, *journals),
+                        (index.kind, limit - swept, *(key.id for key in group)),
+                    )
+                    swept += gone
+                    if swept >= limit:
+                        return swept
         return swept
 
     # -- leases --------------------------------------------------------------------------------
@@ -412,116 +394,91 @@ class RedisBackend(Backend):
         answer = self._write("acquire", key, holder, micros(ttl), "" if over is None else over)
         if answer[0] == b"held":
             _, epoch, until, other = answer
-            raise held(key, Lease(other.decode(), epoch, until))
+            raise decide.lease_held(key, Lease(other.decode(), epoch, until))
         return Lease(holder, answer[1], answer[2])
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
         answer = self._write("renew", key, lease.epoch, micros(ttl))
-        if answer[0] == b"fenced":
-            raise fenced(key)
+        if answer[0] == b"lost":
+            raise decide.lease_lost(key)
         return Lease(lease.holder, lease.epoch, answer[2])
 
     def release(self, key: Key, lease: Lease) -> None:
         self._write("renew", key, lease.epoch, 0)
 
+    def _write(self, script: str, key: Key, *args: Word) -> list[Any]:
+        """Run a script on a journal that neither begins nor ends by it."""
+        self.check_writable()
+        keys = (self._keys.journal(key),)
+        return self._client.write(script, self._keys.slot(key), keys, args)
+
     # -- the place itself ----------------------------------------------------------------------
 
-    def _write(self, name: str, key: Key, *args: Word, begin: bool = False) -> list[Any]:
-        """Run a script on one journal; *begin* if that comes or goes by it, as far as is known."""
-        self._check_writable()
-        keys = [self._names.journal(key)]
-
-        def indexed() -> tuple[Sequence[bytes], Sequence[Word]]:
-            index = self._names.index(key.tenant, key.kind, self._names.shard(key))
-            return (index.members, index.kinds), ("name", key.id, "kind", index.kind)
-
-        if begin:
-            more_keys, more_args = indexed()
-            keys, args = [*keys, *more_keys], (*args, *more_args)
-        return self._calls.write(name, self._names.slot(key), keys, *args, begin=indexed)
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self._readonly:
-            raise StoreReadOnly(f"{self.url} was opened with readonly=true, and takes no writes.")
-
     def facts(self, *, deep: bool = False) -> list[Fact]:
-        self._check_open()
-        names, standings = self._names, self._calls.standings()
-        facts = settings(standings, self._promise(standings), names.shards, names.prefix)
+        self.check_open()
+        facts = [*server_facts(self._client.standings(), self._durability, self._keys)]
+        kinds = self._indexed_kinds()
         if deep:
-            return facts + examine(self._all_heads(), self.head, self.read)
+            heads = (
+                head
+                for tenant, kind in kinds
+                for keys in self._indexed(tenant, kind, size=HEADS)
+                for head in self._heads(keys)
+            )
+            return [*facts, *journal_facts(self, heads)]
         totals: dict[str, int] = {}
-        for tenant, kind in self._known_kinds():
-            parts = names.indexes(tenant, kind)
-            sizes = self._calls.commands([(part.slot, (b"ZCARD", part.members)) for part in parts])
+        for tenant, kind in kinds:
+            sizes = self._client.commands(
+                [(part.slot, (b"ZCARD", part.members)) for part in self._keys.indexes(tenant, kind)]
+            )
             totals[kind] = totals.get(kind, 0) + sum(sizes)
-        return facts + [Fact.of_kind(kind, total) for kind, total in sorted(totals.items())]
-
-    def _promise(self, standings: Sequence[Standing]) -> Barrier | NotDurable | None:
-        """What goes behind each write; for who only reads, what would by this URL."""
-        if not self._readonly:
-            return self._calls.barrier
-        try:
-            return self._choose(standings)[0]
-        except NotDurable as refusal:
-            return refusal
-
-    def _all_heads(self) -> Iterator[Head]:
-        for tenant, kind in self._known_kinds():
-            for keys in self._index(tenant, kind, size=HEADS):
-                yield from self._heads(keys)
+        return [*facts, *(Fact.of_kind(kind, total) for kind, total in sorted(totals.items()))]
 
     def _close(self) -> None:
-        self._calls.close()
+        self._client.close()
 
-    def _after_fork_in_child(self) -> None:
-        super()._after_fork_in_child()
-        self._calls.after_fork_in_child()
+    # -- fork ----------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Nothing is held that a fork could find in the middle of something."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing has changed."""
+
+    def after_fork_in_child(self) -> None:
+        self._client.after_fork_in_child()
 
 
-def _asked(request: Append) -> list[Word]:
-    """What ``append.lua`` is told: count, body, and pairs for what else there is."""
-    asked: list[Word] = [request.count, request.body]
+def _arguments(request: Append) -> list[Word]:
+    """*request* as append.lua takes it: count, body, and names and values of what else it has."""
+    args: list[Word] = [request.count, request.body]
     if request.id is not None:
-        asked += ("id", request.id)
-    if request.expect is not None:
-        asked += ("expect", request.expect)
+        args += ("id", request.id)
     if request.epoch is not None:
-        asked += ("epoch", request.epoch)
-    if request.status is not UNSET:
-        asked += ("no-status", "") if request.status is None else ("status", request.status)
-    if request.labels is not UNSET:
-        for name, value in request.labels.items():
-            asked += (f"no-label:{name}", "") if value is None else (f"label:{name}", value)
-    if request.ttl is not UNSET:
-        asked += ("no-ttl", "") if request.ttl is None else ("ttl", micros(request.ttl))
+        args += ("epoch", request.epoch)
+    if request.expect is not None:
+        args += ("expect", request.expect.seq)
+        if request.expect.incarnation is not None:
+            args += ("expect-incarnation", request.expect.incarnation)
     if request.default_ttl is not None:
-        asked += ("default_ttl", micros(request.default_ttl))
+        args += ("default-ttl", micros(request.default_ttl))
     if request.origin is not None:
         origin = request.origin
-        asked += ("at", origin.at, "created", origin.created, "floor", origin.floor)
-    return asked
+        args += ("at", origin.at, "created", origin.created)
+        args += ("first", origin.first, "origin", origin.incarnation)
+    for name, value in _changes(request):
+        args += (f"no-{name}", "") if value is None else (name, value)
+    return args
 
 
-def _record(seq: int, data: bytes, id_: bytes | None) -> Record:
-    at, entries, _ = _RECORD.unpack_from(data)
-    return Record(seq, entries, at, data[_RECORD.size :], None if id_ is None else id_.decode())
-
-
-def _head(key: Key, stored: bytes, now: int) -> Head:
-    head = _decode(stored)
-    leased = head.until > now
-    return Head(
-        key=key,
-        seq=head.seq,
-        floor=head.floor,
-        size=head.size,
-        created=head.created,
-        updated=head.updated,
-        ttl=head.ttl,
-        expires=head.expires,
-        status=head.status,
-        labels=head.labels,
-        lease=Lease(head.holder, head.epoch, head.until) if leased else None,
-    )
+def _changes(request: Append) -> Iterator[tuple[str, Word | None]]:
+    """The attributes that change; None removes one."""
+    if request.status is not UNSET:
+        yield "status", request.status
+    if request.meta is not UNSET:
+        yield "meta", request.meta
+    if request.ttl is not UNSET:
+        yield "ttl", None if request.ttl is None else micros(request.ttl)
+    if request.labels is not UNSET:
+        for name, value in request.labels.items():
+            yield f"label:{name}", value

@@ -1,43 +1,59 @@
-"""How safe a write is on a server: what it says of itself, and what we can ask of it."""
+"""How safe a write is on a server: what it says of itself, and what it can be asked to confirm."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
-from limpet.backends.redis.errors import Unconfirmed
-from limpet.backends.redis.wire import Node, Word, packed
+from limpet.backends.redis.errors import RedisErrors, Unconfirmed
+from limpet.backends.redis.servers import Message, Word, packed
 from limpet.errors import NotDurable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Barrier", "Standing", "advise", "choose", "describe", "survey", "weakest"]
+    Exchange = Callable[[Message, int], list[Any]]
+
+__all__ = ["Confirmation", "Durability", "Standing", "survey", "weakest"]
 
 #: From the least to the most. Servers that are rented may not say: unknown.
 LEVELS = ("none", "unknown", "second", "full")
 
-_SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+_SURVEY = packed(
+    ("HELLO",),
+    ("INFO", "persistence", "memory", "replication"),
+    ("CONFIG", "GET", "appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
+    ("WAITAOF", 1, 0, 1),
+)
+
+_EVICTS = (
+    "it drops data when its memory is full (maxmemory-policy). "
+    "Set maxmemory-policy noeviction in its configuration."
+)
 
 
-class Standing(Struct, frozen=True):
+class Standing(Struct, frozen=True, kw_only=True):
     """What one server says of itself; None where it may not be asked."""
 
     engine: str
     version: tuple[int, ...]
-    logged: bool | None  # appendonly
-    synced: str | None  # appendfsync
-    gaps: bool  # not while it rewrites its log
-    replicas: int | None
-    used: int | None
-    limit: int | None  # of memory; 0 for none
-    policy: str | None
+    clustered: bool
+    master: bool
+    logged: bool | None = None  # appendonly
+    synced: str | None = None  # appendfsync
+    gaps: bool = False  # it does not sync while it rewrites its log
+    no_waiting: str | None = None  # why it cannot tell when a write is on its disk (WAITAOF)
+    replicas: int | None = None
+    used: int | None = None
+    limit: int | None = None  # of memory; 0 for none
+    policy: str | None = None
 
     @property
     def level(self) -> str:
-        """What an acknowledged write has become."""
+        """How safe an acknowledged write is."""
         if self.logged is False or self.synced == "no":
             return "none"
         if self.logged is None or self.synced is None:
@@ -50,57 +66,81 @@ class Standing(Struct, frozen=True):
         return bool(self.limit) and self.policy not in (None, "noeviction")
 
     @property
-    def can_wait(self) -> bool:
-        """Whether it can tell when a write is on its disk (WAITAOF)."""
-        new = self.engine == "Valkey" or self.version >= (7, 2)
-        return new and self.logged is not False
-
-
-class Barrier:
-    """Commands that go behind each write, and come back when it is as safe as was asked for."""
-
-    def __init__(self, *, disk: bool, replicas: int, patience: float) -> None:
-        self.disk = disk
-        self.replicas = replicas
-        self.commands: list[tuple[Word, ...]] = []
-        if disk:
-            self.commands.append((b"WAITAOF", 1, 0, round(patience * 1000)))
-        if replicas:
-            self.commands.append((b"WAIT", replicas, round(patience * 1000)))
-
-    def check(self, replies: Sequence[Any]) -> None:
-        """Raise if *replies* do not say that the write is safe: they come back at the end, too."""
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise Unconfirmed(f"the write is done, but cannot be confirmed: {reply}") from reply
-        if self.disk and replies[0][0] < 1:
-            raise Unconfirmed("the write is done, but the server has not synced it to its disk")
-        if self.replicas and replies[-1] < self.replicas:
-            raise Unconfirmed(
-                f"the write is done, but only {replies[-1]} of {self.replicas} replicas have it"
+    def loss(self) -> str:
+        """What becomes of an acknowledged write when the power fails."""
+        if self.level == "full":
+            return "every acknowledged write survives power loss (appendfsync always)"
+        if self.level == "second":
+            return (
+                f"a power loss may undo the last second or two of writes (appendfsync {self.synced}"
+                + (", no-appendfsync-on-rewrite yes)" if self.gaps else ")")
             )
+        if self.level == "unknown":
+            waiting = f"; WAITAOF: {self.no_waiting}" if self.no_waiting else ""
+            return (
+                f"it does not say what survives a power loss (CONFIG GET is not allowed{waiting})"
+            )
+        if self.logged:
+            return "a power loss may undo half a minute of writes or more (appendfsync no)"
+        return (
+            "a restart undoes all writes since its last snapshot, if it makes any (appendonly no)"
+        )
+
+    @property
+    def advice(self) -> str:
+        """How to lose less."""
+        if self.level == "full":
+            return ""
+        if self.level == "unknown":
+            text = "Ask whoever runs it for appendonly yes and appendfsync always."
+        elif self.gaps:
+            text = "Set appendfsync always and no-appendfsync-on-rewrite no in its configuration."
+        else:
+            text = "Set appendonly yes and appendfsync always in its configuration."
+        if self.no_waiting is None:
+            text += " Or open it with durability=full: each write then waits until it is on disk."
+        return text
 
 
-def survey(node: Node, engine: str, version: tuple[int, ...]) -> Standing:
-    """Ask *node* about itself."""
-    replies = node.exchange(
-        packed(("INFO", "persistence", "memory", "replication"), ("CONFIG", "GET", *_SETTINGS)),
-        2,
-    )
-    info = _lines(replies[0])
-    config = _pairs(replies[1])
-    logged = config.get("appendonly") or {"1": "yes", "0": "no"}.get(info.get("aof_enabled", ""))
+def survey(exchange: Exchange) -> Standing:
+    """Ask the server behind *exchange* about itself."""
+    hello, info, config, waited = replies = exchange(_SURVEY, 4)
+    for reply in replies:
+        if isinstance(reply, ResponseError) and (reply is hello or RedisErrors.passes(reply)):
+            raise reply
+    about = _pairs(hello)
+    # Either of the next two may not be allowed.
+    lines = [] if isinstance(info, ResponseError) else info.decode(errors="replace").splitlines()
+    state = dict(line.split(":", 1) for line in lines if ":" in line)
+    settings = {} if isinstance(config, ResponseError) else _pairs(config)
+
+    def number(name: str) -> int | None:
+        text = state.get(name, "")
+        return int(text) if text.isdecimal() else None
+
+    logged = settings.get("appendonly") or {"1": "yes", "0": "no"}.get(state.get("aof_enabled", ""))
     return Standing(
-        engine=engine,
-        version=version,
+        engine=about["server"].capitalize(),
+        version=tuple(int(part) for part in re.findall(r"\d+", about["version"])),
+        clustered=about["mode"] == "cluster",
+        master=about["role"] == "master",
         logged=None if logged is None else logged == "yes",
-        synced=config.get("appendfsync"),
-        gaps=config.get("no-appendfsync-on-rewrite") == "yes",
-        replicas=_number(info.get("connected_slaves")),
-        used=_number(info.get("used_memory")),
-        limit=_number(info.get("maxmemory")),
-        policy=info.get("maxmemory_policy"),
+        synced=settings.get("appendfsync"),
+        gaps=settings.get("no-appendfsync-on-rewrite") == "yes",
+        no_waiting=str(waited) if isinstance(waited, ResponseError) else None,
+        replicas=number("connected_slaves"),
+        used=number("used_memory"),
+        limit=number("maxmemory"),
+        policy=state.get("maxmemory_policy"),
     )
+
+
+def _pairs(reply: Sequence[Any]) -> dict[str, str]:
+    """Names and values in turn, as a dict of texts."""
+    words = [
+        word.decode(errors="replace") if isinstance(word, bytes) else str(word) for word in reply
+    ]
+    return dict(zip(words[::2], words[1::2], strict=False))
 
 
 def weakest(standings: Sequence[Standing]) -> Standing:
@@ -108,94 +148,79 @@ def weakest(standings: Sequence[Standing]) -> Standing:
     return min(standings, key=lambda standing: LEVELS.index(standing.level))
 
 
-def choose(
-    standings: Sequence[Standing], url: str, *, durability: str | None, replicas: int, wait: float
-) -> tuple[Barrier | None, str | None]:
-    """What to send behind each write, and what to warn of."""
-    worst = weakest(standings)
-    disk = durability == "full" and worst.level != "full"
-    barrier = None
-    if disk or replicas:
-        barrier = Barrier(disk=disk, replicas=replicas, patience=wait)
-    if durability == "full":
+class Confirmation:
+    """Commands that go behind each write, and answer when it is as safe as was asked for."""
+
+    def __init__(self, *, disk: bool, replicas: int, patience: float) -> None:
+        self.disk = disk
+        self._replicas = replicas
+        commands: list[tuple[Word, ...]] = []
+        if disk:
+            commands.append((b"WAITAOF", 1, 0, round(patience * 1000)))
+        if replicas:
+            commands.append((b"WAIT", replicas, round(patience * 1000)))
+        self.count = len(commands)
+        self.message = packed(*commands) if commands else []
+
+    def check(self, replies: Sequence[Any]) -> None:
+        """Raise if *replies* do not confirm the write: they come when the time is up, too."""
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise Unconfirmed(f"the write is done, but cannot be confirmed: {reply}") from reply
+        if self.disk and replies[0][0] < 1:
+            raise Unconfirmed("the write is done, but the server has not synced it to its disk")
+        if self._replicas and replies[-1] < self._replicas:
+            raise Unconfirmed(
+                f"the write is done, but only {replies[-1]} of {self._replicas} replicas have it"
+            )
+
+
+class Durability:
+    """How safe each write is to be before it is acknowledged; see `RedisBackend`.
+
+    *patience*: the seconds that a server has to confirm one.
+    """
+
+    def __init__(self, url: str, wanted: str | None, *, replicas: int, patience: float) -> None:
+        self._url = url
+        self._wanted = wanted
+        self.replicas = replicas
+        self._patience = patience
+
+    def check(self, exchange: Exchange) -> Confirmation:
+        """How the server of a new connection confirms its writes; `NotDurable` if it cannot."""
+        if self._wanted in (None, "none"):  # it is taken as it is, and need not be asked
+            return self._confirmation(disk=False)
+        standing = survey(exchange)
+        if not standing.master:
+            raise ReadOnlyError("READONLY this server is a replica")
+        return self.confirmation(standing)
+
+    def confirmation(self, standing: Standing) -> Confirmation:
+        """The same for a server that has been asked."""
+        if self._wanted == "full" and standing.evicts:
+            raise NotDurable(f"{self._url} is not as durable as durability=full asks: {_EVICTS}")
+        disk = self._wanted == "full" and standing.level != "full"
+        if (disk and standing.no_waiting is not None) or (
+            self._wanted == "second" and standing.level not in ("second", "full")
+        ):
+            raise NotDurable(
+                f"{self._url} is not as durable as durability={self._wanted} asks: "
+                f"{standing.loss}. {standing.advice}"
+            )
+        return self._confirmation(disk=disk)
+
+    def _confirmation(self, *, disk: bool) -> Confirmation:
+        return Confirmation(disk=disk, replicas=self.replicas, patience=self._patience)
+
+    def warning(self, standings: Sequence[Standing]) -> str | None:
+        """What to warn of, where nothing was asked for."""
+        worst = weakest(standings)
+        if self._wanted is not None:
+            return None
         if any(standing.evicts for standing in standings):
-            raise NotDurable(f"{url} is not as durable as durability=full asks: {_EVICTS}")
-        if disk and not all(standing.can_wait for standing in standings):
-            raise _refused(url, durability, worst)
-    if durability == "second" and worst.level not in ("full", "second"):
-        raise _refused(url, durability, worst)
-    if durability is not None:
-        return barrier, None
-    if any(standing.evicts for standing in standings):
-        return barrier, f"{url}: {_EVICTS} Or accept it with durability=none."
-    if worst.level == "full":
-        return barrier, None
-    return barrier, f"{url}: {describe(worst)}. {advise(worst)} Or accept it with {_accept(worst)}."
-
-
-_EVICTS = (
-    "it drops data when its memory is full (maxmemory-policy). "
-    "Set maxmemory-policy noeviction in its configuration."
-)
-
-
-def describe(standing: Standing) -> str:
-    """What becomes of an acknowledged write when the power fails."""
-    if standing.level == "full":
-        return "every acknowledged write survives power loss (appendfsync always)"
-    if standing.level == "second":
-        return (
-            f"a power loss may undo the last second or two of writes (appendfsync {standing.synced}"
-            + (", no-appendfsync-on-rewrite yes)" if standing.gaps else ")")
-        )
-    if standing.level == "unknown":
-        return "it does not say what survives a power loss (CONFIG GET is not allowed)"
-    if standing.logged:
-        return "a power loss may undo half a minute of writes or more (appendfsync no)"
-    return "a restart undoes all writes since its last snapshot, if it makes any (appendonly no)"
-
-
-def advise(standing: Standing) -> str:
-    """How to have more."""
-    if standing.level == "full":
-        return ""
-    if standing.level == "unknown":
-        text = "Ask whoever runs it for appendonly yes and appendfsync always."
-    elif standing.gaps:
-        text = "Set appendfsync always and no-appendfsync-on-rewrite no in its configuration."
-    else:
-        text = "Set appendonly yes and appendfsync always in its configuration."
-    if standing.can_wait:
-        text += " Or open it with durability=full: each write then waits until it is on disk."
-    return text
-
-
-def _accept(standing: Standing) -> str:
-    return "durability=second" if standing.level == "second" else "durability=none"
-
-
-def _refused(url: str, wanted: str, standing: Standing) -> NotDurable:
-    return NotDurable(
-        f"{url} is not as durable as durability={wanted} asks: {describe(standing)}. "
-        f"{advise(standing)}"
-    )
-
-
-def _lines(reply: Any) -> dict[str, str]:
-    """What INFO says; nothing if it is not allowed."""
-    if isinstance(reply, ResponseError):
-        return {}
-    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-    return {name: value for name, colon, value in lines if colon}
-
-
-def _pairs(reply: Any) -> dict[str, str]:
-    """What CONFIG GET says; nothing if it is not allowed."""
-    if isinstance(reply, ResponseError):
-        return {}
-    words = [word.decode(errors="replace") for word in reply]
-    return dict(zip(words[::2], words[1::2], strict=False))
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+            return f"{self._url}: {_EVICTS} Or accept it with durability=none."
+        if worst.level == "full":
+            return None
+        enough = "second" if worst.level == "second" else "none"
+        return f"{self._url}: {worst.loss}. {worst.advice} Or accept it with durability={enough}."

@@ -1,4 +1,4 @@
-"""What Redis and redis-py report: what passes by waiting, and the rest in our own words."""
+"""The errors of Redis and redis-py: which of them pass by waiting, and what to tell the caller."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from limpet.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["Unconfirmed", "in_doubt", "passes", "translate"]
+__all__ = ["RedisErrors", "Unconfirmed"]
 
 
 class Unconfirmed(RedisError):
     """The write is done, but not yet as safe as was asked for."""
 
 
-_REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError)
+_LOGIN_FAILED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError)
 
-#: A read-only server may be a master that was just succeeded: by asking again we find the new one.
+#: A read-only server may be a master that was just replaced: a new connection finds the new one.
 _PASSING = (
     ConnectionError,  # it is away, loading its data, or has too many clients
     TimeoutError,
-    AskError,  # a slot moves, and nobody wants it
+    AskError,  # a slot moves, and neither server takes it
     TryAgainError,  # half of it has moved
     ClusterDownError,  # and MasterDownError
     ReadOnlyError,
@@ -51,72 +51,82 @@ _PASSING = (
 _PASSING_WORDS = ("BUSY", "NOREPLICAS", "UNBLOCKED", "CLUSTERDOWN")
 
 
-def passes(error: Exception) -> bool:
-    """Whether it is worth asking again."""
-    if isinstance(error, _REFUSED):
-        return False
-    return isinstance(error, _PASSING) or _first_word(error) in _PASSING_WORDS
+class RedisErrors:
+    """`limpet.backends.retry.Errors` for redis-py. *url* is the store's, without its password."""
 
+    def __init__(self, url: str) -> None:
+        self._url = url
 
-def in_doubt(error: Exception) -> bool:
-    """Whether what was asked for may have been done nevertheless."""
-    if isinstance(error, (BusyLoadingError, *_REFUSED)):
-        return False
-    return isinstance(error, (ConnectionError, TimeoutError, Unconfirmed))
+    @staticmethod
+    def passes(error: Exception) -> bool:
+        if isinstance(error, _LOGIN_FAILED):
+            return False
+        return isinstance(error, _PASSING) or _first_word(error) in _PASSING_WORDS
 
+    @staticmethod
+    def unanswered(error: Exception) -> bool:
+        if isinstance(error, (BusyLoadingError, *_LOGIN_FAILED)):
+            return False
+        return isinstance(error, (ConnectionError, TimeoutError, Unconfirmed))
 
-def translate(error: Exception, url: str, *, writing: bool) -> StoreError:
-    """Our own error for one of redis-py's."""
-    said = str(error).rstrip(".")
-    if isinstance(error, (*_REFUSED, NoPermissionError)):
-        return _not_allowed(error, url)
-    if isinstance(error, Unconfirmed):
-        return StoreUnavailable(f"{url}: {said}. Repeat it with the same id.")
-    for kind, word, ours, text in _MEANINGS:
-        if isinstance(error, kind) and word in ("", _first_word(error)):
-            return ours(f"{url} {text}. The server says: {said}.")
-    if not passes(error):
-        return StoreError(f"{url} refuses: {said}.")
-    if writing:
-        return StoreUnavailable(
-            f"{url} did not answer for as long as timeout= allows: {said}. "
-            "The write may or may not be there; repeat it with the same id."
+    def translated(self, error: Exception, *, writes: bool) -> StoreError | None:
+        if not isinstance(error, RedisError):
+            return None
+        if not self.passes(error):
+            other = StoreError, "{url} refuses: {error}."
+        else:
+            other = StoreUnavailable, _UNANSWERED if writes else _UNREACHABLE
+        known = (
+            (ours, message)
+            for kind, first_word, ours, message in _MEANINGS
+            if isinstance(error, kind) and first_word in ("", _first_word(error))
         )
-    return StoreUnavailable(f"{url} cannot be reached: {said}. Start the server, or check the URL.")
+        ours, message = next(known, other)
+        return ours(message.format(url=self._url, error=str(error).rstrip(".")))
 
 
-_FULL = (
-    "has no memory left for the write, and nothing of it was kept. Raise maxmemory, delete what is "
-    "not needed, or let it expire"
+_UNREACHABLE = "{url} cannot be reached: {error}. Start the server, or check the URL."
+_UNANSWERED = (
+    "{url} did not answer for as long as timeout= allows: {error}. "
+    "The write may or may not be there; repeat it with the same id."
 )
-_REPLICA = "is a replica, which takes no writes. Open its master, or this one with readonly=true"
+_NOT_ALLOWED = (
+    "{url}: this user may not do that: {error}. Give it the store's keys, and the commands for "
+    "them: ACL SETUSER name ~PREFIX:* +@all -@admin"
+)
+_NOT_LET_IN = (
+    "{url} does not let us in: {error}. Check user and password: redis://USER:PASSWORD@HOST, "
+    "with special characters as %XX."
+)
+_FULL = (
+    "{url} has no memory left for the write, and nothing of it was kept. Raise maxmemory, delete "
+    "what is not needed, or let it expire. The server says: {error}."
+)
+_REPLICA = (
+    "{url} is a replica, which takes no writes. Open its master, or this one with readonly=true. "
+    "The server says: {error}."
+)
 _DISK = (
-    "refuses writes because it cannot save them to its disk. Nothing was written. Look into its "
-    "log, and make room on its disk"
+    "{url} refuses writes because it cannot save them to its disk. Nothing was written. Look into "
+    "its log, and make room on its disk. The server says: {error}."
 )
 _OTHERS = (
-    "has something else under one of the store's keys. Whoever else writes there should use other "
-    "names; choose another prefix= for a new store"
+    "{url} has something else under one of the store's keys. Whoever else writes there should use "
+    "other names; choose another prefix= for a new store. The server says: {error}."
 )
-_MEANINGS: tuple[tuple[type[Exception], str, type[StoreError], str], ...] = (
+
+#: The class of an error and the first word of its message ("" for any); ours, and what it says.
+_MEANINGS: tuple[
+    tuple[type[Exception] | tuple[type[Exception], ...], str, type[StoreError], str], ...
+] = (
+    (NoPermissionError, "", StoreError, _NOT_ALLOWED),
+    (_LOGIN_FAILED, "", StoreError, _NOT_LET_IN),
+    (Unconfirmed, "", StoreUnavailable, "{url}: {error}. Repeat it with the same id."),
     (OutOfMemoryError, "", StoreFull, _FULL),
     (ReadOnlyError, "", StoreReadOnly, _REPLICA),
     (ResponseError, "MISCONF", StoreUnavailable, _DISK),
     (ResponseError, "WRONGTYPE", StoreCorrupt, _OTHERS),
 )
-
-
-def _not_allowed(error: Exception, url: str) -> StoreError:
-    said = str(error).rstrip(".")
-    if isinstance(error, NoPermissionError):
-        return StoreError(
-            f"{url}: this user may not do that: {said}. Give it the store's keys, and the commands "
-            "for them: ACL SETUSER name ~PREFIX:* +@all -@admin"
-        )
-    return StoreError(
-        f"{url} does not let us in: {said}. Check user and password: redis://USER:PASSWORD@HOST, "
-        "with special characters as %XX."
-    )
 
 
 def _first_word(error: Exception) -> str:

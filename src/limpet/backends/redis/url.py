@@ -1,11 +1,11 @@
-"""What a redis: or valkey: URL says, and how to connect to that."""
+"""What a redis: or valkey: URL says, and how to connect to the server that it names."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
@@ -14,11 +14,10 @@ from limpet.errors import InvalidURL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from urllib.parse import SplitResult
 
-    from limpet.backends.redis.wire import Wire
+    from limpet.backends.redis.servers import DriverConnection
 
-__all__ = ["PARAMETERS", "Target", "check_durability", "check_prefix", "count"]
+__all__ = ["PARAMETERS", "Address", "check_durability", "check_prefix", "count"]
 
 #: The longest that one attempt of a call waits for the server, and for a connection to it.
 ATTEMPT = 10.0
@@ -26,7 +25,7 @@ CONNECTING = 5.0
 
 
 def check_durability(text: str | None) -> str | None:
-    """One of the words that ``durability`` can be."""
+    """One of the values of ``durability``."""
     if text not in (None, "full", "second", "none"):
         raise InvalidURL(f"durability is full, second or none, not {text!r}")
     return text
@@ -62,37 +61,36 @@ PARAMETERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-class Target:
+class Address:
     """Where the server is, who we are there, and how long we wait for it.
 
     ``redis://[USER:PASSWORD@]HOST[:PORT][/DB]``, ``rediss://`` for TLS, the same as ``valkey``;
-    ``redis:///path/to.sock`` for a socket file.
+    ``redis:///path/to.sock`` for a socket file. *attempt*: the seconds that one try of a call has.
     """
 
     def __init__(self, url: str, *, timeout: float, db: int | None, **tls: Any) -> None:
-        shown = safe_url(url)
-        parts = _parts(url)
+        parts = _split(url)
         try:
             self.host, self.port = parts.hostname or "localhost", parts.port or 6379
         except ValueError:  # which may quote the password
             raise InvalidURL(
-                f"{shown}: a port is a number up to 65535. Write special characters as %XX."
+                f"{safe_url(url)}: a port is a number up to 65535. Write special characters as %XX."
             ) from None
-        place = unquote(parts.path).strip("/")
-        self.path = None if parts.hostname or not place or place.isdecimal() else f"/{place}"
-        if place and self.path is None and not place.isdecimal():
+        path = unquote(parts.path).strip("/")
+        self._socket_file = None if parts.hostname or not path or path.isdecimal() else f"/{path}"
+        if path and self._socket_file is None and not path.isdecimal():
             raise InvalidURL(
-                f"{shown}: behind the host is the number of a database, not {place!r}."
+                f"{safe_url(url)}: behind the host is the number of a database, not {path!r}."
             )
         self._tls = {name: value for name, value in tls.items() if value is not None}
         self._secure = parts.scheme in ("rediss", "valkeys")
         if self._tls and not self._secure:
             raise InvalidURL(
-                f"{shown}: {', '.join(self._tls)} are for TLS: write {parts.scheme}s://"
+                f"{safe_url(url)}: {', '.join(self._tls)} are for TLS: write {parts.scheme}s://"
             )
         self.attempt = max(0.1, min(timeout, ATTEMPT))
         self._options = {
-            "db": db if db is not None else int(place) if place.isdecimal() else 0,
+            "db": db if db is not None else int(path) if path.isdecimal() else 0,
             "username": unquote(parts.username) if parts.username else None,
             "password": unquote(parts.password) if parts.password else None,
             "socket_timeout": self.attempt,
@@ -100,17 +98,18 @@ class Target:
             "protocol": 2,
         }
 
-    def connect(self, host: str, port: int) -> Wire:
-        """A connection that is made when it is first used."""
-        if self.path is not None:
-            return _made(UnixDomainSocketConnection, path=self.path, **self._options)
+    def connect(self, host: str, port: int) -> DriverConnection:
+        """A connection of redis-py, made when it is first used."""
+        kind: Any = Connection  # its classes have no types
         options = {"host": host, "port": port, "socket_keepalive": True, **self._options}
-        if self._secure:
-            return _made(SSLConnection, **options, **self._tls)
-        return _made(Connection, **options)
+        if self._socket_file is not None:
+            kind, options = UnixDomainSocketConnection, {"path": self._socket_file, **self._options}
+        elif self._secure:
+            kind, options = SSLConnection, {**options, **self._tls}
+        return cast("DriverConnection", kind(**options))
 
 
-def _parts(url: str) -> SplitResult:
+def _split(url: str) -> SplitResult:
     scheme, _, rest = url.partition(":")
     with suppress(ValueError):  # which may quote the password
         parts = urlsplit(url)
@@ -120,8 +119,3 @@ def _parts(url: str) -> SplitResult:
         f"{safe_url(url)} names no server. Write {scheme}://USER:PASSWORD@HOST:PORT/DB, "
         "with special characters as %XX."
     )
-
-
-def _made(kind: Any, **options: Any) -> Wire:
-    """A connection of redis-py, whose classes have no types."""
-    return cast("Wire", kind(**options))

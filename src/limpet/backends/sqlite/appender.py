@@ -81,15 +81,21 @@ class Heads:
 
     def __init__(self) -> None:
         self._found: dict[Key, Stored | None] = {}
-        self._version: object = None
+        self._connection: apsw.Connection | None = None
+        self._version: object = None  # which says something about this connection only
         self._open = False
 
     def begin(self, connection: apsw.Connection) -> None:
         """A transaction has begun, and holds the lock for writing."""
         version = connection.execute("PRAGMA data_version").get
-        if self._open or version != self._version or len(self._found) > MOST_HEADS:
+        if (
+            self._open
+            or connection is not self._connection
+            or version != self._version
+            or len(self._found) > MOST_HEADS
+        ):
             self._found.clear()
-            self._version = version
+            self._connection, self._version = connection, version
         self._open = True
 
     def committed(self) -> None:
@@ -126,7 +132,11 @@ class Appender:
     def append(self, request: Append, at: int) -> Appended:
         """`Backend.append`. Its record is written by `flush`, or with the next that reads any."""
         before = self.live(request.key, at)
-        decision = self._decide(before, request, at)
+        if before is None:
+            decision = decide.decide(None, request, at)
+        else:
+            known = None if request.id is None else self._known(before, request)
+            decision = decide.decide(before.head, request, at, known)
         if decision.head is not None:
             self._apply(before, decision)
         return decision.answer
@@ -155,12 +165,6 @@ class Appender:
             if decision.head is not None:
                 self._apply(self._heads.get(self._connection, request.key), decision)
         return [decision.answer for decision in decisions]
-
-    def _decide(self, before: Stored | None, request: Append, at: int) -> Decision:
-        if before is None:
-            return decide.decide(None, request, at)
-        known = None if request.id is None else self._known(before, request)
-        return decide.decide(before.head, request, at, known)
 
     def _known(self, before: Stored, request: Append) -> Appended | None:
         """What the append under this id was answered, if there was one."""

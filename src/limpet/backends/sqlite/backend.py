@@ -92,7 +92,8 @@ class SqliteBackend(TransactionalBackend):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        self.check_writable()
+        if self.closed or self.readonly or self._inside:  # hardly ever
+            self.check_writable()
         done: Appended = self._group.run(request)
         return done
 
@@ -151,34 +152,30 @@ class SqliteBackend(TransactionalBackend):
 
     def _commit(self, batch: list[Ticket]) -> None:
         """Commit *batch* as `GroupCommit` asks."""
+        connection = self._database.writer()
         try:
-            self._commit_once(batch)
-        except StoreBusy:
-            raise
-        except Exception:
-            if len(batch) == 1:
-                raise
-            for ticket in batch:  # whoever spoilt it for all is found by itself
-                try:
-                    self._commit_once([ticket])
-                except Exception as error:  # noqa: BLE001 - the caller's to see
-                    ticket.error = error
-
-    def _commit_once(self, batch: list[Ticket]) -> None:
-        with self._database.translated():
-            connection = self._database.writer()
             if connection.in_transaction:  # an interrupt came before whoever began it could end it
                 connection.execute("ROLLBACK")
-            try:
-                # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
-                connection.execute("BEGIN IMMEDIATE")
-                _perform(Appender(connection, self._heads), batch)
-                connection.execute("COMMIT")
-                self._heads.committed()
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
+            connection.execute("BEGIN IMMEDIATE")
+            _perform(Appender(connection, self._heads), batch)
+            connection.execute("COMMIT")
+            self._heads.committed()
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            explained = self._database.explained(error, connection)
+            if len(batch) == 1 or isinstance(explained, StoreBusy):
+                raise explained from error
+            if not isinstance(error, Exception):
                 raise
+        else:
+            return
+        for ticket in batch:  # whoever spoilt it for all is found by itself
+            try:
+                self._commit([ticket])
+            except Exception as error:  # noqa: BLE001 - the caller's to see
+                ticket.result, ticket.error = None, error
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -208,15 +208,16 @@ class Database:
         """Turn the errors of *connection*, or else the writer, into ours."""
         try:
             yield
-        except apsw.IOError as error:
-            # A quota is no broken disk, but SQLite knows only one kind of "full".
-            used = connection or self._writer
-            full = used is not None and used.system_errno in _NO_ROOM
-            raise translate(apsw.FullError() if full else error, self.path) from error
-        except apsw.Error as error:
-            raise translate(error, self.path) from error
-        except UnicodeDecodeError as error:  # text is always stored as UTF-8
-            raise translate(apsw.CorruptError(f"text that is {error.reason}"), self.path) from error
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise self.explained(error, connection or self._writer) from error
+
+    def explained(self, error: BaseException, used: apsw.Connection | None) -> BaseException:
+        """*error* of the connection that was *used*, as one of ours, if it is SQLite's."""
+        if isinstance(error, UnicodeDecodeError):  # text is always stored as UTF-8
+            error = apsw.CorruptError(f"text that is {error.reason}")
+        elif isinstance(error, apsw.IOError) and used is not None and used.system_errno in _NO_ROOM:
+            error = apsw.FullError()  # a quota is no broken disk, but SQLite has one word for it
+        return translate(error, self.path) if isinstance(error, apsw.Error) else error
 
 
 def _readonly_uri(path: str) -> str:

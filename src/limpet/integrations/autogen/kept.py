@@ -126,8 +126,7 @@ class Keeping:
 
     async def _is_behind(self) -> bool:
         """Whether another process has saved it since."""
-        head = await self.state._journal.head()  # noqa: SLF001 - no more than where it stands
-        return (0 if head is None else head.seq) != (self.state.position or 0)
+        return not await self.state.is_current()
 
     def distrust(self) -> None:
         """What is in memory is half of something: load it again before it is used again."""

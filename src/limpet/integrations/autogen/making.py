@@ -10,7 +10,7 @@ from limpet.integrations.autogen.dump import copied
 from limpet.integrations.autogen.kept import Keeping
 from limpet.integrations.autogen.parts import TeamPart, part_of
 from limpet.integrations.autogen.teams import KeptTeam
-from limpet.states.upgrading import type_of
+from limpet.states.format import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,8 +36,8 @@ async def make(
     await part.attach()
     first = copied(dict(await agent.save_state()))
     state = store.state(id_, type=type_of(first), **about)
-    key = state._journal.key  # noqa: SLF001 - what others are kept away from
-    held = None if hold is None else LeaseLock(store._runtime, store.scope.store.leases, key, hold)  # noqa: SLF001
+    leases = store.scope.store.leases
+    held = None if hold is None else LeaseLock(store.scope.runtime, leases, state.key, hold)
     factory = part.factory if isinstance(part, TeamPart) else factory_of(agent, types)
     keeping = Keeping(part, state, held, factory=factory, first=first, **rules)
     await keeping.load()

@@ -148,7 +148,7 @@ class Recall(Memory, Component[RecallConfig]):
 
     async def clear(self) -> None:
         """Forget all that is in the namespace, for good."""
-        there = await self.memory.all(superseded=True)
+        there = await self.memory.list(superseded=True)
         if there:
             await self.memory.forget(*(one.id for one in there))
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from limpet.errors import WrongState
 from limpet.integrations.autogen.recorded import CODE, EXECUTOR
 from limpet.integrations.autogen.run import OURS
-from limpet.states.upgrading import type_of
+from limpet.states.format import type_of
 
 if TYPE_CHECKING:
     from limpet.states.state import AsyncState

@@ -1,12 +1,12 @@
 #!lua
--- Take the lease, as `Backend.acquire` has it.
+-- Take the lease.
 --
 -- ARGV 5 holder  6 microseconds  7 the epoch that may be taken over, or ''
 -- Answers done EPOCH UNTIL, or held EPOCH UNTIL HOLDER.
 
 local now = clock()
 local head = load(now)
-local answer = done_before(head, now)
+local answer = answered(head, now)
 if answer then
   return answer
 end

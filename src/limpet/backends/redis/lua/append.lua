@@ -1,80 +1,76 @@
 #!lua
--- Add one record, or only change attributes (count 0), as `Backend.append` has it.
+-- Add one record, or only change attributes (count 0). The rules are those of `decide` in decide.py.
 --
--- ARGV 5 count  6 body; then names and values of what else was asked: id, expect, epoch, status,
---      label:NAME, ttl, default_ttl; at, created, floor of a copy; no-status, no-label:NAME, no-ttl;
---      and with all three keys name and kind, the members of index and kinds.
--- Answers done SEQ AT, known SEQ AT, fenced, conflict SEQ, or absent: call again with all keys.
+-- ARGV 5 count  6 body; then names and values of what else the request has: id, expect,
+--      expect-incarnation, epoch, ttl, no-ttl, default-ttl, status, no-status, meta, no-meta,
+--      label:NAME, no-label:NAME; of a copy at, created, first, origin (its incarnation);
+--      and with all three keys, for a journal that begins: index and kinds (the members that are to
+--      be in them), incarnation.
+-- Answers done SEQ AT INCARNATION, known SEQ AT INCARNATION, lost, conflict SEQ; or absent: the
+-- journal begins, call again with all three keys.
 
 local now = clock()
 local head = load(now)
-local answer = done_before(head, now)
+local answer = answered(head, now)
 if answer then
   return answer
 end
 local count = tonumber(ARGV[5])
-local asked = {}
+local request = {}
 for i = 7, #ARGV, 2 do
-  asked[ARGV[i]] = ARGV[i + 1]
+  request[ARGV[i]] = ARGV[i + 1]
 end
 
 -- Conditions, in the order of the contract.
-if asked.id then
-  local seq = redis.call('HGET', KEYS[1], 'by:' .. asked.id)
+if request.id then
+  local seq = redis.call('HGET', KEYS[1], 'by:' .. request.id)
   if seq then
     local at = struct.unpack('>I8', redis.call('HGET', KEYS[1], seq))
-    return done(head, now, nil, 'known', tonumber(seq), at)
+    return done(head, now, nil, 'known', tonumber(seq), at, head.incarnation)
   end
 end
-if asked.epoch and head.epoch ~= tonumber(asked.epoch) then
-  return {'fenced'}
+if request.epoch and head.epoch ~= tonumber(request.epoch) then
+  return {'lost'}
 end
-if asked.expect and tonumber(asked.expect) ~= (head.seq or 0) then
-  return {'conflict', head.seq or 0}
+if request.expect then
+  local seq, incarnation = head.seq or 0, request['expect-incarnation']
+  local other = seq > 0 and incarnation and incarnation ~= head.incarnation
+  if tonumber(request.expect) ~= seq or other then
+    return {'conflict', seq}
+  end
 end
 if count == 0 and not head.seq and not head.epoch then
-  return {'done', 0, now}
+  return done(head, now, nil, 'done', 0, now, '')
 end
 
--- A journal that begins is in the index from then on.
-local at = tonumber(asked.at) or now
-if asked.ttl or asked['no-ttl'] then
-  head.ttl = tonumber(asked.ttl)
-elseif not head.seq then
-  head.ttl = tonumber(asked.default_ttl)
-end
-if not head.seq and count > 0 then
+-- The beginning: until now there was at most a lease. From here on it is in the index.
+if count > 0 and not head.seq then
   if not KEYS[2] then
     return {'absent'}
   end
-  redis.call('ZADD', KEYS[2], 0, asked.name)
-  redis.call('SADD', KEYS[3], asked.kind)
-  head.floor = tonumber(asked.floor) or 0
-  head.created = tonumber(asked.created) or head.created or now
-  head.updated = tonumber(asked.created) or now
-  head.seq, head.size = head.floor, 0
+  redis.call('ZADD', KEYS[2], 0, request.index)
+  redis.call('SADD', KEYS[3], request.kinds)
+  local created = tonumber(request.created)
+  head.incarnation = request.origin or request.incarnation
+  head.first = tonumber(request.first) or 1
+  head.seq, head.size = head.first - 1, 0
+  head.created = created or head.created or now
+  head.updated = created or head.updated or now
+  head.ttl = tonumber(request['default-ttl'])
 end
 
--- The record.
-local fields = {}
-if count > 0 then
-  head.seq = head.seq + count
-  head.size = head.size + #ARGV[6]
-  head.updated = math.max(at, head.updated) -- a clock may be set back, a journal's times do not
-  put(fields, head.seq, struct.pack('>I8I4B', head.updated, count, asked.id and 1 or 0) .. ARGV[6])
-  if asked.id then
-    put(fields, 'id:' .. head.seq, asked.id)
-    put(fields, 'by:' .. asked.id, head.seq)
-  end
+-- Attributes.
+local at = math.max(tonumber(request.at) or now, head.updated) -- a journal's times do not go back
+if request.ttl or request['no-ttl'] then
+  head.ttl = tonumber(request.ttl)
 end
-
--- The head.
-if count > 0 or asked.ttl or asked['no-ttl'] then
+if count > 0 or request.ttl or request['no-ttl'] then
   head.expires = head.ttl and at + head.ttl
 end
-head.status = asked.status or (not asked['no-status'] and head.status or nil)
+head.status = request.status or (not request['no-status'] and head.status or nil)
+head.meta = request.meta or (not request['no-meta'] and head.meta or nil)
 local labels = head.labels or {}
-for name, value in pairs(asked) do
+for name, value in pairs(request) do
   if string.sub(name, 1, 6) == 'label:' then
     labels[string.sub(name, 7)] = value
   elseif string.sub(name, 1, 9) == 'no-label:' then
@@ -82,4 +78,17 @@ for name, value in pairs(asked) do
   end
 end
 head.labels = next(labels) and labels -- an empty table would be stored as a list
-return done(head, now, fields, 'done', head.seq or 0, head.updated)
+
+-- The record.
+local fields = {}
+if count > 0 then
+  head.seq = head.seq + count
+  head.size = head.size + #ARGV[6]
+  head.updated = at
+  add(fields, head.seq, struct.pack('>I8I4B', at, count, request.id and 1 or 0) .. ARGV[6])
+  if request.id then
+    add(fields, 'id:' .. head.seq, request.id)
+    add(fields, 'by:' .. request.id, head.seq)
+  end
+end
+return done(head, now, fields, 'done', head.seq or 0, head.updated, head.incarnation or '')

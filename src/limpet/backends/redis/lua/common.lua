@@ -1,9 +1,9 @@
 -- What the scripts share; it is put behind the first line of each.
 --
 -- A journal is one hash, so that a call about it is about one key:
---   head        MessagePack: seq, floor, size, created, updated; where they apply ttl, expires,
---               status, labels, holder, epoch, until; writers. No seq: there is no journal, only a
---               lease, or what is remembered of calls.
+--   head        MessagePack: incarnation, seq, first, size, created, updated; where they apply ttl,
+--               expires, status, labels, meta, holder, epoch, until; writers. Without a seq there
+--               is no journal, only a lease, or what is remembered of calls.
 --   NUMBER      the record whose last entry has that number: time (8 bytes), count (4), whether it
 --               has an id (1), body
 --   id:NUMBER   the id of that record, where its caller gave one
@@ -13,12 +13,13 @@
 --   kinds       a set: the tenants and kinds that have an index
 --
 -- Every script that writes to a journal is called with
---   KEYS  1 journal; where it may come or go, 2 index  3 kinds
---   ARGV  1 writer  2 number  3 token  4 microseconds to remember it; then its own
--- and answers with a word and up to two numbers.
+--   KEYS  1 journal; where it may begin or end, 2 index  3 kinds
+--   ARGV  1 writer  2 number  3 token  4 microseconds to remember the call; then its own
+-- and answers with a word and a few values. Beside those that each script names there is `late`:
+-- the writer has made later calls already, and nothing was done.
 
 -- Add one or two values to a list.
-local function put(list, a, b)
+local function add(list, a, b)
   list[#list + 1] = a
   list[#list + 1] = b
 end
@@ -35,73 +36,78 @@ local function expired(head, now)
 end
 
 -- Whether there is a journal.
-local function is_there(head, now)
-  return head.seq and not expired(head, now)
+local function exists(head, now)
+  return head.seq ~= nil and not expired(head, now)
 end
 
 -- The head as it is stored.
-local function peek(key)
+local function stored_head(key)
   local stored = redis.call('HGET', key, 'head')
   return stored and cmsgpack.unpack(stored) or {}
 end
 
+-- Whether the server keeps the key of the journal until it is told otherwise.
+local persistent = false
+
 -- Store the head, and other fields with it. The server frees the key by itself: not before the
--- journal has expired, nor before its last calls are forgotten. A lease that came to nothing stays
--- for an hour: its holder may be late, and is not fenced before a takeover.
+-- journal has expired, nor before its last calls are forgotten. A lease without a journal stays for
+-- an hour longer: until somebody else takes it, a late holder may write under it.
 local function save(head, now, fields)
   redis.call('HSET', KEYS[1], 'head', cmsgpack.pack(head), unpack(fields or {}))
   if head.seq and not head.expires then
-    redis.call('PERSIST', KEYS[1])
+    if not persistent then
+      redis.call('PERSIST', KEYS[1])
+    end
     return
   end
   local free = head.expires or now
   if head['until'] then
     free = math.max(free, head['until'] + (head.seq and 0 or 3600 * 1000000))
   end
-  for _, last in pairs(head.writers or {}) do
-    free = math.max(free, last.till)
+  for _, last in pairs(head.writers) do
+    free = math.max(free, last[3])
   end
   redis.call('PEXPIREAT', KEYS[1], math.floor(free / 1000) + 1)
 end
 
--- The head; what has expired goes, except for what is remembered of calls.
+-- The head, to be changed. A journal that has expired is removed, except for what is remembered of
+-- calls.
 local function load(now)
-  local head = peek(KEYS[1])
+  local head = stored_head(KEYS[1])
+  head.writers = head.writers or {}
   if expired(head, now) then
     redis.call('UNLINK', KEYS[1])
     head = {writers = head.writers}
     save(head, now)
   end
-  head.writers = head.writers or {}
+  persistent = head.seq and not head.expires
   return head
 end
 
--- The answer to this very call, if it was carried out before and the answer was lost on its way.
--- A call with a number lower than its writer's last is one that came too late: the writer has gone
--- on without it.
-local function done_before(head, now)
+-- What to answer without doing anything: this very call was carried out before, and its answer was
+-- lost on its way; or it comes late. Of each writer the last call is remembered:
+--   {number, token, until when, the answer's word, its values}
+local function answered(head, now)
   local last = head.writers[ARGV[1]]
-  if not last then
+  local number = tonumber(ARGV[2])
+  if not last or last[1] < number then
     return nil
   end
-  if last.number == tonumber(ARGV[2]) and last.token == ARGV[3] then
+  if last[1] == number and last[2] == ARGV[3] then
     save(head, now) -- so that a WAIT or WAITAOF behind this call has something to wait for
-    return {last.word, last.a, last.b}
+    return {unpack(last, 4)}
   end
-  if last.number >= tonumber(ARGV[2]) then
-    return {'late'}
-  end
+  return {'late'}
 end
 
--- Store the head, and with it the answer, for a while: one for each writer.
-local function done(head, now, fields, word, a, b)
+-- Store the head with this answer to the call, forget the calls whose time has passed, and answer.
+local function done(head, now, fields, ...)
   for writer, last in pairs(head.writers) do
-    if last.till <= now then
+    if last[3] <= now then
       head.writers[writer] = nil
     end
   end
-  head.writers[ARGV[1]] =
-    {number = tonumber(ARGV[2]), token = ARGV[3], word = word, a = a, b = b, till = now + ARGV[4]}
+  head.writers[ARGV[1]] = {tonumber(ARGV[2]), ARGV[3], now + ARGV[4], ...}
   save(head, now, fields)
-  return {word, a, b}
+  return {...}
 end

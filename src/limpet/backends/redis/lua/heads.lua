@@ -1,16 +1,13 @@
 #!lua flags=no-writes
--- The heads of those journals that are there and as they are wanted.
+-- The heads of those journals that are there and match.
 --
 -- KEYS the journals
--- ARGV names and values, all of which must be so: status, label:NAME
+-- ARGV names and values, all of which must match: status, label:NAME
 -- Answers with the time, and for each key with its head as it is stored, or nothing.
 
 local now = clock()
 
-local function wanted(head)
-  if not is_there(head, now) then
-    return false
-  end
+local function matches(head)
   for i = 1, #ARGV, 2 do
     local value = head.status
     if ARGV[i] ~= 'status' then
@@ -26,6 +23,7 @@ end
 local answer = {now}
 for i, key in ipairs(KEYS) do
   local stored = redis.call('HGET', key, 'head')
-  answer[i + 1] = stored and wanted(cmsgpack.unpack(stored)) and stored
+  local head = stored and cmsgpack.unpack(stored)
+  answer[i + 1] = head and exists(head, now) and matches(head) and stored
 end
 return answer

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 -- Move the end of the lease.
 --
--- ARGV 5 epoch  6 microseconds from now; none to end it
--- Answers done EPOCH UNTIL, or fenced.
+-- ARGV 5 epoch  6 microseconds from now; 0 to end it
+-- Answers done EPOCH UNTIL, or lost.
 
 local now = clock()
 local head = load(now)
-local answer = done_before(head, now)
+local answer = answered(head, now)
 if answer then
   return answer
 end
 if head.epoch ~= tonumber(ARGV[5]) then
-  return {'fenced'}
+  return {'lost'}
 end
 head['until'] = now + ARGV[6]
 return done(head, now, nil, 'done', head.epoch, head['until'])

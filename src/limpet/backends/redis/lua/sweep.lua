@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Take journals that are no longer there out of the index. The server frees them by itself.
+-- Take journals that are no longer there out of the index. The server frees their room by itself.
 --
 -- KEYS 1 index  2 kinds, then the journals
 -- ARGV 1 the index's member of the kinds  2 how many at most, then the members of the index
@@ -11,7 +11,7 @@ for i = 3, #KEYS do
   if gone == most then
     break
   end
-  if not is_there(peek(KEYS[i]), now) then
+  if not exists(stored_head(KEYS[i]), now) then
     gone = gone + redis.call('ZREM', KEYS[1], ARGV[i])
   end
 end

@@ -1,0 +1,132 @@
+"""What the calls of a memory return: a memory, a hit, a receipt, figures.
+
+No `repr` shows the text of a memory: it would end up in logs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from limpet.core.recalled import Recalled
+
+__all__ = ["MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
+
+
+class Remembered(Struct, frozen=True, kw_only=True):
+    """A memory: its text, where it comes from, and what has happened to it since."""
+
+    id: str
+    text: str
+    kind: str = "fact"
+    tags: tuple[str, ...] = ()
+    source: str | None = None
+    by: str | None = None
+    trust: float | None = None
+    context: str | None = None
+    key: str | None = None
+    at: datetime
+    valid_from: datetime | None = None
+    expires_at: datetime | None = None
+    #: The versions that this one replaced, the one that replaced it, and why.
+    supersedes: tuple[str, ...] = ()
+    superseded_by: str | None = None
+    because: str | None = None
+    contradicted_by: tuple[str, ...] = ()
+    #: How often it was confirmed, and how often it was marked as used (which a confirmation is).
+    confirmed: int = 0
+    uses: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {self.kind!r})"
+
+
+class Why(Struct, frozen=True):
+    """Why something was recalled: the parts of its score, each from 0 to 1.
+
+    *words*: how many of the query's words it has, rare ones counting for more. *meaning*: how near
+    it is to the query's meaning; None without embeddings. *activation*: how recently and how often
+    it was used. *older*: the query matched an older version, which this one replaced. *same*: the
+    ids of memories that say the same, and were left out for it.
+    """
+
+    words: float
+    meaning: float | None
+    activation: float
+    older: bool = False
+    same: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"words {self.words:.2f}"]
+        if self.meaning is not None:
+            parts.append(f"meaning {self.meaning:.2f}")
+        parts.append(f"activation {self.activation:.2f}")
+        if self.older:
+            parts.append("by an older version")
+        if self.same:
+            parts.append(f"{len(self.same)} more say the same")
+        return ", ".join(parts)
+
+
+class MemoryHit(Remembered, frozen=True, kw_only=True):
+    """A memory that matches a query; the better it does, the higher its *score*, up to 1."""
+
+    score: float
+    why: Why
+    age: timedelta
+
+    def __repr__(self) -> str:
+        return f"MemoryHit({self.id!r}, {self.kind!r}, score={self.score:.2f})"
+
+    def recalled(self) -> Recalled:
+        """As `Task.resume_context` takes it."""
+        return Recalled.of(self)
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What was forgotten: which memories, and what was removed with them."""
+
+    #: All that are gone: those that were named, their other versions, and what was made from them.
+    ids: tuple[str, ...] = ()
+    #: Other memories whose context quoted one of them; that context was removed.
+    contexts: tuple[str, ...] = ()
+    #: Journals that were rewritten, and how many entries and bytes were removed from them.
+    journals: tuple[str, ...] = ()
+    entries: int = 0
+    bytes: int = 0
+    #: Rows that were removed from the index on this machine: texts and vectors.
+    indexed: int = 0
+    vectors: int = 0
+    #: Whether the store overwrote the place where they had been.
+    scrubbed: bool = False
+    at: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.ids)
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """A namespace in figures."""
+
+    namespace: str
+    memories: int
+    superseded: int
+    expired: int
+    contradicted: int
+    kinds: dict[str, int]
+    tags: dict[str, int]
+    sources: int
+    #: How many have a vector, and how many do not yet; older versions count, too.
+    embedded: int
+    unembedded: int = 0
+    model: str | None
+    #: The name of the error that the last attempt to embed some ended with; None if it succeeded.
+    embedding_failed: str | None = None
+    #: Entries and bytes of the journal, which is the truth.
+    position: int
+    size: int
+    #: Bytes of the index on this machine, which is derived.
+    index_size: int
+    oldest: datetime | None = None
+    newest: datetime | None = None

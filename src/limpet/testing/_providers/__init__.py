@@ -1,1 +1,0 @@
-"""The rules of each provider, for `limpet.testing.providers`."""

@@ -1,0 +1,499 @@
+"""The shapes of others' documents, and what each means: messages, AutoGen's states, checkpoints.
+
+Pure functions from JSON to what our models store. Nothing here is ever executed or looked up by a
+name in the data: whatever is imported is data.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from limpet.core.ids import check_id
+from limpet.errors import NotImportable
+from limpet.tasks import entries as kinds
+from limpet.tasks.entries import item_name, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "ImportedTask",
+    "agents",
+    "is_autogen",
+    "is_checkpoint",
+    "is_messages",
+    "messages_of",
+    "task_of",
+]
+
+Message = dict[str, Any]
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+# As LangChain writes a history to a file: {"type": "human", "data": {"content": …}}.
+_LANGCHAIN = {
+    "human": "user",
+    "ai": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "function",
+}
+
+
+# A message has one of these; a list of people and their roles has not.
+_CONTENTS = {"content", "parts", "tool_calls", "function_call"}
+
+
+def is_messages(value: object) -> bool:
+    """Whether *value* is a list of messages."""
+    if not isinstance(value, list) or not value:
+        return False
+    if all(_is_langchain(item) or _is_autogen_message(item) for item in value):
+        return True
+    if not all(isinstance(item, dict) and _has(item, "role", "type") for item in value):
+        return False
+    return any(_has(item, "role") and item.keys() & _CONTENTS for item in value)
+
+
+def _has(item: Message, *names: str) -> bool:
+    return any(isinstance(item.get(name), str) for name in names)
+
+
+def _is_langchain(item: object) -> bool:
+    if not isinstance(item, dict) or str(item.get("type")) not in _LANGCHAIN:
+        return False
+    return isinstance(item.get("data"), dict) and "content" in item["data"]
+
+
+def _is_autogen_message(item: object) -> bool:
+    return isinstance(item, dict) and str(item.get("type")) in _AUTOGEN and "role" not in item
+
+
+def messages_of(items: list[Any]) -> list[Message]:
+    """Messages as the OpenAI SDK has them; those that have a role are left as they are."""
+    found: list[Message] = []
+    for item in items:
+        if _is_langchain(item):
+            found.append(_from_langchain(_LANGCHAIN[item["type"]], item["data"]))
+        elif _is_autogen_message(item):
+            found += _AUTOGEN[item["type"]](item)
+        else:
+            found.append(item)
+    return found
+
+
+def _from_langchain(role: str, data: Message) -> Message:
+    message: Message = {"role": role, "content": data["content"]}
+    calls = data.get("tool_calls")
+    if role == "assistant" and isinstance(calls, list) and calls:
+        message["content"] = data["content"] or None
+        message["tool_calls"] = [
+            _call(call.get("id"), call.get("name"), call.get("args"))
+            for call in calls
+            if isinstance(call, dict)
+        ]
+    if role == "tool":
+        message["tool_call_id"] = data.get("tool_call_id")
+    return message
+
+
+def _call(id_: Any, name: Any, arguments: Any) -> Message:
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+# -- AutoGen ---------------------------------------------------------------------------------------
+
+
+def is_autogen(value: object) -> bool:
+    """Whether *value* is what ``save_state()`` of an agent or a team of AutoGen 0.4+ returns."""
+    if not isinstance(value, dict) or not str(value.get("type")).endswith("State"):
+        return False
+    parts = ("llm_context", "agent_state", "agent_states", "inner_team_state", "message_thread")
+    return any(isinstance(value.get(part), (dict, list)) for part in parts)
+
+
+def agents(state: Message, path: str = "") -> Iterator[tuple[str, list[Message]]]:
+    """Each agent in *state* that has a model context: its path ("" or "/name"), its messages."""
+    context = state.get("llm_context")
+    if isinstance(context, dict) and isinstance(context.get("messages"), list):
+        found = messages_of([item for item in context["messages"] if isinstance(item, dict)])
+        if found:
+            yield path, found
+    for part in ("agent_state", "inner_team_state"):
+        if isinstance(state.get(part), dict):
+            yield from agents(state[part], path)
+    team = state.get("agent_states")
+    for name, member in team.items() if isinstance(team, dict) else ():
+        if isinstance(member, dict):  # early versions wrote "name/id of the team"
+            yield from agents(member, f"{path}/{name.partition('/')[0]}")
+
+
+def _from_system(item: Message) -> Iterator[Message]:
+    yield {"role": "system", "content": item.get("content")}
+
+
+def _from_user(item: Message) -> Iterator[Message]:
+    content = item.get("content")
+    if isinstance(content, list):
+        content = [_part(part) for part in content]
+    message: Message = {"role": "user", "content": content}
+    if item.get("source") not in (None, "user"):  # another agent of the team
+        message["name"] = item["source"]
+    yield message
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, dict) and isinstance(part.get("data"), str):
+        return {
+            "type": "image_url",
+            "image_url": {"url": f"data:image/png;base64,{part['data']}"},
+        }
+    return part
+
+
+def _from_assistant(item: Message) -> Iterator[Message]:
+    content = item.get("content")
+    if not isinstance(content, list):
+        yield {"role": "assistant", "content": content}
+        return
+    calls = [
+        _call(call.get("id"), call.get("name"), call.get("arguments"))
+        for call in content
+        if isinstance(call, dict)
+    ]
+    yield {"role": "assistant", "content": item.get("thought"), "tool_calls": calls}
+
+
+def _from_results(item: Message) -> Iterator[Message]:
+    results = item.get("content")
+    for result in results if isinstance(results, list) else ():
+        if isinstance(result, dict):
+            content = result.get("content")
+            yield {"role": "tool", "tool_call_id": result.get("call_id"), "content": content}
+
+
+_AUTOGEN: dict[str, Callable[[Message], Iterator[Message]]] = {
+    "SystemMessage": _from_system,
+    "UserMessage": _from_user,
+    "AssistantMessage": _from_assistant,
+    "FunctionExecutionResultMessage": _from_results,
+}
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+# What people call each field; the first is ours.
+_FIELDS = {
+    "task_id": ("task_id", "id"),
+    "agent_id": ("agent_id", "agent", "agent_name"),
+    "goal": ("goal", "objective", "task_description"),
+    "plan": ("plan", "steps"),
+    "completed": ("completed", "completed_steps"),
+    "results": ("results", "intermediate_results", "step_results"),
+    "decisions": ("decisions",),
+    "discoveries": ("discoveries", "findings"),
+    "created_at": ("created_at",),
+    "updated_at": ("updated_at", "timestamp"),
+}
+_STEP_NAMES = ("name", "step", "step_name", "title", "task", "action", "description")
+_STEP_NUMBERS = ("id", "step_id", "index", "number", "step_number")
+_RESULTS = ("result", "output", "observation")
+_DECISIONS = ("decision", "choice", "chosen")
+_REASONS = ("because", "reason", "reasoning", "rationale", "why")
+_DISCOVERIES = ("discovery", "finding", "fact", "text", "content")
+_ENDED = ("completed", "complete", "done", "finished", "success")
+_COUNTERS = ("current_step", "step_index", "current_index", "current_step_index")
+
+
+class ImportedTask(Struct):
+    """A checkpoint as the entries that a task would have written, and notes for whoever imports it.
+
+    ``complete``: every field of it has found its place.
+    """
+
+    id: str | None
+    agent: str | None
+    entries: list[tuple[str, Any]]
+    status: str = kinds.OPEN
+    created: int | None = None
+    updated: int | None = None
+    complete: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def about(self) -> str:
+        """What is done, and what is next."""
+        done = [body["name"] for kind, body in self.entries if kind == kinds.STEP]
+        plans = [body["steps"] for kind, body in self.entries if kind == kinds.PLANNED]
+        names = _step_names(plans[0]) if plans else []
+        if not names:
+            return "1 step done" if len(done) == 1 else f"{len(done)} steps done"
+        left = [name for name in names if name not in done]
+        return f"{len(names) - len(left)} of {len(names)} steps done" + (
+            f", next is {left[0]!r}" if left else ""
+        )
+
+
+def is_checkpoint(value: object) -> bool:
+    """Whether *value* looks like the checkpoint of a task."""
+    if not isinstance(value, dict):
+        return False
+    names = {
+        name for name, known in _FIELDS.items() if any(value.get(k) is not None for k in known)
+    }
+    return bool(names & {"goal", "task_id"}) and bool(names & {"plan", "completed", "results"})
+
+
+def task_of(document: Message, goal: str | None = None) -> ImportedTask:
+    """The task that *document* is a checkpoint of; *goal*, if it has none."""
+    fields = _Fields(document)
+    goal = fields.take("goal") or goal
+    if not isinstance(goal, str):
+        raise NotImportable("This checkpoint has no goal. Give it one with --goal.")
+    agent = fields.text("agent_id")
+    steps = _Steps(fields)
+    entries: list[tuple[str, Any]] = [(kinds.CREATED, {"goal": goal, "agent": agent})]
+    if steps.plan:
+        entries.append((kinds.PLANNED, {"steps": steps.plan}))
+    entries += [
+        (kinds.STEP, {"name": name, "result": result, "took": 0.0})
+        for name, result in steps.done.items()
+    ]
+    for entry in (*_decisions(fields), *_discoveries(fields)):
+        if entry not in entries:
+            entries.append(entry)
+    return ImportedTask(
+        id=fields.text("task_id"),
+        agent=None if agent is None else check_id(agent, "agent id", 128),
+        entries=entries,
+        created=fields.time("created_at"),
+        updated=fields.time("updated_at"),
+        complete=fields.complete and not fields.left,
+        notes=fields.notes,
+    )
+
+
+class _Fields:
+    """The fields of a checkpoint, by our names; ``left`` are those that nobody asked for."""
+
+    def __init__(self, document: Message) -> None:
+        self.document = document
+        # Nothing, an empty list, and that a task is open: nothing is lost with these.
+        self.left = {
+            key
+            for key, value in document.items()
+            if value not in (None, [], {}) and (key, value) != ("status", kinds.OPEN)
+        }
+        self.complete = True
+        self.notes: list[str] = []
+
+    def take(self, name: str) -> Any:
+        """A field, by whatever name it has; None if it is not there."""
+        found = [key for key in _FIELDS[name] if self.document.get(key) is not None]
+        if len(found) > 1 and name != "task_id":
+            raise NotImportable(f"Both {found[0]!r} and {found[1]!r} are there. Leave one of them.")
+        self.left.difference_update(found[:1])
+        return self.document[found[0]] if found else None
+
+    def list(self, name: str) -> list[Any]:
+        """A field that is a list."""
+        found = self.take(name)
+        if found is not None and not isinstance(found, list):
+            raise NotImportable(f"{name!r} is not a list, but {_excerpt(found)}.")
+        return found or []
+
+    def covers(self, items: Any, *known: tuple[str, ...]) -> None:
+        """Notice dicts among *items* that say more than one of each of the *known* words."""
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, dict):
+                understood = sum(_first(item, names) is not None for names in known)
+                self.complete &= understood == sum(value is not None for value in item.values())
+
+    def text(self, name: str) -> str | None:
+        """A field that is text, a number, or something with a name."""
+        found = self.take(name)
+        if isinstance(found, dict):
+            self.complete = False
+            found = _first(found, ("name", "id"))
+        return None if found is None else str(found) or None
+
+    def time(self, name: str) -> int | None:
+        """A time, in microseconds: ISO 8601, or seconds since 1970. One without a zone is local."""
+        found = self.take(name)
+        if found is None:
+            return None
+        try:
+            is_text = isinstance(found, str)
+            seconds = datetime.fromisoformat(found).timestamp() if is_text else float(found)
+        except (TypeError, ValueError, OverflowError, OSError):
+            seconds = 0.0
+        if isinstance(found, bool) or not 0 < seconds <= time.time():  # nor one that is to come
+            self.complete = False
+            return None
+        return round(seconds * 1e6)
+
+
+class _Steps:
+    """The plan, and what is done of it."""
+
+    def __init__(self, fields: _Fields) -> None:
+        self._fields = fields
+        self.plan = [_planned(item, at) for at, item in enumerate(fields.list("plan"))]
+        self.names = _step_names(self.plan)
+        completed = fields.take("completed")
+        results = fields.take("results")
+        self.done = self._done(completed, results)
+        fields.covers(completed, _STEP_NAMES, _RESULTS)
+        fields.covers(results, _STEP_NAMES, _RESULTS)
+        for name in self.done:
+            check_id(name, "step name")
+        if self.names and (odd := [name for name in self.done if name not in self.names]):
+            fields.notes.append(f"done, and not in the plan: {', '.join(odd)}")
+
+    def _done(self, completed: Any, results: Any) -> dict[str, Any]:
+        by_name = self._results(results, completed)
+        if completed is None:
+            done = self._marked_done() or by_name
+            if not done:
+                self._refuse_counters()
+        elif isinstance(completed, list):
+            done = self._by_name(completed, [_result_beside(c) for c in completed])
+        else:
+            raise NotImportable(f"'completed' is not a list of steps, but {_excerpt(completed)}.")
+        known = self.names if completed is None else done
+        for name in by_name:
+            if known and name not in known and (once := name.rpartition("#")[0]) in by_name:
+                msg = f"'results' has more than one of step {once!r}. Leave the one that counts."
+                raise NotImportable(msg)
+        if extra := [name for name in by_name if name not in done]:
+            self._fields.complete = False
+            self._fields.notes.append(f"results of no completed step: {', '.join(extra)}")
+        return {name: by_name.get(name, result) for name, result in done.items()}
+
+    def _results(self, results: Any, completed: Any) -> dict[str, Any]:
+        if isinstance(results, dict):
+            return self._by_name(list(results), list(results.values()))
+        if not isinstance(results, list):
+            if results is not None:
+                raise NotImportable(f"'results' are not by step, but {_excerpt(results)}.")
+            return {}
+        step = _STEP_NAMES + _STEP_NUMBERS
+        if all(isinstance(r, dict) and _first(r, step) is not None for r in results):
+            return self._by_name(results, [_result_beside(r) for r in results])
+        if isinstance(completed, list) and len(completed) == len(results):
+            return self._by_name(completed, results)
+        msg = "'results' is a list that does not say which step each is of. Make it a dict by step."
+        raise NotImportable(msg)
+
+    def _by_name(self, steps: list[Any], results: list[Any]) -> dict[str, Any]:
+        """The *results* of *steps*, in their order: the second of one step is of its second run."""
+        seen: dict[str, int] = {}
+        return {numbered(self._name(s), seen): r for s, r in zip(steps, results, strict=True)}
+
+    def _marked_done(self) -> dict[str, Any]:
+        """The steps that the plan itself says are done."""
+        return {
+            name: _result_beside(item)
+            for name, item in zip(self.names, self.plan, strict=True)
+            if isinstance(item, dict)
+            and (item.get("status") in _ENDED or True in (item.get("done"), item.get("completed")))
+        }
+
+    def _refuse_counters(self) -> None:
+        """A number of the step that is next says nothing of what was done."""
+        document = self._fields.document
+        for counter in _COUNTERS:
+            if document.get(counter):
+                raise NotImportable(
+                    f"It says {counter!r} = {document[counter]!r}, but not which steps are done. "
+                    'Add "completed": [the names of those that are].'
+                )
+
+    def _name(self, step: Any) -> str:
+        """Which step is meant: by its name, or by its number in the plan."""
+        found = step
+        if isinstance(step, dict):
+            found, number = _first(step, _STEP_NAMES), _first(step, _STEP_NUMBERS)
+            at = self._at(number)
+            if at is not None and found in (None, item_name(self.plan[at])):
+                return self.names[at]  # which may be one of several of that name
+            found = number if found is None else found
+        at = None if isinstance(found, str) and found in self.names else self._at(found)
+        if at is not None:
+            return self.names[at]
+        if not isinstance(found, str):
+            msg = f"Which step is {step!r}? None in the plan has that number. Give the step's name."
+            raise NotImportable(msg)
+        return found
+
+    def _at(self, number: Any) -> int | None:
+        """Where in the plan the step of that *number* is."""
+        for at, item in enumerate(self.plan):
+            known = [item.get(name) for name in _STEP_NUMBERS] if isinstance(item, dict) else []
+            if number is not None and str(number) in [str(k) for k in known if k is not None]:
+                return at
+        return None
+
+
+def _planned(item: Any, at: int) -> Any:
+    """A step as a plan of ours has it: a name, or a dict with a name."""
+    if isinstance(item, dict) and "name" not in item:
+        name = _first(item, _STEP_NAMES)
+        item = item if name is None else {"name": name, **item}
+    if not isinstance(item, str) and not (isinstance(item, dict) and "name" in item):
+        raise NotImportable(f"plan[{at}] is not a step with a name, but {_excerpt(item)}.")
+    check_id(item_name(item), "step name")
+    return item
+
+
+def _step_names(plan: list[Any]) -> list[str]:
+    """The names of the steps of a *plan*; the second of one name has a number."""
+    seen: dict[str, int] = {}
+    return [numbered(item_name(item), seen) for item in plan]
+
+
+def _result_beside(step: Any) -> Any:
+    """The result that stands beside a step's name, if one does."""
+    return _first(step, _RESULTS) if isinstance(step, dict) else None
+
+
+def _first(item: Message, names: tuple[str, ...]) -> Any:
+    return next((item[name] for name in names if item.get(name) is not None), None)
+
+
+def _decisions(fields: _Fields) -> Iterator[tuple[str, Any]]:
+    items = fields.list("decisions")
+    fields.covers(items, _DECISIONS, _REASONS)
+    for item in items:
+        what = _first(item, _DECISIONS) if isinstance(item, dict) else item
+        because = _first(item, _REASONS) if isinstance(item, dict) else None
+        body = {"decision": _text(item if what is None else what), "because": None}
+        if what is not None and because is not None:
+            body["because"] = _text(because)
+        yield kinds.DECIDED, body
+
+
+def _discoveries(fields: _Fields) -> Iterator[tuple[str, Any]]:
+    items = fields.list("discoveries")
+    fields.covers(items, _DISCOVERIES)
+    for item in items:
+        what = _first(item, _DISCOVERIES) if isinstance(item, dict) else item
+        yield kinds.DISCOVERED, {"discovery": _text(item if what is None else what)}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _excerpt(value: Any) -> str:
+    return f"{json.dumps(value, ensure_ascii=False):.60}"
