@@ -19,6 +19,7 @@ from limpet.conversations.conversation import (
     RecordedRepair,
     Summary,
 )
+from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import Codec
 from limpet.core.journal import AsyncJournal, Entry, Journal
 from limpet.errors import (
@@ -84,7 +85,6 @@ from limpet.errors import (
     WrongType,
 )
 from limpet.store import AsyncStore, Store, open, open_async
-from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.tasks.task import (
     AsyncStep,
     AsyncTask,

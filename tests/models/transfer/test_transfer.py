@@ -10,7 +10,6 @@ import pytest
 
 import limpet
 from limpet import Conflict, ConversationNotFound, NotImportable
-from limpet.backends.contract import Append
 from limpet.transfer import copy as copying
 from limpet.transfer import export as _transfer
 from tests.support import places
