@@ -120,8 +120,8 @@ async def _news(
     messages = Messages()
     async for entries in journal.pages(upto=head.seq):
         for entry in entries:
-            said = entry.type in (MESSAGE, COPIED)
-            messages.take(entry.type, [_document(entry) if said else entry.body])
+            is_message = entry.type in (MESSAGE, COPIED)
+            messages.take(entry.type, [_document(entry) if is_message else entry.body])
     return None, messages.found
 
 

@@ -189,8 +189,8 @@ class Budget:
         """The error for *what* must be in the window, and is too large."""
         limits = (self.max_tokens, "tokens"), (self.max_messages, "messages")
         budget = " and ".join(f"{most:,} {unit}" for most, unit in limits if most is not None)
-        kept = f" (of which {self.fixed:,} are set aside)" if self.fixed > tokens.PRIMING else ""
-        return WindowTooSmall(f"{what} does not fit {budget}{kept}. Allow more, or shorten it.")
+        fixed = f" (of which {self.fixed:,} are set aside)" if self.fixed > tokens.PRIMING else ""
+        return WindowTooSmall(f"{what} does not fit {budget}{fixed}. Allow more, or shorten it.")
 
 
 # -- one window ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from limpet.llm.messages.parts import (
+    UNSUPPORTED,
     Part,
     Turn,
     data_url,
@@ -13,7 +14,7 @@ from limpet.llm.messages.parts import (
     extra_of,
     joined,
     note_extra,
-    note_unsaid,
+    note_unsupported,
     of_data_url,
     read_content,
 )
@@ -51,10 +52,10 @@ def read(message: Message, index: int) -> list[Turn]:
     parts = read_content(content, _read_block)
     extra = extra_of(message, ("role", "content"))
     results = [part for part in parts if part.kind == "result"]
-    said = [part for part in parts if part.kind != "result"]
+    others = [part for part in parts if part.kind != "result"]
     turns = [Turn("tool", [part], index) for part in results]
-    if said or not results:
-        turns.append(Turn(role, said, index, plain=isinstance(content, str), extra=extra))
+    if others or not results:
+        turns.append(Turn(role, others, index, plain=isinstance(content, str), extra=extra))
     return turns
 
 
@@ -155,15 +156,13 @@ def write_system(turns: Iterable[Turn], note: Note) -> list[dict[str, Any]]:
         note_extra(turn.index, turn.extra, note)
         for part in turn.parts:
             if part.kind != "text":
-                note_unsaid(turn.index, part, note, "no {} can be said by the system")
+                note_unsupported(turn.index, part, note, "{} cannot be written as instructions")
             elif block := _write_part(part, turn.index, note):
                 blocks.append(block)
     return blocks
 
 
-def _write_part(
-    part: Part, index: int, note: Note, what: str = "no {} can be said here"
-) -> dict[str, Any]:
+def _write_part(part: Part, index: int, note: Note, why: str = UNSUPPORTED) -> dict[str, Any]:
     """*part* as a block; {} if there is none for it."""
     written: dict[str, Any] = {}
     if part.kind in ("text", "refusal"):
@@ -184,7 +183,7 @@ def _write_part(
     if written:
         note_extra(index, part.extra, note)
     elif part.kind != "text" or part.text.strip():
-        note_unsaid(index, part, note, what)
+        note_unsupported(index, part, note, why)
     return written
 
 
@@ -202,8 +201,8 @@ def _write_call(part: Part, index: int, note: Note) -> dict[str, Any]:
 
 
 def _write_result(part: Part, index: int, note: Note) -> dict[str, Any]:
-    what = "no {} can be in a result"
-    blocks = [_write_part(inner, index, note, what) for inner in part.parts]
+    why = "{} cannot be written in a result"
+    blocks = [_write_part(inner, index, note, why) for inner in part.parts]
     content: Any = [block for block in blocks if block]
     if part.plain:
         content = "".join(inner.text for inner in part.parts)

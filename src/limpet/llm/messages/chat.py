@@ -11,7 +11,7 @@ from limpet.llm.messages.parts import (
     extra_of,
     joined,
     note_extra,
-    note_unsaid,
+    note_unsupported,
     read_content,
 )
 from limpet.llm.messages.shape import kind_of
@@ -143,15 +143,15 @@ def write(turns: Iterable[Turn], note: Note) -> Made:
             made += [(turn.made_of, _write_result(part, turn.index, note)) for part in turn.parts]
             continue
         if turn.role == "assistant":
-            said = _write_reply(turn, note)
+            fields = _write_reply(turn, note)
         else:
             kinds = _OF_USER if turn.role == "user" else ("text",)
             pieces = [_write_part(part, turn.index, note, kinds) for part in turn.parts]
             content = _flat([piece for piece in pieces if piece], plain=turn.plain)
-            said = {} if content is None else {"content": content}
-        if said:
+            fields = {} if content is None else {"content": content}
+        if fields:
             named = {"name": name} if name else {}
-            made.append((turn.made_of, {"role": turn.role, **named, **said}))
+            made.append((turn.made_of, {"role": turn.role, **named, **fields}))
     return made
 
 
@@ -183,15 +183,15 @@ def _write_reply(turn: Turn, note: Note) -> dict[str, Any]:
         for part in turn.parts
         if part.kind not in _CALLS
     ]
-    said = [piece for piece in pieces if piece]
-    if not (said or calls):
+    written = [piece for piece in pieces if piece]
+    if not (written or calls):
         return {}
     reply: dict[str, Any] = {}
-    if len(said) == 1 and said[0]["type"] == "refusal":
-        reply |= {"content": None, "refusal": said[0]["refusal"]}
+    if len(written) == 1 and written[0]["type"] == "refusal":
+        reply |= {"content": None, "refusal": written[0]["refusal"]}
     else:
         # An item's text, and that beside calls, is best written as just that.
-        reply["content"] = _flat(said, plain=turn.plain or turn.loose or bool(calls))
+        reply["content"] = _flat(written, plain=turn.plain or turn.loose or bool(calls))
     if calls:
         reply["tool_calls"] = calls
     return reply
@@ -200,7 +200,7 @@ def _write_reply(turn: Turn, note: Note) -> dict[str, Any]:
 def _write_result(part: Part, index: int, note: Note) -> dict[str, Any]:
     note_extra(index, part.extra, note)
     if part.error:
-        note(index, "is_error", "that a result is an error is not said by its own key", value=True)
+        note(index, "is_error", "this shape has no key for a result that is an error", value=True)
     content = [
         _write_part(inner, index, note, ("text",))
         or {"type": "text", "text": NOT_HERE.format(inner.kind)}
@@ -218,7 +218,7 @@ def _write_part(part: Part, index: int, note: Note, kinds: Iterable[str]) -> dic
     if written:
         note_extra(index, part.extra, note)
     else:
-        note_unsaid(index, part, note)
+        note_unsupported(index, part, note)
     return written
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOOKKEEPING",
+    "UNSUPPORTED",
     "Note",
     "Part",
     "Turn",
@@ -26,7 +27,7 @@ __all__ = [
     "extra_of",
     "joined",
     "note_extra",
-    "note_unsaid",
+    "note_unsupported",
     "of_data_url",
     "read_content",
 ]
@@ -42,7 +43,7 @@ BOOKKEEPING = frozenset(
 
 
 class Note(Protocol):
-    """Names what could not be said: in which message, what it was, why, and the thing itself."""
+    """Names what is left out: in which message, what it was, why, and the thing itself."""
 
     def __call__(self, index: int, kind: str, what: str, value: Any) -> None: ...
 
@@ -104,10 +105,14 @@ def note_extra(index: int, extra: Mapping[str, Any], note: Note) -> None:
         note(index, key, f"{key!r} has no place in this shape", value)
 
 
-def note_unsaid(index: int, part: Part, note: Note, what: str = "no {} can be said here") -> None:
+#: Why a part is left out, unless there is more to say.
+UNSUPPORTED = "{} cannot be written here"
+
+
+def note_unsupported(index: int, part: Part, note: Note, why: str = UNSUPPORTED) -> None:
     """Name a *part* for which there is no form."""
     kind = part.was or part.kind
-    note(index, kind, what.format(kind), part.body or part)
+    note(index, kind, why.format(kind), part.body or part)
 
 
 def read_content(content: Any, read: Callable[[Any], Part]) -> list[Part]:

@@ -12,7 +12,7 @@ from limpet.llm.messages.parts import (
     arguments_text,
     extra_of,
     note_extra,
-    note_unsaid,
+    note_unsupported,
     read_content,
 )
 from limpet.llm.messages.shape import ITEM_RESULTS, kind_of
@@ -42,11 +42,11 @@ _PARSED = ("parsed", "parsed_arguments")
 
 def as_sent(item: Message, index: int, note: Note) -> dict[str, Any]:
     """*item*, of this shape already, without keys that the API refuses."""
-    kept = {key: value for key, value in item.items() if key not in _PARSED}
+    sent = {key: value for key, value in item.items() if key not in _PARSED}
     if "role" in item and kind_of(item) in ("", "message"):
         note_extra(index, extra_of(item, _MESSAGE), note)
-        kept = {key: value for key, value in kept.items() if key in _MESSAGE}
-    return kept
+        sent = {key: value for key, value in sent.items() if key in _MESSAGE}
+    return sent
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -104,9 +104,9 @@ def _read_own(item: Message, kind: str) -> Part:
     if kind == "custom_tool_call":
         return Part("custom", str(item.get("input") or ""), id=id_, name=name)
     if kind in _LIKE_FUNCTIONS:
-        asked = {key: item[key] for key in _LIKE_FUNCTIONS[kind] if item.get(key) is not None}
+        arguments = {key: item[key] for key in _LIKE_FUNCTIONS[kind] if item.get(key) is not None}
         part = Part("call", id=id_, name=kind.removesuffix("_call"), was=kind, body=item)
-        part.arguments = asked
+        part.arguments = arguments
         return part
     if kind == "reasoning":
         return Part("thought", body=item, was=kind)
@@ -181,7 +181,7 @@ def _write_calls(turn: Turn, note: Note) -> Iterator[dict[str, Any]]:
 def _write_result(part: Part, index: int, custom: set[str], note: Note) -> dict[str, Any]:
     note_extra(index, part.extra, note)
     if part.error:
-        note(index, "is_error", "that a result is an error is not said by its own key", value=True)
+        note(index, "is_error", "this shape has no key for a result that is an error", value=True)
     pieces = [_write_part(inner, "input", index, note) for inner in part.parts]
     output: Any = [piece for piece in pieces if piece]
     if part.plain:
@@ -199,7 +199,7 @@ def _write_part(part: Part, speaks: str, index: int, note: Note) -> dict[str, An
     if written:
         note_extra(index, part.extra, note)
     else:
-        note_unsaid(index, part, note)
+        note_unsupported(index, part, note)
     return written
 
 

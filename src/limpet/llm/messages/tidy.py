@@ -153,7 +153,7 @@ def tidy_turns(messages: Made, shape: Shape | None, note: Note) -> Made:
 
 def _without_last_thoughts(messages: Made, note: Note) -> Made:
     """A turn of Anthropic's assistant does not end in a thought."""
-    kept: Made = []
+    found: Made = []
     following = ""  # the role of what comes next
     for made_of, given in reversed(messages):
         message, content = given, given.get("content")
@@ -168,9 +168,9 @@ def _without_last_thoughts(messages: Made, note: Note) -> Made:
                 note(made_of[0], "orphan_reasoning", what)
                 message = {**given, "content": content[:end]} if end else {}
         if message:
-            kept.append((made_of, message))
+            found.append((made_of, message))
             following = str(given.get("role"))
-    return kept[::-1]
+    return found[::-1]
 
 
 def _without_last_space(messages: Made, note: Note) -> Made:
