@@ -49,8 +49,9 @@ COMPRESS_OVER = 8 * 1024
 #: What is compressed with a window of just this size, if that is all of it.
 SMALL = 4 * 1024
 
-# The header of most bodies: not compressed, not encrypted.
+# The headers of bodies that are not encrypted.
 _PLAIN = bytes((FORMAT, 0, 0, 0))
+_DEFLATED = bytes((FORMAT, COMPRESSED, 0, 0))
 # The CRC-32 of anything that ends with its own CRC-32, little-endian.
 _WHOLE = 0x2144DF1C
 
@@ -76,28 +77,34 @@ class Codec:
         self._encode = msgspec.json.Encoder(enc_hook=_hook).encode
         self._decode = msgspec.json.Decoder().decode
 
-    def encode(self, entries: Sequence[tuple[str, Any]], over: int | None = None) -> bytes:
-        """The body of one record, compressed from *over* bytes on where that is less than ours.
+    def encode(self, entries: Sequence[tuple[str, Any]], compress_over: int | None = None) -> bytes:
+        """The body of one record; compressed from *compress_over* bytes on, if that is less than ours.
 
         Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
         limits.
         """
-        runs = _runs(entries)
         try:
-            payload = self._encode(runs)
+            payload = self._encode(_runs(entries))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             self._explain(entries, error)
             msg = f"A part of this value cannot be stored: {error}. {_INSTEAD}"
             raise NotStorable(msg) from error
-        # Most are small, and have too few brackets to be nested too deep.
+        # Most are far too short, and have too few brackets, to be over a limit.
         brackets = payload.count(b"[") + payload.count(b"{")
         if len(payload) > self.max_bytes or brackets > self.max_depth:
             self._check_limits(payload, entries)
         # null is what msgspec makes of NaN, silently.
         if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
             _refuse_nan(entries)
-        most = self.compress_over
-        return _pack(payload, most if most is None or over is None else min(most, over))
+        header, most = _PLAIN, self.compress_over
+        if most is not None and compress_over is not None:
+            most = min(most, compress_over)
+        if most is not None and len(payload) > most:
+            smaller = _deflate(payload)
+            if len(smaller) < len(payload) * 0.9:
+                header, payload = _DEFLATED, smaller
+        body = header + payload
+        return body + zlib.crc32(body).to_bytes(CHECK, "little")
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
         """The entries of one record, as (type, value)."""
@@ -171,16 +178,6 @@ def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
         else:
             runs.append([kind, value])
     return runs[0] if len(runs) == 1 else runs
-
-
-def _pack(payload: bytes, compress_over: int | None) -> bytes:
-    flags = 0
-    if compress_over is not None and len(payload) > compress_over:
-        smaller = _deflate(payload)
-        if len(smaller) < len(payload) * 0.9:
-            payload, flags = smaller, COMPRESSED
-    body = (_PLAIN if not flags else bytes((FORMAT, flags, 0, 0))) + payload
-    return body + zlib.crc32(body).to_bytes(CHECK, "little")
 
 
 def _deflate(payload: bytes) -> bytes:
