@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 import limpet
 from limpet.integrations.openai import AsyncChat, Chat, tool
-from limpet.integrations.openai import stream as _openai_stream
+from limpet.integrations.openai import reply as _openai_reply
 from tests.support.openai_server import Answer, Request
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run(job: Job) -> tuple[bool, int]:
 
 def do(job: Job) -> int:
     """Do *job* here; how many writes that took."""
-    _openai_stream.PIECE_CHARACTERS = 24  # so that there are pieces to be stored
+    _openai_reply.PIECE_CHARACTERS = 24  # so that there are pieces to be stored
     return asyncio.run(_converse_async(job)) if job.face == "async" else _converse(job)
 
 

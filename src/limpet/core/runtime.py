@@ -37,6 +37,7 @@ __all__ = [
     "Runtime",
     "SyncRuntime",
     "SyncWrapper",
+    "core_of",
     "in_thread",
     "run_to_end",
     "settled",
@@ -396,6 +397,11 @@ class SyncWrapper(Generic[C]):
 
     def __repr__(self) -> str:
         return repr(self._core).replace("Async", "", 1)
+
+
+def core_of(wrapper: SyncWrapper[C]) -> C:
+    """The async object behind *wrapper*, over a sync runtime: for what is built on it."""
+    return wrapper._core  # noqa: SLF001 - the one place where others get at it
 
 
 def sync(

@@ -12,6 +12,7 @@ from openai import OpenAI
 
 import limpet
 from limpet import LeaseLost
+from limpet.errors import NotFound
 from limpet.integrations.openai import (
     CallsInDoubt,
     Chat,
@@ -233,12 +234,12 @@ def test_what_was_called_in_the_last_round_is_run_and_resume_goes_on(rig: Rig, h
         return Answer("Done.") if paid == 3 else Answer(calls=(("pay", {"bill": paid + 1}),))
 
     with Server(brain=brain) as server:
-        chat = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise")
+        chat = rig.chat(server, tools=[till.pay], max_rounds=2, in_doubt="ask")
         with pytest.raises(TooManyRounds, match="2 times"):
             list(getattr(chat, how)(HELLO))
         assert len(server.requests) == 2
         assert rig.results() == ["paid 1", "paid 2"]
-        reply = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise").resume()
+        reply = rig.chat(server, tools=[till.pay], max_rounds=2, in_doubt="ask").resume()
     assert (reply.text, till.paid, len(server.requests)) == ("Done.", [1, 2, 3], 4)
     assert server.refused == []
 
@@ -359,15 +360,17 @@ def test_calls_in_doubt_can_be_an_error_and_be_resolved(one_by_one: Rig) -> None
     till = Till()
     with Server(brain=paying) as server:
         cut_short(one_by_one, server, till, at=1)
-        careful = one_by_one.chat(server, tools=[till.pay], repair="raise")
+        careful = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
         with pytest.raises(CallsInDoubt, match="pay") as raised:
             careful.resume()
         with pytest.raises(CallsInDoubt):
             careful.send("Something else")
         (doubtful,) = raised.value.calls
-        with pytest.raises(ValueError, match="call_99"):
-            careful.resolve("call_99", "no")
-        careful.resolve(doubtful.id, {"paid": True})
+        with pytest.raises(NotFound, match=f"'call_99' .* is not in doubt. .* {doubtful.id}"):
+            careful.resolve("call_99", "done", result="no")
+        with pytest.raises(ValueError, match="done, retry, skip"):
+            careful.resolve(doubtful.id, "perhaps")
+        careful.resolve(doubtful.id, "done", result={"paid": True}, by="maria")
         reply = careful.resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == ['{"paid":true}', "paid 2"]
@@ -490,14 +493,14 @@ def test_when_the_user_goes_on_what_a_step_has_done_is_told(one_by_one: Rig) -> 
 
 def lost_result(chat: Any) -> None:
     """Send, and let the process end between a step's record and the chat's."""
-    hands = chat._core._hands
-    first = hands._perform
+    runner = chat._core._tools
+    first = runner._perform
 
     async def lost(*args: Any) -> Any:
         await first(*args)
         raise Cut
 
-    hands._perform = lost
+    runner._perform = lost
     with pytest.raises(Cut):
         chat.send(HELLO)
 
