@@ -19,10 +19,10 @@ import limpet
 from limpet.errors import Conflict, NotFound, StoreClosed, TaskNotOpen, Unreadable
 from limpet.integrations.openai_agents import (
     AsyncRuns,
+    CallsInDoubt,
     LimpetSession,
     RunFinished,
     RunHeld,
-    RunInDoubt,
     RunNotFound,
     Runs,
 )
@@ -242,7 +242,7 @@ def test_a_worker_killed_in_an_approved_call_leaves_it_in_doubt(
     approve(where.url)
     play(agents_sdk.resume, where.url, side, "in tool")
     said = play(agents_sdk.resume, where.url, side)
-    assert said.startswith("RunInDoubt: ")
+    assert said.startswith("CallsInDoubt: ")
     assert "pay (c1)" in said
     assert effects(side) == ["paid Bob"]
     assert play(agents_sdk.retry, where.url, side) == "Bob is paid."
@@ -559,14 +559,14 @@ async def test_a_worker_that_is_cancelled_in_a_call_leaves_it_in_doubt(desk: Des
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
-    with pytest.raises(RunInDoubt, match=r"pay \(c1\)") as caught:
+    with pytest.raises(CallsInDoubt, match=r"pay \(c1\)") as caught:
         await desk.runs.resume("payment", desk.made())
-    assert caught.value.calls == {"c1": "pay"}
+    assert [(doubt.id, doubt.name) for doubt in caught.value.calls] == [("c1", "pay")]
     agent = desk.made(say("Done."))
     await desk.runs.resume("payment", agent, session=desk.session, in_doubt="retry")
     assert desk.paid == ["Bob"]
-    with pytest.raises(ValueError, match="raise, retry"):
-        desk.runs.open("payment", agent, in_doubt="hope")
+    with pytest.raises(ValueError, match="ask, retry, skip; not 'hope'"):
+        desk.runs.open("payment", agent, in_doubt="hope")  # type: ignore[arg-type]
 
 
 @at_the_desk(ONE)
@@ -640,7 +640,8 @@ async def test_an_entry_of_another_shape_is_refused_by_its_number(desk: Desk) ->
         ("state", {**entry.body, "asks": [{"tool": "pay"}]}),
         ("state", "nothing"),
         ("decided", {"approved": True}),
-        ("resumed", {"calls": ["c1"]}),
+        ("began", {"name": "pay"}),
+        ("resolved", {"id": "c1", "how": "perhaps"}),
         ("ended", None),
     ):
         await journal.delete()
