@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -58,6 +58,8 @@ CUT_OFF = "\n\n[limpet: this reply was cut off here.]"
 
 #: Entries to a page: most turns are no longer.
 PAGE = 16
+#: What comes of an entry that no chat has written.
+MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
 #: A position that no journal comes to.
 NOWHERE = 2**53
 
@@ -301,8 +303,8 @@ class TurnLock:
     async def turn(self) -> Turn:
         """What came since the user last spoke.
 
-        With the calls from before that which began, or were resolved, and have no result yet: the
-        user's message may have been appended by another program while they ran.
+        With the calls from before that which began, or were resolved, and have no result yet:
+        another program may have appended what the user said. So it reads on, to the last answer.
         """
         head = await self._transcript.journal.head()
         missing = set(ConversationMeta.of(head).calls)  # calls that are not found yet
@@ -319,7 +321,8 @@ class TurnLock:
             else:
                 place = since if turn.asked is None else earlier
                 place.append((position, MESSAGE, message))
-            return turn.asked is None or bool(missing)
+            is_answer = role_of(message) == "assistant" and not calls_of(message)
+            return turn.asked is None or bool(missing) or not is_answer
 
         def see(entry: Entry) -> None:
             if entry.type == RESOLVED and entry.body["id"] not in answered:
@@ -329,7 +332,8 @@ class TurnLock:
 
         await self._transcript.newest_first(take, PAGE, see=see)
         for entry in reversed(earlier):
-            self._take(before, *entry)
+            with suppress(*MALFORMED):  # that turn is over, and a window leaves such a call out
+                before.take(*entry)
         turn.pending, turn.calls = list(before.pending), before.calls
         turn.resolutions = before.resolutions
         for entry in reversed(since):
@@ -376,7 +380,7 @@ class TurnLock:
         """Add an entry to *turn*. Somebody else may have written it: an import, another program."""
         try:
             turn.take(position, kind, body)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             why = f"{type(error).__name__}: {error!s:.80}".rstrip(".")
             msg = (
                 f"Entry {position} of conversation {self._conversation.id!r} is none that a chat "

@@ -172,10 +172,14 @@ class RunRecord:
             self.calls.begin(found, entry.at)
             self.resolutions.pop(found.id, None)
         elif entry.type == RESOLVED:
-            self.calls.end(found.id)
-            self.resolutions[found.id] = found
+            self.resolve(found)
         elif entry.type == ENDED:
             self.ended, self.calls = entry.body, Ledger()
+
+    def resolve(self, resolution: Resolution) -> None:
+        """It is known, or decided, what became of a call."""
+        self.calls.end(resolution.id)
+        self.resolutions[resolution.id] = resolution
 
     def asks(self) -> list[Ask]:
         """What the newest snapshot waits for, decided or not."""

@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.backends.decide import holder_for_people
-from limpet.core.calls import BEGAN, SKIPPED, Call, Resolution, resolve_call
+from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Resolution, resolve_call
 from limpet.core.codec import convert
 from limpet.core.ids import check_labels, check_seconds, check_ttl
 from limpet.core.leases import LeaseLock
@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     Asks = list[Ask]
 
 __all__ = ["AsyncRun", "AsyncRuns", "Runs"]
+
+#: Who has said that a call is skipped, if nobody has.
+BY_POLICY = "in_doubt='skip'"
 
 #: What may happen with a call in doubt, as for a step of a task. There is nothing to verify by.
 InDoubt = Literal["ask", "retry", "skip"]
@@ -366,14 +369,17 @@ class AsyncRun:
                 "once more, or 'skip', which tells the model that it is not known."
             )
             raise CallsInDoubt(msg, list(doubtful.values()))
+        entries: list[tuple[str, Any]] = []
+        for id_ in list(doubtful) if self._in_doubt == "skip" else ():
+            # Recorded, or whoever goes on after an error would make the call: it was approved.
+            skipped = Resolution(id_, "skip", by=BY_POLICY)
+            record.resolve(skipped)
+            entries.append((RESOLVED, msgspec.to_builtins(skipped)))
         state = await self._snapshots.restore(self.id, self._agent, record.saved)
         self._apply_decisions(state, record)
         calls = dict(doubtful)
-        entries: list[tuple[str, Any]] = []
         for ask in record.calls_to_make():
             id_ = ask.call_id or ""
-            if id_ in doubtful and self._in_doubt == "skip":
-                continue
             calls[id_] = Call(
                 id_,
                 name=ask.tool or "",
@@ -404,10 +410,9 @@ class AsyncRun:
             elif decision is not None:
                 always, message = decision["always"], decision["message"]
                 state.reject(item, always_reject=always, rejection_message=message)
-            if id_ in record.calls and self._in_doubt == "skip":
-                state.reject(item, rejection_message=INTERRUPTED)
-            elif resolution is not None and resolution.how == "skip":
-                state.reject(item, rejection_message=SKIPPED)
+            if resolution is not None and resolution.how == "skip":
+                text = INTERRUPTED if resolution.by == BY_POLICY else SKIPPED
+                state.reject(item, rejection_message=text)
             elif resolution is not None and resolution.how == "done":
                 result = resolution.result
                 text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
