@@ -38,11 +38,13 @@ def server() -> Iterator[Server]:
 class Case:
     """One chat in a store of its own."""
 
-    def __init__(self, server: Server, directory: Path, name: str, **options: Any) -> None:
+    def __init__(
+        self, server: Server, directory: Path, name: str, scheme: str = "sqlite", **options: Any
+    ) -> None:
         self._server = server
         (directory / name).mkdir()
         self.job = Job(
-            url=f"sqlite:{directory / name}/agents.db",
+            url=f"{scheme}:{directory / name}/agents.db",
             server=server.url,
             side=f"{directory / name}/side",
             **options,
@@ -115,6 +117,20 @@ def test_a_chat_that_is_killed_at_any_write_goes_on_and_pays_no_bill_twice(
     """The second process says the same thing again, under the same id."""
     options = {"api": api, "face": face, "stream": stream}
     for number in boundaries(Case(server, tmp_path, "whole", **options)):
+        case = Case(server, tmp_path, str(number), **options)
+        case.check(case.crashed(number))
+
+
+@faces
+def test_it_is_the_same_on_a_store_that_has_no_appends_of_its_own_for_async_programs(
+    server: Server, tmp_path: Path, face: str
+) -> None:
+    """They are made on threads there, and each of them is a moment to die at."""
+    options = {"api": "chat", "face": face, "scheme": "file"}
+    whole = Case(server, tmp_path, "whole", **options)
+    with limpet.open(whole.job.url) as store:
+        assert store.backend.append_async is None
+    for number in boundaries(whole):
         case = Case(server, tmp_path, str(number), **options)
         case.check(case.crashed(number))
 
