@@ -173,7 +173,7 @@ def test_results_that_are_no_text_become_json(rig: Rig) -> None:
     data, thing, none = rig.results()
     assert json.loads(none)["error"] == "RuntimeError: the tool raised StopIteration"
     assert data == '{"found":[1,null]}'
-    assert "has run, but what it returned cannot be told" in json.loads(thing)["error"]
+    assert "has run, but the model cannot be shown its result" in json.loads(thing)["error"]
 
 
 def test_async_tools_run_side_by_side(tmp_path: Path) -> None:

@@ -201,7 +201,9 @@ class ToolRunner:
                 raise
             if function.returned:
                 # A model that took this for a failure would do it again.
-                return _error(f"{call.name} has run, but what it returned cannot be told: {error}")
+                return _error(
+                    f"{call.name} has run, but the model cannot be shown its result: {error}"
+                )
             return _error(describe(error))
 
     async def _perform(

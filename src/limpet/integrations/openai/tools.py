@@ -212,7 +212,7 @@ def _parameters(
 
 
 def _read_unchecked(text: str) -> dict[str, Any]:
-    """What is described by hand is checked by hand, too: by the function."""
+    """What the model has written, for a function whose schema was given: that checks it itself."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:

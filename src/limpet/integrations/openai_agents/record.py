@@ -192,7 +192,7 @@ class RunRecord:
         return found
 
     def calls_to_make(self) -> list[Ask]:
-        """The calls that are made when the run goes on. Of some, people have said what became.
+        """The calls that are made when the run goes on, but for those that are resolved.
 
         A snapshot may have been approved before it was stored, without a decision that we know.
         """
@@ -213,8 +213,8 @@ class RunRecord:
             raise NotFound(msg)
         if ask.approved is None or ask.approved == decision["approved"]:
             return ask.approved is None
-        said = "approved" if ask.approved else "rejected"
-        msg = f"The call {call_id!r} of run {self.id!r} was {said} by {ask.by or 'somebody'}."
+        decided = "approved" if ask.approved else "rejected"
+        msg = f"The call {call_id!r} of run {self.id!r} was {decided} by {ask.by or 'somebody'}."
         raise Conflict(f"{msg} The first decision stands.", self.position, self.position)
 
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRun", "AsyncRuns", "Runs"]
 
-#: Who has said that a call is skipped, if nobody has.
+#: Who is recorded as having skipped a call, where no person has.
 BY_POLICY = "in_doubt='skip'"
 
 #: What may happen with a call in doubt, as for a step of a task. There is nothing to verify by.

@@ -159,10 +159,10 @@ class LimpetSession:
         items = found if complete else found[1:]
 
         async def replace_suffix(start: int, output: Items) -> bool:
-            kept = await self._conversation.messages() if start or not complete else items
-            kept = kept[: len(kept) - len(items) + start]
+            left = await self._conversation.messages() if start or not complete else items
+            left = left[: len(left) - len(items) + start]
             try:
-                await self._conversation.replace(*kept, *map(_wrapped, output), expect=position)
+                await self._conversation.replace(*left, *map(_wrapped, output), expect=position)
             except Conflict:
                 return False
             return True
