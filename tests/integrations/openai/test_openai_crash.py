@@ -115,7 +115,7 @@ def test_a_chat_that_is_killed_at_any_write_goes_on_and_pays_no_bill_twice(
     server: Server, tmp_path: Path, api: str, face: str, *, stream: bool
 ) -> None:
     """The second process says the same thing again, under the same id."""
-    options = {"api": api, "face": face, "stream": stream}
+    options: dict[str, Any] = {"api": api, "face": face, "stream": stream}
     for number in boundaries(Case(server, tmp_path, "whole", **options)):
         case = Case(server, tmp_path, str(number), **options)
         case.check(case.crashed(number))
@@ -126,7 +126,7 @@ def test_it_is_the_same_on_a_store_that_has_no_appends_of_its_own_for_async_prog
     server: Server, tmp_path: Path, face: str
 ) -> None:
     """They are made on threads there, and each of them is a moment to die at."""
-    options = {"api": "chat", "face": face, "scheme": "file"}
+    options: dict[str, Any] = {"api": "chat", "face": face, "scheme": "file"}
     whole = Case(server, tmp_path, "whole", **options)
     with limpet.open(whole.job.url) as store:
         assert store.backend.append_async is None
@@ -141,7 +141,7 @@ def test_with_a_task_that_can_verify_every_bill_is_paid_exactly_once(
     server: Server, tmp_path: Path, api: str, face: str
 ) -> None:
     """Each call is a step, and a step in doubt is looked up, not guessed."""
-    options = {"api": api, "face": face, "task": True}
+    options: dict[str, Any] = {"api": api, "face": face, "task": True}
     for number in boundaries(Case(server, tmp_path, "whole", **options)):
         case = Case(server, tmp_path, str(number), **options)
         case.check(case.crashed(number))
@@ -151,7 +151,7 @@ def test_with_a_task_that_can_verify_every_bill_is_paid_exactly_once(
 
 def test_a_bill_that_is_paid_twice_would_be_found_out(server: Server, tmp_path: Path) -> None:
     """A tool that says of itself that it may run twice does, at one write at least."""
-    options = {"api": "chat", "face": "sync", "idempotent": True}
+    options: dict[str, Any] = {"api": "chat", "face": "sync", "idempotent": True}
     twice = 0
     for number in boundaries(Case(server, tmp_path, "whole", **options)):
         case = Case(server, tmp_path, str(number), **options)
