@@ -465,7 +465,6 @@ def test_a_call_that_no_model_has_made_is_an_error_that_says_where(one_by_one: R
                 ):
                     again()
             conversation.pop()
-        conversation.append(bad, user("Anybody?"))
         assert chat.resume().text == "Hello."
 
 

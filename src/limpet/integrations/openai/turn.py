@@ -332,7 +332,7 @@ class TurnLock:
 
         await self._transcript.newest_first(take, PAGE, see=see)
         for entry in reversed(earlier):
-            with suppress(*MALFORMED):  # that turn is over, and a window leaves such a call out
+            with suppress(*MALFORMED):  # no chat has begun a call like that
                 before.take(*entry)
         turn.pending, turn.calls = list(before.pending), before.calls
         turn.resolutions = before.resolutions
