@@ -22,6 +22,7 @@ from limpet.integrations.openai import (
     TooManyRounds,
     tool,
 )
+from limpet.integrations.openai.turn import TurnLock
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
@@ -508,6 +509,45 @@ def test_a_chat_can_retry_whatever_is_in_doubt(rig: Rig) -> None:
     assert [made.result for made in reply.calls] == ["paid 1", "paid 2"]
     assert till.paid.count(1) == 2
     assert doubts(rig) == []
+
+
+@pytest.mark.parametrize("in_doubt", ["skip", "retry"])
+def test_what_a_person_says_at_the_last_moment_counts(
+    rig: Rig, in_doubt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of a turn and the first thing that is written of it."""
+    till = Till()
+    read, reads = TurnLock.turn, itertools.count(1)
+
+    async def turn(self: TurnLock) -> Any:
+        found = await read(self)
+        # First it is found out whether there is something to resume, then the tools run.
+        for doubt in doubts(rig) if next(reads) == 2 else ():
+            resolve(rig, doubt, "done", "paid by hand")
+        return found
+
+    with Server(brain=paying) as server:
+        cut_short(rig, server, till, at=1)
+        monkeypatch.setattr(TurnLock, "turn", turn)
+        rig.chat(server, tools=[till.pay], in_doubt=in_doubt).resume()
+    assert till.paid.count(1) == 1
+    assert rig.results()[0] == "paid by hand"
+    assert server.refused == []
+
+
+def test_a_call_that_was_popped_is_no_longer_in_doubt(one_by_one: Rig) -> None:
+    """Nobody has made it, as far as the conversation goes; and the model is asked again."""
+    till = Till()
+    with Server(brain=paying) as server:
+        cut_short(one_by_one, server, till, at=1)
+        one_by_one.place.beside().conversation("alice").pop()
+        assert doubts(one_by_one) == []
+        server.numbers = itertools.count(1)  # the same ids once more
+        careful = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
+        reply = careful.resume()
+    assert [made.result for made in reply.calls] == ["paid 1", "paid 2"]
+    assert till.paid == [1, 1, 2]
+    assert server.refused == []
 
 
 def test_a_tool_that_is_running_is_not_in_doubt(rig: Rig) -> None:

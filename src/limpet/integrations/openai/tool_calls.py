@@ -14,7 +14,7 @@ import msgspec
 from limpet.conversations.transcript import MESSAGE
 from limpet.core.calls import BEGAN, SKIPPED, Call
 from limpet.core.codec import plain
-from limpet.errors import CallsInDoubt, StepTimedOut
+from limpet.errors import CallsInDoubt, Conflict, StepTimedOut
 from limpet.integrations.openai.tools import BadArguments
 from limpet.integrations.openai.turn import DROPPED
 from limpet.llm.messages.repair import INTERRUPTED
@@ -148,6 +148,8 @@ class ToolRunner:
                 attempt=earlier.attempt + 1 if earlier else 1,
                 epoch=lock.epoch,
             )
+            if turn is not None:
+                turn.calls.begin(began)
             entries.append((BEGAN, msgspec.to_builtins(began)))
         return entries
 
@@ -157,13 +159,23 @@ class ToolRunner:
 
     async def run(self, turn: Turn, lock: TurnLock) -> None:
         """Run what is to be run of *turn*, and store what comes of it."""
-        ready, entries = self.sort(turn, lock)
+        while True:
+            ready, entries = self.sort(turn, lock)
+            calls = turn.calls.open
+            doubtful = {id_ for id_ in turn.listed & set(calls) if calls[id_].epoch != lock.epoch}
+            # What runs again is begun at once: from then on nobody can say what became of it.
+            again = [call for call in ready if call.id in calls]
+            entries += self.begin([*self.first(ready), *again], lock, turn)
+            try:
+                if entries:
+                    await lock.write(*entries, unresolved=doubtful)
+                break
+            except Conflict:  # a person has just said what became of one
+                turn = await lock.turn()
         if not self._scope.is_sync:
-            entries += self.begin(ready, lock, turn)
-            if entries:
-                await lock.write(*entries)
             await _together([self._run_one(call, lock) for call in ready])
             return
+        entries = []
         for call in ready:
             # With the result of one it is recorded that the next begins.
             entries += self.begin([call], lock, turn)

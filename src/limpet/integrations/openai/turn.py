@@ -76,6 +76,8 @@ class Turn(Struct):
     pending: list[ToolCall] = []
     calls: Ledger = field(default_factory=Ledger)
     resolutions: dict[str, Resolution] = {}
+    #: The calls that the conversation's head names: those that people can resolve.
+    listed: frozenset[str] = frozenset()
     #: The beginning of a reply whose end never came.
     partial: str = ""
     #: Whether the last message is one, or its end was popped.
@@ -89,15 +91,18 @@ class Turn(Struct):
             self.partial, self.cut = "", False
             # In their order: there are models that number their calls anew in every reply.
             self._close(results_of(body))
-            self.pending += calls_in(body)
+            for call in calls_in(body):
+                self.calls.end(call.id)  # of an earlier one, that was popped
+                self.resolutions.pop(call.id, None)
+                self.pending.append(call)
         elif kind == REQUEST:
             self.requests.append(body)
             # It was stored with a reply, right behind it.
             self.partial, self.cut = "", position != self.position + 1
         elif kind == BEGAN:
-            call = msgspec.convert(body, Call)
-            self.calls.begin(call)
-            self.resolutions.pop(call.id, None)
+            began = msgspec.convert(body, Call)
+            self.calls.begin(began)
+            self.resolutions.pop(began.id, None)
         elif kind == RESOLVED:
             resolution = msgspec.convert(body, Resolution)
             self.calls.end(resolution.id)
@@ -248,12 +253,17 @@ class TurnLock:
         return self._lock.held.lease.epoch
 
     async def write(
-        self, *entries: tuple[str, Any], id: str | None = None, expect: int | None = None
+        self,
+        *entries: tuple[str, Any],
+        id: str | None = None,
+        expect: int | None = None,
+        unresolved: Iterable[str] = (),
     ) -> int:
         """Make *entries* durable, all or none; the position of the last one.
 
         The calls that begin or end by them are in the meta of the conversation's head by the same
-        act: `limpet.core.calls` finds those that are in doubt there.
+        act: `limpet.core.calls` finds those that are in doubt there. `Conflict`, if somebody has
+        resolved one of those that are *unresolved* as far as we know.
         """
         assert self._lock.held is not None, "within its block"  # noqa: S101 - a mistake of ours
         began: dict[str, Call] = {}
@@ -266,6 +276,8 @@ class TurnLock:
 
         def changed(head: Head | None) -> ConversationMeta:
             meta = ConversationMeta.of(head)
+            if not meta.calls.keys() >= set(unresolved):
+                raise Conflict("A call in doubt was resolved.")
             calls = {id_: call for id_, call in meta.calls.items() if id_ not in ended}
             return meta.but(calls={**calls, **began})
 
@@ -307,9 +319,9 @@ class TurnLock:
         another program may have appended what the user said. So it reads on, to the last answer.
         """
         head = await self._transcript.journal.head()
-        missing = set(ConversationMeta.of(head).calls)  # calls that are not found yet
+        turn, before = Turn(listed=frozenset(ConversationMeta.of(head).calls)), Turn()
+        missing = set(turn.listed)  # calls that are not found yet
         answered: set[str] = set()
-        turn, before = Turn(), Turn()
         since: list[Placed] = []
         earlier: list[Placed] = []
 
