@@ -20,6 +20,26 @@ if TYPE_CHECKING:
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
+COMMANDS = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
+
+
+def commands(session: str) -> list[tuple[str, str]]:
+    """Each command of a *session*, and what is shown below it."""
+    parted = [step.partition("\n") for step in session.split("$ ")[1:]]
+    return [(command, output) for command, _, output in parted]
+
+
+def run(command: str, directory: Path) -> str:
+    """What ``limpet …`` prints in *directory*, with nothing to complain about."""
+    arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
+    done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def without_times(text: str) -> str:
+    """*text* without times, and without sizes, which have the time that a step took in them."""
+    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d+ B", "…", text)
 
 
 def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
@@ -34,20 +54,20 @@ def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout == output
         assert (done.returncode == 0) == ("--crash" not in command)
+    afterwards = commands(COMMANDS[0])
+    assert [command for command, _ in afterwards] == ["limpet ls", "limpet show report-42"]
+    for command, output in afterwards:
+        assert without_times(run(command, tmp_path)) == without_times(output)
 
 
 def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
     """Import and copy, one after the other, with the files of the examples."""
     for file in (ROOT / "examples").glob("*.json"):
         shutil.copy(file, tmp_path)
-    sessions = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
-    steps = [step for session in sessions for step in session.split("$ ")[1:]]
+    steps = [step for session in COMMANDS[1:] for step in commands(session)]
     assert len(steps) == 3
-    for step in steps:
-        command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
-        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.stdout, done.stderr) == (output, "")
+    for command, output in steps:
+        assert run(command, tmp_path) == output
 
 
 def test_the_other_examples_run(tmp_path: Path) -> None:
