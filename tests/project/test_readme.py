@@ -1,4 +1,4 @@
-"""The README, and the examples in docstrings, do what they say."""
+"""The README, pages without tests of their own, and the examples in docstrings do what they say."""
 
 from __future__ import annotations
 
@@ -77,6 +77,33 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sent")
+
+
+def blocks(page: str) -> list[str]:
+    """The Python code of a *page*, block by block."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["index.md", "which.md"])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
+    """One after the other, in one program."""
+    (tmp_path / "page.py").write_text("\n".join(blocks(page)))
+    command = [sys.executable, "-W", "error", "page.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_backend_and_the_integration_that_are_explained_work(tmp_path: Path) -> None:
+    """A newcomer who types them in has a backend that keeps the whole contract."""
+    for code in blocks("extending.md"):
+        name = re.match(r"# (\w+\.py)\n", code)
+        (tmp_path / (name[1] if name else "main.py")).write_text(code)
+    program = [sys.executable, "-W", "error", "main.py"]
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_onefile.py"]
+    for command in (program, suite):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
