@@ -85,7 +85,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["index.md", "which.md", "memory.md"])
+@pytest.mark.parametrize("page", ["index.md", "which.md", "memory.md", "messages.md", "mcp.md"])
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     """One after the other, in one program."""
     (tmp_path / "page.py").write_text("\n".join(blocks(page)))
