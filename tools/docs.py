@@ -1,4 +1,4 @@
-"""What `make docs` does besides what mkdocs.yml says: a hook for MkDocs, an extension for mkdocstrings."""
+"""What `make docs` does beyond mkdocs.yml: a hook for MkDocs, an extension for mkdocstrings."""
 
 from __future__ import annotations
 

@@ -496,7 +496,8 @@ def open(
 ) -> Store:
     """Open a store, and create it if it does not exist.
 
-    *url*: a file (``agents.db``), ``sqlite:agents.db?timeout=5`` or ``memory:``; without one,
+    *url*: a SQLite file (``agents.db``), or a URL that begins with ``sqlite:``, ``file:``,
+    ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
     ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
     see each other. *ttl*: how many seconds after its last append something expires, unless it
     has a ttl of its own. *options*: those of the backend; for SQLite ``create``, ``readonly``,

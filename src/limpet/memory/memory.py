@@ -39,7 +39,7 @@ MOST = 2**31
 
 
 class AsyncMemory:
-    """What is remembered in one namespace; see `Memory`."""
+    """The memories of one namespace; see `Memory`."""
 
     def __init__(self, scope: Scope, namespace: str, *, embed: Any = None) -> None:
         self.scope = scope
