@@ -20,6 +20,7 @@ from limpet.conversations.conversation import (
     Summary,
 )
 from limpet.conversations.found import ConversationHit
+from limpet.core.calls import CallInDoubt
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import Codec
 from limpet.core.journal import AsyncJournal, Entry, Journal
@@ -148,6 +149,7 @@ __all__ = [
     "AsyncTask",
     "AsyncVersions",
     "BrokenHistory",
+    "CallInDoubt",
     "ChangedWarning",
     "Checkpoint",
     "Codec",
