@@ -19,7 +19,6 @@ from limpet.conversations.conversation import (
     RecordedRepair,
     Summary,
 )
-from limpet.conversations.found import ConversationHit
 from limpet.core.calls import CallInDoubt
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import Codec
@@ -108,6 +107,7 @@ from limpet.tasks.task import (
 )
 
 if TYPE_CHECKING:
+    from limpet.conversations.search import ConversationHit
     from limpet.memory import AsyncMemory, Memory, MemoryHit, Receipt, Remembered
     from limpet.states.migrations import Migrations, migration
     from limpet.states.state import AsyncState, FingerprintChange, State, StateInfo, StateVersion
@@ -117,6 +117,7 @@ __version__ = "0.1.0"
 
 #: What many programs do without, by the module in which it is found when somebody asks for it.
 _LATE = {
+    "ConversationHit": "conversations.search",
     **dict.fromkeys(("AsyncMemory", "MemoryHit", "Memory", "Receipt", "Remembered"), "memory"),
     **dict.fromkeys(("Migrations", "migration"), "states.migrations"),
     **dict.fromkeys(("RunResult", "Registry"), "workers.registry"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from limpet.conversations.found import ConversationHit
+    from limpet.conversations.search import ConversationHit
     from limpet.core.calls import Answer
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
@@ -176,8 +176,7 @@ class AsyncStore:
         """
         from limpet.conversations.search import search  # noqa: PLC0415 - most programs never search
 
-        place = (self._runtime, self.tenant, self.journal, self.scope.store.codec)
-        return await search(*place, query, k=k, prefix=prefix, labels=labels)
+        return await search(self.scope, query, k=k, prefix=prefix, labels=labels)
 
     def task(
         self,

@@ -98,6 +98,8 @@ def test_repair_sets_aside_what_is_damaged_and_keeps_the_rest(root: Path) -> Non
     assert shown.endswith("All is well.\n")
     with limpet.open(f"file:{root}") as store:
         said = [message["content"] for message in store.conversation("alice").messages()]
+        tenants = [store, store.as_tenant("acme")]
+        assert [tenant.conversation("alice").length() for tenant in tenants] == [5, 5]
     assert said == [f"This is number {number}." for number in (1, 2, 4, 5, 6)]
     again = run("--store", f"file:{root}", "doctor", "--repair").stdout
     assert "repaired" not in again

@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -505,23 +505,14 @@ def test_an_append_waits_for_a_block_no_longer_than_the_timeout(file: Place) -> 
 
 def test_neither_transactions_nor_appends_starve(sqlite: SqliteBackend) -> None:
     """While one group waits, no second transaction goes before it."""
-    order = list[str]()
-
-    def append() -> None:
-        sqlite.append(add())
-        order.append("append")
-
-    def transaction() -> None:
-        block(sqlite, lambda _: order.append("transaction"), record())
-
     with ThreadPoolExecutor(3) as threads, sqlite.transaction() as opened:
-        jobs = [threads.submit(append)]
+        jobs: list[Future[Any]] = [threads.submit(sqlite.append, add(b"1"))]
         assert until(lambda: sqlite._group._shared.batch_waits)
-        jobs += [threads.submit(transaction) for _ in range(2)]
-        opened.append(add())
+        jobs += [threads.submit(block, sqlite, record(b"2")) for _ in range(2)]
+        opened.append(add(b"0"))
     for job in jobs:
         job.result()
-    assert (order[0], len(order)) == ("append", 3)
+    assert records(sqlite) == [0, 1, 2, 2]
 
 
 # -- async -----------------------------------------------------------------------------------------

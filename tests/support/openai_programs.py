@@ -179,7 +179,7 @@ class _Deaths:
         self._job = job
         for name in WRITES:
             setattr(backend, name, self._counted(getattr(backend, name)))
-        if job.face == "async":
+        if job.face == "async" and backend.append_async is not None:
             backend.append_async = self._awaited(backend.append_async)
         else:
             backend.append = self._counted(backend.append)

@@ -44,8 +44,11 @@ class Rig:
         return Driven(AsyncChat(client, conversation._core, **options), self.place._loop)
 
     def messages(self) -> list[dict[str, Any]]:
-        """What is stored."""
-        return self.place.open().conversation("alice").messages()
+        """What is stored; its head says how much that is, whatever a chat writes beside it."""
+        conversation = self.place.open().conversation("alice")
+        messages = conversation.messages()
+        assert conversation.length() == len(messages)
+        return messages
 
     def entries(self) -> list[str]:
         """The types of what is stored, messages and all."""

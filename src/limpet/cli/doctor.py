@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, field, structs
 from rich.text import Text
 
-from limpet import Codec, LimpetError, StoreError
+from limpet import Codec, Conflict, LimpetError, StoreError
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
 from limpet.cli.errors import FAILED, said
 from limpet.cli.screen import Screen
 from limpet.cli.text import document, safe
 from limpet.cli.where import Where, heads, store_options
+from limpet.conversations import conversation
+from limpet.conversations.transcript import ConversationMeta
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.states import state
@@ -124,6 +127,20 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
 def _repair(where: Where, report: Report) -> None:
     with where.open(readonly=False) as store:
         report.repaired = store.backend.repair()
+        for tenant, kind in store.backend.kinds() if report.repaired else ():
+            if kind == conversation.KIND:
+                _recount(store.as_tenant(tenant))
+
+
+def _recount(store: Store) -> None:
+    """Let the heads of conversations say how many messages a repair has left."""
+    for head in heads(store, conversation.KIND):
+        if store.backend.lost(head.key):
+            left = len(store.conversation(head.key.id).messages())
+            meta = ConversationMeta.of(head).with_length(head.seq, left)
+            with suppress(Conflict):  # somebody uses it meanwhile, and may be given a wrong length
+                journal = store.journal(conversation.KIND, head.key.id)
+                journal.append(expect=head.expect, meta=meta.encode())
 
 
 # -- looking ---------------------------------------------------------------------------------------

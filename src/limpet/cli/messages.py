@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.backends.facts import human_size
 from limpet.cli.text import json_line, one_line, shorten
-from limpet.conversations import conversation
-from limpet.llm.messages.neutral import of_data_url
+from limpet.conversations import transcript
+from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from limpet.core.journal import Entry
-    from limpet.llm.messages.neutral import Part as Piece
+    from limpet.llm.messages.parts import Part as Piece
 
 __all__ = ["Part", "parts", "role", "summary", "tool_call", "written"]
 
@@ -207,15 +207,15 @@ def _decision(body: dict[str, Any]) -> str:
 
 
 _SUMMARIES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    conversation.MESSAGE: _message,
-    conversation.COPIED: _message,
-    conversation.FORKED: lambda body: f"from {body['from']} at {body['at']}",
-    conversation.POPPED: lambda body: f"the message at {body['position']}",
-    conversation.SUMMARY: lambda body: f"up to {body['upto']}: {body['text'] or 'left out'}",
-    conversation.SHORTENED: lambda body: (
+    transcript.MESSAGE: _message,
+    transcript.COPIED: _message,
+    transcript.FORKED: lambda body: f"from {body['from']} at {body['at']}",
+    transcript.POPPED: lambda body: f"the message at {body['position']}",
+    transcript.SUMMARY: lambda body: f"up to {body['upto']}: {body['text'] or 'left out'}",
+    transcript.SHORTENED: lambda body: (
         f"outputs up to {body['upto']} to {body['most']:,} characters"
     ),
-    conversation.REPAIRED: lambda body: "; ".join(found["what"] for found in body["repairs"]),
+    transcript.REPAIRED: lambda body: "; ".join(found["what"] for found in body["repairs"]),
     kinds.CREATED: lambda body: body["goal"],
     kinds.RESUMED: lambda body: f"by {body['agent']}" if body["agent"] else "",
     kinds.PLANNED: _plan,

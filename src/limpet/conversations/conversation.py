@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
 
-from limpet.backends.contract import UNSET, Head, UnsetType
+from limpet.backends.contract import UNSET, Expect, Head, UnsetType
 from limpet.conversations.compaction import Compactor, steps_of
-from limpet.conversations.forks import CHUNK, FORKING, as_fork, chunks, copy
-from limpet.conversations.marks import Marks
-from limpet.conversations.notes import (
-    PINNED,
-    REPAIRED,
-    SHORTENED,
-    SUMMARY,
-    UNPINNED,
-    Notes,
-    RecordedRepair,
-    Summary,
-    find_summary,
-)
+from limpet.conversations.forks import copies
+from limpet.conversations.repair import Notes, RecordedRepair
 from limpet.conversations.transcript import (
     CLEARED,
-    COPIED,
-    FORKED,
     MESSAGE,
+    PINNED,
     POPPED,
+    UNPINNED,
+    ConversationMeta,
+    Summary,
     Transcript,
+    is_system,
 )
-from limpet.conversations.window import Budget
-from limpet.conversations.writing import Writer
+from limpet.conversations.window import Budget, Windows
 from limpet.core.codec import convert, plain
-from limpet.core.journal import PAGE, listed_fields
-from limpet.core.runtime import SyncWrapper, sync
+from limpet.core.journal import listed_fields
+from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import Conflict, ConversationNotFound, InvalidMessage
-from limpet.llm.messages.repair import check_terms
+from limpet.llm.messages.repair import check_options
 from limpet.llm.messages.repair import repair as repaired
+from limpet.llm.messages.shape import binds_next, calls_of, results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from limpet.conversations.compaction import Step
     from limpet.conversations.transcript import Item
@@ -55,25 +48,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 __all__ = [
-    "CHUNK",
-    "CLEARED",
-    "COPIED",
-    "FORKED",
-    "FORKING",
     "KIND",
-    "MESSAGE",
-    "PINNED",
-    "POPPED",
-    "REPAIRED",
-    "SHORTENED",
-    "SUMMARY",
-    "UNPINNED",
     "AsyncConversation",
     "Conversation",
     "ConversationInfo",
     "RecordedRepair",
     "Summary",
-    "chunks",
 ]
 
 KIND = "conversation"
@@ -93,9 +73,7 @@ class ConversationInfo(Struct, frozen=True):
     @classmethod
     def of(cls, head: Head) -> ConversationInfo:
         """The view of a journal's *head*."""
-        return cls(
-            **listed_fields(head),
-        )
+        return cls(**listed_fields(head))
 
 
 class AsyncConversation:
@@ -109,11 +87,12 @@ class AsyncConversation:
         labels: Mapping[str, str | None] | UnsetType = UNSET,
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
-        self._scope = scope
-        self._journal = journal = scope.journal(KIND, id, labels=labels, ttl=ttl)
-        self._said = Transcript(journal)
-        self._writer = Writer(journal, self._said)
-        self._compactor = Compactor(journal, self._said, journal.runtime.invoke)
+        self._journal = scope.journal(KIND, id, labels=labels, ttl=ttl)
+        # For integrations, which write more than messages, and make windows of their own.
+        self.scope = scope
+        self.transcript = Transcript(self._journal)
+        self.windows = Windows(self.transcript)
+        self._compactor = Compactor(self.windows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -140,24 +119,57 @@ class AsyncConversation:
         if not messages:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
-        write = self._writer.append_pinned if pin else self._writer.append
-        return await write(_entries(messages), expect=expect, id_=id)
+        entries = _entries(messages)
+        if not pin:
+            return (await self._journal.write(entries, expect=expect, id=id)).seq
+        _check_pins(message for _, message in entries)
+
+        def pinned(head: Head | None) -> ConversationMeta:
+            first = 2 if head is None else head.seq + 2  # behind the note
+            return ConversationMeta.of(head).pinned(range(first, first + len(entries)))
+
+        note = (PINNED, {"next": len(entries)})
+        done = await self.transcript.write([note, *entries], pinned, expect=expect, id=id)
+        return done.seq
 
     async def pin(self, *positions: int) -> None:
         """Let the messages at *positions* stay in every window, in front if they are old.
 
         A tool call or its result cannot be: one without the other is no use.
         """
-        if positions:
-            await self._writer.pin(positions)
+        while positions:
+            head = await self._journal.head()
+            items = dict(await self.transcript.items(after=min(positions) - 1))
+            missing = [position for position in positions if position not in items]
+            if missing:
+                msg = (
+                    f"Conversation {self.id!r} has no message at {missing[0]}. "
+                    "items() gives the positions that there are."
+                )
+                raise InvalidMessage(msg)
+            _check_pins(items[position] for position in positions)
+            # Only what was there then: it may be popped or replaced just now.
+            with suppress(Conflict):
+                where = Expect(None, 0) if head is None else head.expect
+                meta = ConversationMeta.of(head).pinned(positions)
+                note = (PINNED, {"positions": list(positions)})
+                await self.transcript.write_at(where, [note], meta)
+                return
 
     async def unpin(self, *positions: int) -> None:
         """Let them be as any other message again. Positions that are not pinned do no harm."""
-        await self._writer.unpin(positions)
+        while (head := await self._journal.head()) is not None:
+            meta = ConversationMeta.of(head)
+            if not set(meta.pins).intersection(positions):
+                return
+            with suppress(Conflict):
+                note = (UNPINNED, {"positions": list(positions)})
+                await self.transcript.write_at(head.expect, [note], meta.unpinned(positions))
+                return
 
     async def pinned(self) -> list[tuple[int, dict[str, Any]]]:
         """The pinned messages with their positions."""
-        return await self._said.at(Marks.of(await self._journal.head()).pins)
+        return await self.transcript.at(ConversationMeta.of(await self._journal.head()).pins)
 
     async def replace(
         self, *messages: object, expect: int | None = None, id: str | None = None
@@ -167,7 +179,13 @@ class AsyncConversation:
         What they replace stays in the journal, and in ``messages(everything=True)``. *expect* and
         *id* mean the same as for `append`.
         """
-        return await self._writer.replace(_entries(messages), expect=expect, id_=id)
+
+        def begins_here(head: Head | None) -> ConversationMeta:
+            return ConversationMeta(start=1 if head is None else head.seq + 1)
+
+        entries = [(CLEARED, {"replaced": True}), *_entries(messages)]
+        done = await self.transcript.write(entries, begins_here, expect=expect, id=id)
+        return done.seq
 
     async def pop(self) -> dict[str, Any] | None:
         """Take back the newest message and return it; None if there is none.
@@ -175,7 +193,37 @@ class AsyncConversation:
         It stays in the journal, and in ``messages(everything=True)``. Of two who pop at the same
         time each gets another message.
         """
-        return await self._writer.pop()
+        while True:
+            head = await self._journal.head()
+            found = await self.transcript.last(2)
+            if head is None or not found:
+                return None
+            position, message = found.pop()
+            meta = await self._meta_without(position, message, found, head)
+            with suppress(Conflict):
+                entry = (POPPED, {"position": position})
+                await self.transcript.write_at(head.expect, [entry], meta)
+                return message
+
+    async def _meta_without(
+        self, position: int, message: Message, left: list[Item], head: Head
+    ) -> ConversationMeta:
+        """The meta of *head* without the *message* at *position*; *left* has the one before it."""
+        meta = ConversationMeta.of(head).unpinned([position])
+        open_calls = {id_: call for id_, call in meta.calls.items() if id_ not in calls_of(message)}
+        meta = meta.but(others=meta.others + 1, calls=open_calls)
+        # A summary that speaks of it no longer stands, but the one before it may.
+        while (summary := await self.transcript.summary(meta.summary)) is not None:
+            if summary.upto < position:
+                break
+            meta = meta.but(summary=summary.previous)
+        # The first messages are read from the beginning, and there it must be known what is gone.
+        newest = left[-1][0] if left else meta.start
+        if not left or is_system(left[-1][1]):
+            opening, _ = await self.transcript.opening(meta)
+            if not left or newest in dict(opening):
+                meta = meta.without(newest + 1, head.seq + 1)
+        return meta
 
     @overload
     async def messages(
@@ -222,22 +270,19 @@ class AsyncConversation:
             msg = f"messages(last={last}): say how many, from 0 up; without it you get all of them."
             raise ValueError(msg)
         if repair is not None:
-            found = await self._repaired(repair)
+            notes = Notes()
+            items = await self.transcript.items(see=notes.see)
+            done = repaired([message for _, message in items], repair, keep_open=True)
+            damage = [(items[one.index][0], one) for one in done.repairs]
+            await notes.record(self.transcript, damage, repair)
+            found = done.messages
         elif last is None or everything:
-            found = await self._said.all(everything=everything)
+            found = await self.transcript.all(everything=everything)
         else:
-            found = [message for _, message in await self._said.last(last)]
+            found = [message for _, message in await self.transcript.last(last)]
         if last is not None and last < len(found):
             found = found[len(found) - last :]
         return found if as_ is None else [convert(message, as_) for message in found]
-
-    async def _repaired(self, rule: Rule) -> list[dict[str, Any]]:
-        notes = Notes()
-        items = await self._said.items(see=notes.see)
-        done = repaired([message for _, message in items], rule, keep_open=True)
-        found = [(items[repair.index][0], repair) for repair in done.repairs]
-        await self._writer.record(notes.unknown(found), rule)
-        return done.messages
 
     async def repairs(self) -> list[RecordedRepair]:
         """What was wrong in this conversation, and was shown to a model otherwise, oldest first.
@@ -253,16 +298,16 @@ class AsyncConversation:
 
     async def items(self, *, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
         """The messages behind position *after*, oldest first, each with its position."""
-        return await self._said.items(after=after)
+        return await self.transcript.items(after=after)
 
     async def last(self) -> dict[str, Any] | None:
         """The newest message, or None."""
-        found = await self._said.last(1)
+        found = await self.transcript.last(1)
         return found[0][1] if found else None
 
     async def length(self) -> int:
-        """How many messages there are. Reads all of them; `info().position` costs nothing."""
-        return len(await self._said.all())
+        """How many messages there are. Reads none of them."""
+        return await self.transcript.length()
 
     async def window(
         self,
@@ -295,7 +340,7 @@ class AsyncConversation:
 
         Reads from the end, and no further than it must.
         """
-        check_terms(repair, shape)
+        check_options(repair, shape)
         steps = [] if compact is None else steps_of(compact)
         if steps and max_tokens is None:
             msg = "window(compact=…) needs max_tokens, to know when there is too much."
@@ -307,7 +352,7 @@ class AsyncConversation:
         if found is None:
             return []
         view, notes = found
-        await self._writer.record(notes.unknown(view.repairs), repair)
+        await notes.record(self.transcript, view.repairs, repair)
         return view.messages
 
     async def compact(
@@ -333,8 +378,8 @@ class AsyncConversation:
     async def summaries(self) -> list[Summary]:
         """The summaries that stand, oldest first: each with how far it reaches."""
         found: list[Summary] = []
-        position = Marks.of(await self._journal.head()).summary
-        while (summary := await find_summary(self._journal, position)) is not None:
+        position = ConversationMeta.of(await self._journal.head()).summary
+        while (summary := await self.transcript.summary(position)) is not None:
             found.append(summary)
             position = summary.previous
         return found[::-1]
@@ -348,38 +393,36 @@ class AsyncConversation:
         head = await self._journal.head()
         if head is None:
             raise self._not_found()
-        marks = Marks.of(head)
+        meta = ConversationMeta.of(head)
         at = head.seq if at is None else min(at, head.seq)
-        found: list[Item] = []
-
-        def take(position: int, message: dict[str, Any]) -> bool:
-            found.append((position, message))
-            return True
-
         # In a fork of a fork, what says that its copy is whole may lie behind *at*.
-        await self._said.newest_first(
-            take, PAGE, after=marks.start, upto=at, copied=not marks.forking
-        )
-        if not found:
+        whole = not meta.forking
+        items = await self.transcript.items(after=meta.start, upto=at, copied=whole)
+        if not items:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)
-        ttl = _ttl(head) if self._journal.ttl is UNSET else self._journal.ttl
-        target = AsyncConversation(self._scope, id, ttl=ttl)
-        summary = await self._summary_at(at, marks)
-        entries, status = as_fork(found[::-1], {"from": self.id, "at": at}, summary, marks.pins)
+        summary = await self.transcript.summary(meta.summary)
+        while summary is not None and summary.position > at:
+            summary = await self.transcript.summary(summary.previous)
+        ttl = self._journal.ttl
+        if ttl is UNSET:
+            ttl = None if head.ttl is None else head.ttl / 1e6
+        target = AsyncConversation(self.scope, id, ttl=ttl)
+        origin, where = {"from": self.id, "at": at}, Expect(None, 0)
         try:
-            await copy(entries, target._journal, status=status, labels=head.labels, ttl=ttl)
+            for entries, after in copies(items, origin, summary=summary, pins=meta.pins):
+                done = await target.transcript.journal.write(
+                    entries,
+                    id=f"fork-{where.seq}",
+                    expect=where,
+                    labels=head.labels,
+                    meta=after.encode(),
+                )
+                where = done.expect
         except Conflict as error:
             msg = f"There is a conversation {id!r} already. Fork to another id, or delete it first."
             raise Conflict(msg, error.expected, error.actual) from error
         return target
-
-    async def _summary_at(self, at: int, marks: Marks) -> Summary | None:
-        """The newest summary that was there at position *at*."""
-        summary = await find_summary(self._journal, marks.summary)
-        while summary is not None and summary.position > at:
-            summary = await find_summary(self._journal, summary.previous)
-        return summary
 
     async def label(self, /, **labels: str | None) -> None:
         """Set labels; None removes one. They are what the store's lists find by."""
@@ -393,7 +436,14 @@ class AsyncConversation:
 
     async def clear(self) -> None:
         """Start afresh: the messages are removed, id, labels and positions go on."""
-        await self._writer.clear()
+        while (head := await self._journal.head()) is not None:
+            # In this order: a crash between the two leaves room unfreed, never half a conversation.
+            # The meta is for those who read from the beginning, and would not know till the end.
+            meta = ConversationMeta(start=head.seq + 1)
+            with suppress(Conflict):
+                await self.transcript.write_at(head.expect, [(CLEARED, None)], meta)
+                await self._journal.compact(meta.start)
+                return
 
     async def delete(self) -> bool:
         """Remove the conversation. False if it was not there."""
@@ -448,41 +498,40 @@ class Conversation(SyncWrapper[AsyncConversation]):
     info = sync(AsyncConversation.info)
     label = sync(AsyncConversation.label)
     expire = sync(AsyncConversation.expire)
-    _fork = sync(AsyncConversation.fork)
-
-    def fork(self, id: str, *, at: int | None = None) -> Conversation:
-        """A new conversation *id* that begins with this one's messages up to position *at*.
-
-        The two are then independent. A fork cut short by a crash has no messages, and is finished
-        by the same call again. `Conflict` if there is another conversation with that id.
-        """
-        return Conversation(self._fork(id, at=at))
-
-
-def _ttl(head: Head) -> float | None:
-    """How many seconds after its last append a conversation expires."""
-    return None if head.ttl is None else head.ttl / 1e6
+    fork = sync_wrapped(AsyncConversation.fork, lambda core: Conversation(core))  # noqa: PLW0108 - it has no name yet
 
 
 def _entries(messages: tuple[object, ...]) -> list[tuple[str, Any]]:
-    return [(MESSAGE, _checked(message, n)) for n, message in enumerate(messages, 1)]
-
-
-def _checked(message: object, number: int) -> Message:
-    """*message* as a dict, if it is one or can become one."""
-    if message.__class__ is dict and isinstance(message.get("role"), str):
-        return message  # as nearly all are
-    found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
-    if isinstance(found, Mapping) and (
-        isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
-    ):
-        return found
-    if isinstance(message, (list, tuple)):
-        msg = f"Message {number} is a list. To append several messages: append(*messages)."
+    """*messages* as entries, if each is a dict with a role, or can become one."""
+    entries: list[tuple[str, Any]] = []
+    for number, message in enumerate(messages, 1):
+        if message.__class__ is dict and isinstance(message.get("role"), str):
+            entries.append((MESSAGE, message))  # as nearly all are
+            continue
+        found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
+        if isinstance(found, Mapping) and (
+            isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
+        ):
+            entries.append((MESSAGE, found))
+            continue
+        if isinstance(message, (list, tuple)):
+            msg = f"Message {number} is a list. To append several messages: append(*messages)."
+            raise InvalidMessage(msg)
+        dict_ = isinstance(found, Mapping)
+        what = "a dict without a role" if dict_ else f"a {type(message).__name__}"
+        msg = (
+            f"Message {number} is {what}. A message is a dict with a role, for example "
+            "{'role': 'user', 'content': 'Hello'}."
+        )
         raise InvalidMessage(msg)
-    what = "a dict without a role" if isinstance(found, Mapping) else f"a {type(message).__name__}"
-    msg = (
-        f"Message {number} is {what}. A message is a dict with a role, for example "
-        "{'role': 'user', 'content': 'Hello'}."
-    )
-    raise InvalidMessage(msg)
+    return entries
+
+
+def _check_pins(messages: Iterable[Message]) -> None:
+    for message in messages:
+        if calls_of(message) or results_of(message) or binds_next(message):
+            msg = (
+                "A tool call, its result and a thought before it cannot be pinned: "
+                "no model takes one without the others. Pin what was said."
+            )
+            raise InvalidMessage(msg)

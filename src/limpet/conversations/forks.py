@@ -1,4 +1,8 @@
-"""Copies of messages into another journal, in chunks that a repeated call takes up again."""
+"""Copies of messages into a new conversation: in records of some size, and whole or not at all.
+
+A copy counts once all of it is there. Whoever writes the records one after the other, each under
+an id of its own, may be cut short and begin again.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +10,51 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.conversations.marks import Marks
-from limpet.conversations.notes import SUMMARY
-from limpet.conversations.transcript import COPIED, FORKED
+from limpet.conversations.transcript import COPIED, FORKED, SUMMARY, ConversationMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from limpet.conversations.notes import Summary
-    from limpet.conversations.transcript import Item
-    from limpet.core.journal import AsyncJournal
+    from limpet.conversations.transcript import Item, Summary
 
-__all__ = ["CHUNK", "FORKING", "as_fork", "chunks", "copy"]
+__all__ = ["CHUNK", "chunks", "copies"]
 
-#: Messages to a record in a fork, and their size: reading the end must not mean reading all of it.
+#: Messages to a record, and their size: reading the end must not mean reading all of it.
 CHUNK = 32
 CHUNK_BYTES = 1024 * 1024
 
-#: The status of a fork that is not all here.
-FORKING = "forking"
 
+def copies(
+    items: Sequence[Item],
+    origin: dict[str, Any],
+    *,
+    summary: Summary | None = None,
+    pins: Iterable[int] = (),
+) -> Iterator[tuple[list[tuple[str, Any]], ConversationMeta]]:
+    """The records of a conversation that begins with *items*, each with the meta after it.
 
-def as_fork(
-    items: list[Item], origin: dict[str, Any], summary: Summary | None, pins: Iterable[int]
-) -> tuple[list[tuple[str, Any]], str | None]:
-    """The entries of a conversation that begins with *items*, and its status; positions from 1."""
+    *origin* says where they are from. *summary* and *pins* are those of the conversation that they
+    were in; here they get positions from 1 on.
+    """
     entries: list[tuple[str, Any]] = [(COPIED, message) for _, message in items]
-    entries.append((FORKED, origin))
     places = {position: place for place, (position, _) in enumerate(items, 1)}
-    marks = Marks(pins=tuple(places[pin] for pin in pins if pin in places))
+    meta = ConversationMeta(pins=tuple(places[pin] for pin in pins if pin in places))
     if summary is not None:
         upto = sum(position <= summary.upto for position in places)
         body = {"upto": upto, "messages": summary.messages, "text": summary.text, "previous": 0}
         entries.append((SUMMARY, body))
-        marks = marks.but(summary=len(entries))
-    return entries, marks.text
-
-
-async def copy(
-    entries: list[tuple[str, Any]], target: AsyncJournal, *, status: str | None, **changes: Any
-) -> None:
-    """Write *entries* to an empty *target*, which has *status* once all of them are there."""
-    done = position = 0
+        meta = meta.but(summary=len(entries))
+    entries.append((FORKED, origin))  # the last: from it on, the copy counts
+    written = 0
     for chunk in chunks(entries):
-        whole = done + len(chunk) == len(entries)
-        position = await target.append(
-            *chunk,
-            id=f"fork-{done}",
-            expect=position,
-            status=status if whole else FORKING,
-            **changes,
-        )
-        done += len(chunk)
+        written += len(chunk)
+        if written < len(entries):
+            yield chunk, ConversationMeta(forking=True, others=written)
+        else:
+            yield chunk, meta.but(others=written - len(items))
 
 
-def chunks(entries: list[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+def chunks(entries: Iterable[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
     """*entries* in runs that are not too long and not too large."""
     chunk: list[tuple[str, Any]] = []
     size = 0

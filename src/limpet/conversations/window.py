@@ -1,9 +1,10 @@
 """The newest messages that fit a budget, in units that mean something, such as a model takes them.
 
-Messages come newest first, and no more of them than are needed. They are cut only between units:
-most are one message; from a tool call to the last of its results is one, however many calls are
-made at once and whatever was said meanwhile; and so is, in items of OpenAI's Responses, all that
-the model said and called after one thought.
+In front of them stand the system's messages, a summary, and what is pinned. The others come newest
+first, and no more of them are read than are needed. They are cut only between units: most are one
+message; from a tool call to the last of its results is one, however many calls are made at once and
+whatever was said meanwhile; and so is, in items of OpenAI's Responses, all that the model said and
+called after one thought.
 
 The first unit that does not fit ends a window that is half full. Where it is not, that unit takes
 over half of it by itself: it alone is left out, words that say so stand in its place, and older
@@ -17,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from limpet.conversations.repair import Notes
+from limpet.conversations.transcript import ConversationMeta, Item, Summary
+from limpet.core.codec import fresh
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.messages.repair import Repair, repair
-from limpet.llm.messages.shape import binds_next, calls_of, results_of, role_of
+from limpet.llm.messages.shape import binds_next, calls_of, ids_of, results_of, role_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from limpet.backends.contract import Head
+    from limpet.conversations.transcript import Transcript
     from limpet.llm.messages.repair import Rule
     from limpet.llm.messages.shape import Shape
     from limpet.llm.tokens import Count
 
-    Item = tuple[int, dict[str, Any]]
-    #: What is known of a message that has to do with tools: how it is shown, and the calls that
-    #: results in it are known to lack.
-    Look = Callable[[int, dict[str, Any]], tuple[dict[str, Any], Iterable[str]]]
-
-__all__ = ["Budget", "Units", "View", "Window"]
+__all__ = ["Budget", "Front", "Units", "View", "Window", "Windows"]
 
 #: How many messages may lie between a call and its result, or a thought and what it led to; calls
 #: that are made at once count as one, and their results not at all. A result further off counts as
@@ -48,6 +49,9 @@ TOO_LARGE = "[limpet: {} left out here, being too large to be shown with the res
 
 _PLAIN = ("role", "content")
 _SPEAKERS = ("user", "assistant", "system", "developer")
+
+
+# -- units -----------------------------------------------------------------------------------------
 
 
 class Units:
@@ -67,41 +71,38 @@ class Units:
 
     def feed(self, item: Item) -> Iterator[list[Item]]:
         """Take the next older message; gives the units that are now known, each newest first."""
+        position, message = item
         if self._held and not self._wanted:
-            if binds_next(item[1]) and _is_item_of_model(self._held[-1][1]):
+            if binds_next(message) and _is_item_of_model(self._held[-1][1]):
                 self._held = [*(older for unit in self._ready for older in unit), *self._held]
                 self._ready.clear()
             else:
-                yield from self._part(item)
-        self._hold(item)
-        if not _goes_on(*(message for _, message in self._held[:-3:-1])):
-            yield from self._lose_patience()
-        if not self._wanted and is_plain(item[1]):  # no thought leads to it
-            yield from self.rest()
-
-    def _part(self, item: Item) -> Iterator[list[Item]]:
-        """Cut between what is held and the older *item*; for good if no thought can be before."""
-        self._ready.append(self._held)
-        self._held = []
-        own = _is_item_of_model(self._ready[-1][-1][1]) and _is_item_of_model(item[1])
-        if not own or sum(map(len, self._ready)) > REACH:
-            yield from self._ready
-            self._ready = []
-
-    def _hold(self, item: Item) -> None:
-        position, message = item
+                yield from self._cut_before(message)
+        calls, results = ids_of(message)
+        # One of many results, or of many calls, that stand together.
+        goes_on = results or (calls and self._held and calls_of(self._held[-1][1]))
         self._held.append(item)
-        for id_ in calls_of(message):
+        for id_ in calls:
             self._wanted.pop(id_, None)
-        for id_ in results_of(message):
+        for id_ in results:
             if (position, id_) not in self.orphans:
                 self._wanted[id_] = 0
+        if not goes_on:
+            for id_ in self._wanted:
+                self._wanted[id_] += 1
+            if any(since > REACH for since in self._wanted.values()):
+                yield from self._again()
+        if not self._wanted and is_plain(message):  # no thought leads to it
+            yield from self.rest()
 
-    def _lose_patience(self) -> Iterator[list[Item]]:
-        for id_ in self._wanted:
-            self._wanted[id_] += 1
-        if any(since > REACH for since in self._wanted.values()):
-            yield from self._again()
+    def _cut_before(self, older: Mapping[str, Any]) -> Iterator[list[Item]]:
+        """Cut between *older* and what is held; for good if no thought can be before that."""
+        self._ready.append(self._held)
+        self._held = []
+        of_model = _is_item_of_model(self._ready[-1][-1][1]) and _is_item_of_model(older)
+        if not of_model or sum(map(len, self._ready)) > REACH:
+            yield from self._ready
+            self._ready = []
 
     def is_lost(self, item: Item) -> bool:
         """Whether *item* is nothing but results without a call, which nobody will be shown."""
@@ -128,6 +129,9 @@ class Units:
             yield from self.feed(item)
 
 
+# -- how much fits ---------------------------------------------------------------------------------
+
+
 class Budget:
     """How much may go into a window."""
 
@@ -141,9 +145,14 @@ class Budget:
         tools: Sequence[Mapping[str, Any]] | None = None,
         whole: bool = False,
     ) -> None:
-        for name, value in (("max_tokens", max_tokens), ("max_messages", max_messages)):
-            _check(name, value)
-        _check("reserve", reserve)
+        limits: dict[str, object] = {
+            "max_tokens": max_tokens,
+            "max_messages": max_messages,
+            "reserve": reserve,
+        }
+        for name, value in limits.items():
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name}={value!r}: say how many, as a number from 0 up.")
         # To know that a message is too large it need not be counted to its end.
         self._most = None if whole else max_tokens
         self.max_tokens = max_tokens
@@ -180,13 +189,11 @@ class Budget:
         """The error for *what* must be in the window, and is too large."""
         limits = (self.max_tokens, "tokens"), (self.max_messages, "messages")
         budget = " and ".join(f"{most:,} {unit}" for most, unit in limits if most is not None)
-        kept = f" (of which {self.fixed:,} are set aside)" if self.fixed > tokens.PRIMING else ""
-        return WindowTooSmall(f"{what} does not fit {budget}{kept}. Allow more, or shorten it.")
+        fixed = f" (of which {self.fixed:,} are set aside)" if self.fixed > tokens.PRIMING else ""
+        return WindowTooSmall(f"{what} does not fit {budget}{fixed}. Allow more, or shorten it.")
 
 
-def _check(name: str, value: object) -> None:
-    if value is not None and (not isinstance(value, int) or value < 0):
-        raise ValueError(f"{name}={value!r}: say how many, as a number from 0 up.")
+# -- one window ------------------------------------------------------------------------------------
 
 
 class View(Struct, frozen=True):
@@ -206,38 +213,46 @@ class Window:
         *,
         rule: Rule = "stub",
         shape: Shape | None = None,
-        look: Look | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self._budget = budget
-        self._look = look
+        self._notes = notes or Notes()
         self._rule: Rule = rule
         self._shape = shape
         self._front: list[Item] = []  # system messages and a summary
         self._pins: dict[int, dict[str, Any]] = {}
         self._taken: list[list[Item]] = []  # units, newest first
-        self._used = self._number = 0
-        self._front_used = self._standing = 0  # of that, what stays in front: tokens and messages
+        self._used = self._number = 0  # tokens and messages
+        self._front_used = self._front_number = 0  # of those, the ones that stay in front
         self._omitted = 0
         self._units = Units()
         self._idle = True  # no unit is begun
         self._plain = shape is None  # so far there is nothing to repair
         self._full = False
 
+    def put_front(self, front: Front) -> None:
+        """Put in what stays in *front* of every window."""
+        for item in front.opening:
+            self.keep(item, "The system message")
+        summary = None if front.summary is None else front.summary.message
+        if summary is not None:
+            self.keep((0, summary), "The summary")
+        opening = dict(front.opening)
+        for position, message in front.pins:
+            if position not in opening:
+                self._pins[position] = message
+                self._reserve(message, "A pinned message")
+
     def keep(self, item: Item, what: str) -> None:
         """Put in a message that stays in front whatever comes; *what* it is, for an error."""
         self._front.append(item)
         self._reserve(item[1], what)
 
-    def pin(self, item: Item) -> None:
-        """Put in a message that stays, in front of what is taken unless it is among that."""
-        self._pins[item[0]] = item[1]
-        self._reserve(item[1], "A pinned message")
-
     def _reserve(self, message: dict[str, Any], what: str) -> None:
         self._plain = self._plain and is_plain(message)
         self._used += self._budget.cost(message)
         self._number += 1
-        self._front_used, self._standing = self._used, self._number
+        self._front_used, self._front_number = self._used, self._number
         if not self._budget.allows(self._used, self._number):
             raise self._budget.too_small(what)
 
@@ -245,24 +260,21 @@ class Window:
         """Add the next older message. False when the window is full."""
         plain = is_plain(message)
         if plain and self._idle and position not in self._pins:
-            return self._take_plain(position, message)
+            # The quick way, for most messages of most conversations.
+            budget = self._budget
+            used, number = self._used + budget.cost(message), self._number + 1
+            if used <= budget.room and number <= budget.places:
+                self._used, self._number = used, number
+                self._taken.append([(position, message)])
+                return True
+            return self._add([[(position, message)]])
         self._plain = self._plain and plain
-        if self._look is not None:
-            message, lost = self._look(position, message)
-            self._units.orphans.update((position, id_) for id_ in lost)
-        found = self._add(self._units.feed((position, message)))
+        orphans = self._notes.orphans(position)
+        self._units.orphans.update((position, id_) for id_ in orphans)
+        shown = self._notes.show(position, message)
+        found = self._add(self._units.feed((position, shown)))
         self._idle = self._units.idle
         return found
-
-    def _take_plain(self, position: int, message: dict[str, Any]) -> bool:
-        """The quick way, for most messages of most conversations."""
-        budget = self._budget
-        used, number = self._used + budget.cost(message), self._number + 1
-        if used <= budget.room and number <= budget.places:
-            self._used, self._number = used, number
-            self._taken.append([(position, message)])
-            return True
-        return self._add([[(position, message)]])
 
     def _add(self, units: Iterable[list[Item]]) -> bool:
         for unit in units:
@@ -287,10 +299,16 @@ class Window:
 
     def _omits(self, unit: list[Item]) -> bool:
         """Leave *unit* out, and no other, if the window is not half full without it."""
-        budget, marker = self._budget, _omission(unit)
+        budget, (last, first) = self._budget, (unit[0][0], unit[-1][0])
+        what = f"{len(unit):,} messages (positions {first} to {last}) were"
+        what = f"a message (position {first}) was" if len(unit) == 1 else what
+        # The user's, as a summary is: a record, and no instruction.
+        marker = {"role": "user", "content": TOO_LARGE.format(what)}
         used, number = self._used + budget.cost(marker), self._number + 1
-        early = budget.allows(2 * self._used - self._front_used, 2 * self._number - self._standing)
-        if not early or self._omitted == OMITTED or not budget.allows(used, number):
+        half_full = not budget.allows(
+            2 * self._used - self._front_used, 2 * self._number - self._front_number
+        )
+        if half_full or self._omitted == OMITTED or not budget.allows(used, number):
             return False
         self._used, self._number = used, number
         self._omitted += 1
@@ -307,36 +325,23 @@ class Window:
         """What was taken, oldest first, such that a model takes it."""
         self._add(self._units.rest())
         cut = self._full or self._omitted > 0
-        if self._plain:
-            return View([message for _, message in self._items()], [], cut)
         while True:
-            messages, repairs = self._repaired(self._items())
-            if self._budget.allows(sum(map(self._budget.cost, messages)), len(messages)):
-                return View(messages, repairs, cut)
+            tail = [item for unit in reversed(self._taken) for item in reversed(unit)]
+            within = {position for position, _ in tail}
+            pins = [item for item in sorted(self._pins.items()) if item[0] not in within]
+            items = [*self._front, *pins, *tail]
+            messages = [message for _, message in items]
+            if self._plain:
+                return View(messages, [], cut)
+            done = repair(messages, self._rule, shape=self._shape, keep_open=True)
+            if self._budget.allows(sum(map(self._budget.cost, done.messages)), len(done.messages)):
+                found = [(items[repair.index][0], repair) for repair in done.repairs]
+                return View(done.messages, found, cut)
             # What stands in for what is missing takes room, too.
             if not any(map(self._is_shown, self._taken[:-1])):
                 raise self._too_small()
             self._taken.pop()
             cut = True
-
-    def _items(self) -> list[Item]:
-        tail = [item for unit in reversed(self._taken) for item in reversed(unit)]
-        within = {position for position, _ in tail}
-        pins = [item for item in sorted(self._pins.items()) if item[0] not in within]
-        return [*self._front, *pins, *tail]
-
-    def _repaired(self, items: list[Item]) -> tuple[list[dict[str, Any]], list[tuple[int, Repair]]]:
-        messages = [message for _, message in items]
-        done = repair(messages, self._rule, shape=self._shape, keep_open=True)
-        return done.messages, [(items[found.index][0], found) for found in done.repairs]
-
-
-def _omission(unit: list[Item]) -> dict[str, Any]:
-    """What stands in place of *unit*; the user's, as a summary is: a record, and no instruction."""
-    last, first = unit[0][0], unit[-1][0]
-    what = f"{len(unit):,} messages (positions {first} to {last}) were"
-    what = f"a message (position {first}) was" if len(unit) == 1 else what
-    return {"role": "user", "content": TOO_LARGE.format(what)}
 
 
 def is_plain(message: Mapping[str, Any]) -> bool:
@@ -347,10 +352,93 @@ def is_plain(message: Mapping[str, Any]) -> bool:
     return message.get("role") in _SPEAKERS
 
 
-def _goes_on(message: Mapping[str, Any], newer: Mapping[str, Any] | None = None) -> bool:
-    """Whether *message* is one of many results, or of many calls, that stand together."""
-    return bool(results_of(message) or (newer and calls_of(message) and calls_of(newer)))
-
-
 def _is_item_of_model(message: Mapping[str, Any]) -> bool:
     return isinstance(message.get("type"), str) and role_of(message) == "assistant"
+
+
+# -- windows of a stored conversation --------------------------------------------------------------
+
+
+class Front(Struct, frozen=True):
+    """What stands in front of every window, each kind by itself."""
+
+    opening: list[Item]
+    summary: Summary | None
+    pins: list[Item]
+
+    def copy(self) -> Front:
+        """The same, for another to change."""
+        opening, pins = (
+            [(position, fresh(message)) for position, message in items]
+            for items in (self.opening, self.pins)
+        )
+        return Front(opening, self.summary, pins)
+
+    def end(self, meta: ConversationMeta) -> int:
+        """The position behind which messages are neither the system's first nor in the summary."""
+        summed_up = 0 if self.summary is None else self.summary.upto
+        return max(meta.start, summed_up, self.opening[-1][0] if self.opening else 0)
+
+
+class Windows:
+    """Reads windows of one conversation from its end, and no further than they need."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
+        self._front: tuple[tuple[str, ConversationMeta], Front] | None = None  # the last one
+
+    async def front(self, head: Head) -> Front:
+        """What stands in front of the conversation with this *head*; the caller's own."""
+        meta = ConversationMeta.of(head)
+        # Within an incarnation no position is used twice, so only the meta can change it.
+        key = (head.incarnation, meta.but(others=0, calls={}))
+        if self._front is not None and self._front[0] == key:
+            return self._front[1].copy()
+        opening, complete = await self.transcript.opening(meta)
+        summary = await self.transcript.summary(meta.summary)
+        front = Front(opening, summary, await self.transcript.at(meta.pins))
+        if complete:
+            self._front = (key, front.copy())
+        return front
+
+    async def view(
+        self,
+        head: Head,
+        budget: Budget,
+        *,
+        rule: Rule = "stub",
+        shape: Shape | None = None,
+        keep_system: bool = True,
+    ) -> tuple[View, Notes]:
+        """What fits *budget*, and the notes that were met on the way."""
+        front, notes = await self.front(head), Notes()
+        if not keep_system:
+            front = Front([], front.summary, front.pins)
+        window = Window(budget, rule=rule, shape=shape, notes=notes)
+        window.put_front(front)
+        if budget.max_tokens is None:
+            size = budget.max_messages or 100
+        else:
+            # How many records it will take, by a guess: two messages each, of the usual size.
+            estimated = not getattr(budget.count, "exact", True)
+            per_token = tokens.ESTIMATED_BYTES if estimated else tokens.BYTES_PER_TOKEN
+            usual = max(1, head.size // max(1, head.seq - (head.first - 1))) / per_token
+            size = min(budget.places, int(budget.room / usual * 0.6) + 4)
+        after = front.end(ConversationMeta.of(head))
+        await self.transcript.newest_first(window.take, size, after=after, see=notes.see)
+        return window.view(), notes
+
+    async def items(self, head: Head, front: Front) -> list[Item]:
+        """All messages behind what is in *front*, as they are shown."""
+        notes = Notes()
+        after = front.end(ConversationMeta.of(head))
+        found = await self.transcript.items(after=after, see=notes.see)
+        return [(position, notes.show(position, message)) for position, message in found]
+
+    async def check(self, message: dict[str, Any], budget: Budget) -> None:
+        """`WindowTooSmall` if *message*, said now, would not fit with what stands in front."""
+        window = Window(budget)
+        head = await self.transcript.journal.head()
+        if head is not None:
+            window.put_front(await self.front(head))
+        window.keep((0, message), "This message, which was not stored,")

@@ -217,6 +217,8 @@ async def resolve_call(
             raise LeaseHeld(msg, holder, from_micros(head.lease.until), head.lease.epoch)
         if not calls:
             del meta["calls"]
+        if "others" in meta:  # which the entry below is one of
+            meta["others"] += 1
         entry = (RESOLVED, {k: v for k, v in structs.asdict(resolution).items() if v is not None})
         try:
             status = (wakes or {}).get(head.status or "", UNSET)

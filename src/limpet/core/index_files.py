@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from limpet.backends.contract import Backend
 
 __all__ = ["Cached", "cached", "own_file", "prune"]
@@ -56,14 +54,25 @@ def own_file(backend: Backend, suffix: str, *parts: str) -> str | None:
     directory = _directory()
     if directory is None or not backend.blocks:
         return None
-    note = _note(backend)
+    place: Any = getattr(backend, "path", None)
+    note = _THERE + os.fsencode(backend.url)
+    if isinstance(place, (str, os.PathLike)):
+        # Others' backends may call something else a path: only what is here can be missed here.
+        where = os.fsencode(os.path.realpath(place))
+        note = (_HERE if os.path.lexists(where) else _THERE) + where
     store = os.path.join(directory, _digest(note.partition(b" ")[2]))
     part = f"-{_digest(os.fsencode(chr(0).join(parts)))}" if parts else ""
     path = f"{store}{part}.{suffix}"
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        _keep(store + _NOTE, note)  # before the index: what has no note is removed
-        new = _made(path)
+        # Before the index: what has no note is removed.
+        if _read(store + _NOTE) != note:
+            beside = f"{store}{_NOTE}.new{threading.get_native_id()}"
+            handle = os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            with open(handle, "wb") as file:
+                file.write(note)
+            os.replace(beside, store + _NOTE)
+        new = _create(path)
     except OSError:
         return None
     if new or directory not in _SEEN:
@@ -82,27 +91,8 @@ def _digest(name: bytes) -> str:
     return hashlib.blake2b(name, digest_size=16).hexdigest()
 
 
-def _note(backend: Backend) -> bytes:
-    place: Any = getattr(backend, "path", None)
-    if not isinstance(place, (str, os.PathLike)):
-        return _THERE + os.fsencode(backend.url)
-    # Others' backends may call something else a path: only what is here can be missed here.
-    where = os.fsencode(os.path.realpath(place))
-    return (_HERE if os.path.lexists(where) else _THERE) + where
-
-
-def _keep(path: str, note: bytes) -> None:
-    if _read(path) == note:
-        return
-    beside = f"{path}.new{threading.get_native_id()}"
-    handle = os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-    with open(handle, "wb") as file:
-        file.write(note)
-    os.replace(beside, path)
-
-
-def _made(path: str) -> bool:
-    """Whether the file was not there before."""
+def _create(path: str) -> bool:
+    """Make the file, for this user alone; False if it is there."""
     try:
         # One that is there is not opened: closing it would drop the locks that SQLite has on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -142,7 +132,10 @@ def cached() -> Cached | None:
         return None
     indexes = [name for names in stores.values() for name in names if name.endswith(_INDEXES)]
     gone = sum(_is_gone(os.path.join(directory, store)) for store in stores)
-    size = sum(_sizes(directory, stores))
+    size = 0
+    for name in [name for names in stores.values() for name in names]:
+        with contextlib.suppress(OSError):
+            size += os.stat(os.path.join(directory, name)).st_size
     return Cached(directory, len(indexes), len(stores), gone, size)
 
 
@@ -164,10 +157,3 @@ def _is_gone(store: str) -> bool:
     if note is None:
         return True
     return note.startswith(_HERE) and not os.path.lexists(note.removeprefix(_HERE))
-
-
-def _sizes(directory: str, stores: dict[str, list[str]]) -> Iterator[int]:
-    for names in stores.values():
-        for name in names:
-            with contextlib.suppress(OSError):
-                yield os.stat(os.path.join(directory, name)).st_size

@@ -155,9 +155,11 @@ class AsyncJournal:
         if id is not None:
             check_id(id, "append id")
         labels = self.labels if labels is UNSET else check_labels(labels)
+        if body is None:
+            body = self.codec.encode(entries) if entries else b""
         return Append(
             key=self.key,
-            body=self.encode(entries) if body is None else body,
+            body=body,
             count=len(entries),
             id=id,
             expect=Expect(None, expect) if isinstance(expect, int) else expect,

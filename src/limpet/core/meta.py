@@ -23,6 +23,9 @@ class Meta(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """
 
     calls: dict[str, Call] = {}
+    #: Of a journal that is a list of something (a conversation, of messages): the entries that are
+    #: not items of it, so that its length is known by its head.
+    others: int = 0
 
     @classmethod
     def of(cls, head: Head | None) -> Self:

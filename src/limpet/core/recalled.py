@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from limpet.llm.quoting import SHORT, fenced
+from limpet.llm.quoting import SHORT, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +38,10 @@ class Recalled(Struct, frozen=True):
 
 
 def origin(memory: Recalled, now: datetime | None) -> Iterator[str]:
-    """Where it is from, and how old it is *now*: in our words; what is not ours is fenced."""
-    yield f"from {fenced(memory.source[:SHORT])}" if memory.source else "source unknown"
+    """Where it is from, and how old it is *now*: in our words; what is not ours is quoted."""
+    yield f"from {quoted(memory.source[:SHORT])}" if memory.source else "source unknown"
     if memory.by:
-        yield f"said by {fenced(memory.by[:SHORT])}"
+        yield f"said by {quoted(memory.by[:SHORT])}"
     if memory.at is not None:
         at = memory.at if memory.at.tzinfo else memory.at.replace(tzinfo=UTC)
         age = f", {max((now - at).days, 0)} days old" if now else ""

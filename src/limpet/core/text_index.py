@@ -1,8 +1,8 @@
 """A full-text index over journals: local, derived, and never the truth.
 
-What is in a journal decides; the index says how far it has read each one, and by when that journal
-began. Where it is missing, behind, damaged or of another version it is made anew. It lies in a
-cache directory (``$LIMPET_CACHE``, else that of the user) and may be deleted at any time; with
+What is in a journal decides; the index says which incarnation of each one it has read, and how far.
+Where it is missing, behind, damaged or of another version it is made anew. It lies in a cache
+directory (``$LIMPET_CACHE``, else that of the user) and may be deleted at any time; with
 ``LIMPET_CACHE=none`` it is only in memory.
 """
 
@@ -79,7 +79,7 @@ _TERM = re.compile(r'"([^"]*)"|(\S+)')
 
 
 class Known(Struct, frozen=True):
-    """How far a journal has been read, and which journal of that name it was."""
+    """How far a journal has been read, and which incarnation of it."""
 
     incarnation: str
     first: int
@@ -199,43 +199,34 @@ class TextIndex:
         With a *before* of None they are all that is in it. False if another process was here
         meanwhile, and nothing was done.
         """
+        execute = self._database.execute
         with self._writing():
-            if before is not None and self._known(key) != before:
-                return False
             if before is None:
                 self._clear(*key)
-            source = self._source(key, now)
+            else:
+                row = execute(
+                    "SELECT incarnation, first, seen, updated FROM source"
+                    " WHERE tenant = ? AND kind = ? AND name = ?",
+                    tuple(key),
+                ).fetchone()
+                if row is None or Known(*row) != before:
+                    return False
+            source: int = execute(
+                "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
+                " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " incarnation = excluded.incarnation,"
+                " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
+                " RETURNING id",
+                (*key, now.incarnation, now.first, now.seen, now.updated),
+            ).get
             for document in documents:
-                self._put(source, document)
+                id_: int = execute(
+                    "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
+                    " RETURNING id",
+                    (source, document.position, document.at, document.label, document.text),
+                ).get
+                execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, spaced(document.text)))
         return True
-
-    def _known(self, key: Key) -> Known | None:
-        rows = self._database.execute(
-            "SELECT incarnation, first, seen, updated FROM source"
-            " WHERE tenant = ? AND kind = ? AND name = ?",
-            tuple(key),
-        )
-        return next((Known(*row) for row in rows), None)
-
-    def _source(self, key: Key, now: Known) -> int:
-        rows = self._database.execute(
-            "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " incarnation = excluded.incarnation,"
-            " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
-            " RETURNING id",
-            (*key, now.incarnation, now.first, now.seen, now.updated),
-        )
-        return int(next(rows)[0])
-
-    def _put(self, source: int, document: Document) -> None:
-        rows = self._database.execute(
-            "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
-            " RETURNING id",
-            (source, document.position, document.at, document.label, document.text),
-        )
-        put = "INSERT INTO words(rowid, text) VALUES(?, ?)"
-        self._database.execute(put, (*next(rows), spaced(document.text)))
 
     def find(
         self, query: str, tenant: str, kind: str, *, k: int, among: Collection[str] | None = None
@@ -271,7 +262,16 @@ def _opened(path: str, version: int, schema: str) -> apsw.Connection:
     database = apsw.Connection(path)
     try:
         database.set_busy_timeout(PATIENCE)
-        _log_ahead(database)
+        for left in range(PATIENCE // 20, -1, -1):
+            try:
+                # Readers and a writer do not wait for each other. While another connection does
+                # the same, SQLite refuses this at once, without its patience.
+                database.execute("PRAGMA journal_mode=WAL")
+                break
+            except apsw.BusyError:
+                if not left:
+                    raise
+                time.sleep(0.02)
         database.execute("PRAGMA synchronous=NORMAL")  # what a power loss takes is read again
         database.execute("PRAGMA secure_delete=ON")  # what is deleted is gone
         _prepare(database, version, schema)
@@ -281,23 +281,10 @@ def _opened(path: str, version: int, schema: str) -> apsw.Connection:
     return database
 
 
-def _log_ahead(database: apsw.Connection) -> None:
-    """Let readers and a writer not wait for each other.
-
-    SQLite refuses this at once, without its patience, while another connection does the same.
-    """
-    for _ in range(PATIENCE // 20):
-        with contextlib.suppress(apsw.BusyError):
-            database.execute("PRAGMA journal_mode=WAL")
-            return
-        time.sleep(0.02)
-    database.execute("PRAGMA journal_mode=WAL")
-
-
 def _prepare(database: apsw.Connection, version: int, schema: str) -> None:
     """Make the tables, unless another process has; `_Outdated` if they are of another version."""
     database.execute("BEGIN IMMEDIATE")
-    (found,) = next(database.execute("PRAGMA user_version"))
+    found = database.execute("PRAGMA user_version").get
     if found not in (0, version):
         raise _Outdated
     if found == 0:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import binascii
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 __all__ = ["cost", "is_image", "size_of"]
 
@@ -37,14 +34,28 @@ class _Tiles(NamedTuple):
     def __call__(self, size: Size | None, *, low: bool) -> int:
         if low:
             return self.base
-        return self.base + self.tile * (MOST_TILES if size is None else _tiles(*size))
+        tiles = MOST_TILES
+        if size is not None:
+            shrink = min(1, SQUARE / max(size))
+            shrink *= min(1, SHORTER / (min(size) * shrink))
+            tiles = math.prod(math.ceil(side * shrink / TILE) for side in size)
+        return self.base + self.tile * tiles
 
 
 class _Patches(NamedTuple):
     factor: float
 
     def __call__(self, size: Size | None, *, low: bool) -> int:  # noqa: ARG002 - it knows no detail
-        count = MOST_PATCHES if size is None else _patches(*size)
+        count = MOST_PATCHES
+        if size is not None:
+            count = math.prod(math.ceil(side / PATCH) for side in size)
+        if size is not None and count > MOST_PATCHES:
+            shrink = math.sqrt(PATCH**2 * MOST_PATCHES / math.prod(size)) / PATCH
+            wide, high = size[0] * shrink, size[1] * shrink
+            shrink = min(math.floor(wide) / wide, math.floor(high) / high)
+            count = math.prod(
+                max(1, math.ceil(patches * shrink - 1e-6)) for patches in (wide, high)
+            )
         return math.ceil(count * self.factor)
 
 
@@ -78,37 +89,18 @@ def cost(part: Mapping[str, Any], model: str = "") -> int:
     image = part.get("image_url")
     inner = image if isinstance(image, Mapping) else part
     source = part.get("source")
-    if isinstance(source, Mapping):
-        return _anthropic(size_of(str(source.get("data") or "")))
+    if isinstance(source, Mapping):  # Anthropic's
+        size = size_of(str(source.get("data") or ""))
+        if size is None:
+            return MOST
+        shrink = min(1, LONGER / max(size))
+        return min(MOST, math.ceil(math.prod(size) * shrink**2 / PIXELS))
     url = image if isinstance(image, str) else inner.get("url")
     data = url if isinstance(url, str) and url.startswith("data:") else ""
     size = size_of(data.partition(",")[2])
     name = model.removeprefix("openai/").removeprefix("ft:")
     rule = next(rule for start, rule in _RULES.items() if name.startswith(start))
     return rule(size, low=inner.get("detail") == "low")
-
-
-def _tiles(width: int, height: int) -> int:
-    shrink = min(1, SQUARE / max(width, height))
-    shrink *= min(1, SHORTER / (min(width, height) * shrink))
-    return math.ceil(width * shrink / TILE) * math.ceil(height * shrink / TILE)
-
-
-def _patches(width: int, height: int) -> int:
-    count = math.ceil(width / PATCH) * math.ceil(height / PATCH)
-    if count <= MOST_PATCHES:
-        return count
-    shrink = math.sqrt(PATCH**2 * MOST_PATCHES / (width * height))
-    wide, high = width * shrink / PATCH, height * shrink / PATCH
-    shrink = min(math.floor(wide) / wide, math.floor(high) / high)
-    return max(1, math.ceil(wide * shrink - 1e-6)) * max(1, math.ceil(high * shrink - 1e-6))
-
-
-def _anthropic(size: Size | None) -> int:
-    if size is None:
-        return MOST
-    shrink = min(1, LONGER / max(size))
-    return min(MOST, math.ceil(size[0] * size[1] * shrink**2 / PIXELS))
 
 
 # -- sizes -----------------------------------------------------------------------------------------
@@ -123,27 +115,19 @@ def size_of(data: str) -> Size | None:
         head = binascii.a2b_base64(data[: HEAD // 3 * 4])
     except binascii.Error:
         return None
-    for start, read in (
-        (b"\x89PNG\r\n\x1a\n", _png),
-        (b"GIF8", _gif),
-        (b"RIFF", _webp),
-        (b"\xff\xd8", _jpeg),
-    ):
-        if head.startswith(start):
-            size = read(head)
-            return size if size is not None and min(size) > 0 else None
-    return None
+    size: Size | None = None
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        size = _big(head[16:20]), _big(head[20:24])
+    elif head.startswith(b"GIF8"):
+        size = _little(head[6:8]), _little(head[8:10])
+    elif head.startswith(b"RIFF"):
+        size = _webp(head)
+    elif head.startswith(b"\xff\xd8"):
+        size = _jpeg(head)
+    return size if size is not None and min(size) > 0 else None
 
 
-def _png(head: bytes) -> Size | None:
-    return (_big(head[16:20]), _big(head[20:24]))
-
-
-def _gif(head: bytes) -> Size | None:
-    return (_little(head[6:8]), _little(head[8:10]))
-
-
-def _webp(head: bytes) -> Size | None:
+def _webp(head: bytes) -> Size:
     kind = head[12:16]
     if kind == b"VP8X":
         return (_little(head[24:27]) + 1, _little(head[27:30]) + 1)
@@ -158,18 +142,12 @@ _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
 
 def _jpeg(head: bytes) -> Size | None:
-    for marker, start in _segments(head):
-        if marker in _FRAMES:
-            return (_big(head[start + 5 : start + 7]), _big(head[start + 3 : start + 5]))
-    return None
-
-
-def _segments(head: bytes) -> Iterator[tuple[int, int]]:
-    """Marker and start of each segment."""
     at = 2
     while at + 4 <= len(head) and head[at] == 0xFF:  # noqa: PLR2004 - what begins every marker
-        yield head[at + 1], at + 2
-        at += 2 + max(2, _big(head[at + 2 : at + 4]))
+        if head[at + 1] in _FRAMES:
+            return _big(head[at + 7 : at + 9]), _big(head[at + 5 : at + 7])
+        at += 2 + max(2, _big(head[at + 2 : at + 4]))  # over the segment, by its length
+    return None
 
 
 def _big(data: bytes) -> int:

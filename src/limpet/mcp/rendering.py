@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.llm.quoting import LONG, Line, Section, fenced
+from limpet.llm.quoting import LONG, Line, Section, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ _FIELDS = (
 
 def render_lines(title: str, values: Iterable[Any], *, none: str) -> str:
     """*title* and a line of data for each of *values*, as many as an answer may hold."""
-    every = [fenced(value) for value in values]
+    every = [quoted(value) for value in values]
     if not every:
         return none
     shown: list[str] = []

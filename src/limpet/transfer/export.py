@@ -21,8 +21,16 @@ import msgspec
 import limpet
 from limpet.backends.contract import Append, Expect, Origin, from_micros, to_micros
 from limpet.conversations import conversation
-from limpet.conversations.marks import damaged
-from limpet.conversations.notes import REPAIRED, SHORTENED, SUMMARY, RecordedRepair
+from limpet.conversations.repair import RecordedRepair
+from limpet.conversations.transcript import (
+    COPIED,
+    MESSAGE,
+    REPAIRED,
+    SHORTENED,
+    SUMMARY,
+    ConversationMeta,
+    Messages,
+)
 from limpet.core.ids import MAX_SECONDS, check_id, check_labels, make_key
 from limpet.errors import (
     Conflict,
@@ -54,8 +62,6 @@ PAGE = 500
 
 #: Times before or behind these are no store's.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-#: In UTF-8: more than any conversation's marks.
-LONGEST_STATUS = 64 * 1024
 
 
 # -- out -------------------------------------------------------------------------------------------
@@ -261,8 +267,8 @@ class _RepairedOf(msgspec.Struct):
 
 #: What a conversation must find in entries that it looks into.
 _SHAPES: dict[str, Any] = {
-    conversation.MESSAGE: dict[str, Any],
-    conversation.COPIED: dict[str, Any],
+    MESSAGE: dict[str, Any],
+    COPIED: dict[str, Any],
     SUMMARY: _SummaryOf,
     SHORTENED: _ShortenedOf,
     REPAIRED: _RepairedOf,
@@ -295,7 +301,7 @@ class _Whole(msgspec.Struct):
     labels: dict[str, str]
     incarnation: str
     status: str | None = None
-    meta: dict[str, Any] | None = None
+    meta: ConversationMeta | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
     expires_at: _Time | None = None
 
@@ -309,10 +315,21 @@ class _Whole(msgspec.Struct):
         whole._check_ids()  # noqa: SLF001
         whole._check_times()  # noqa: SLF001
         if whole.status is not None:
-            check_id(whole.status, "status", LONGEST_STATUS)
-            if phrase := damaged(whole.status):
-                raise _Damaged(f"its status says {phrase!r}")
+            check_id(whole.status, "status")
+        meta = whole.meta or ConversationMeta()
+        last = max(meta.start, meta.summary, *meta.pins, *(end for _, end in meta.gaps))
+        if last > whole.position:
+            raise _Damaged(f"its meta speaks of {last}, and it ends at {whole.position}")
         return whole
+
+    def counted(self) -> ConversationMeta:
+        """Its meta, by which its length is known; counted here, whatever the file says."""
+        messages = Messages()
+        for record in self.records:
+            for kind, body in record.entries:
+                messages.take(kind, [body])
+        meta = self.meta or ConversationMeta()
+        return meta.with_length(self.position, len(messages.found))
 
     def _check_records(self) -> None:
         last = self.first - 1
@@ -378,7 +395,7 @@ def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key
         Append(
             key=key,
             status=whole.status,
-            meta=None if whole.meta is None else msgspec.json.encode(whole.meta),
+            meta=whole.counted().encode(),
             labels=dict(whole.labels),
             ttl=whole.ttl,
             origin=Origin(to_micros(whole.set_at), created, whole.first, whole.incarnation),

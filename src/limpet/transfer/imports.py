@@ -23,6 +23,8 @@ from msgspec import Struct, field
 
 from limpet.backends.contract import UNSET, Append, Expect, Origin, UnsetType, new_incarnation
 from limpet.conversations import conversation
+from limpet.conversations.forks import chunks, copies
+from limpet.conversations.transcript import MESSAGE, ConversationMeta
 from limpet.core.codec import MAX_BYTES, Codec
 from limpet.core.ids import make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
@@ -332,7 +334,7 @@ def _conversation(messages: list[dict[str, Any]], id: str) -> Item:
     return Item(
         kind=conversation.KIND,
         id=id,
-        entries=[(conversation.MESSAGE, message) for message in messages],
+        entries=[(MESSAGE, message) for message in messages],
         about="1 message" if len(messages) == 1 else f"{len(messages):,} messages",
     )
 
@@ -375,7 +377,8 @@ def look(store: Store, item: Item) -> str:
     first = store.backend.read(key, limit=1)
     if not first or first[0].id != f"import-{item.digest()}-0":
         return OTHER
-    return PART if head.status == conversation.FORKING else THERE
+    is_part = item.kind == conversation.KIND and ConversationMeta.of(head).forking
+    return PART if is_part else THERE
 
 
 def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: None) -> bool:
@@ -407,7 +410,7 @@ def requests(store: Store, item: Item) -> list[Append]:
         origin = Origin(at=at, created=created, first=1, incarnation=new_incarnation())
     made: list[Append] = []
     position = 0
-    for entries, status in _records(item):
+    for entries, meta in _records(item):
         try:
             body = codec.encode(entries)
         except (NotStorable, TooLarge):
@@ -420,8 +423,8 @@ def requests(store: Store, item: Item) -> list[Append]:
                 count=len(entries),
                 id=f"import-{digest}-{position}",
                 expect=Expect(None, position),
-                status=status,
-                meta=item.meta,
+                status=item.status,
+                meta=meta,
                 labels=item.labels or UNSET,
                 origin=origin,
             )
@@ -443,16 +446,15 @@ def _key(store: Store, item: Item) -> Key:
     return make_key(store.tenant, item.kind, item.id)
 
 
-def _records(item: Item) -> Iterator[tuple[list[tuple[str, Any]], str | UnsetType | None]]:
-    """The entries of each append, and the status that goes with them.
+def _records(item: Item) -> Iterator[tuple[list[tuple[str, Any]], bytes | UnsetType | None]]:
+    """The entries of each append, and the meta that goes with them.
 
     A task or a state is one. A long conversation is many, as in a fork: so that reading its end is
     not reading all of it, and its messages count once all of them are there.
     """
-    chunks = list(conversation.chunks(item.entries))  # as a fork does
-    if item.kind != conversation.KIND or len(chunks) == 1:
-        yield item.entries, item.status
+    if item.kind != conversation.KIND or len(list(chunks(item.entries))) == 1:
+        yield item.entries, item.meta
         return
-    for chunk in chunks:
-        yield [(conversation.COPIED, message) for _, message in chunk], conversation.FORKING
-    yield [(conversation.FORKED, {"from": "an import", "at": len(item.entries)})], None
+    items = [(number, message) for number, (_, message) in enumerate(item.entries, 1)]
+    for entries, meta in copies(items, {"from": "an import", "at": len(items)}):
+        yield entries, meta.encode()

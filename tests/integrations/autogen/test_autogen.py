@@ -65,7 +65,7 @@ from limpet.errors import (
 from limpet.integrations import autogen
 from limpet.integrations.autogen import dump as dumping
 from limpet.integrations.autogen.counters import Counters
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.states.migrations import Migrations
 from limpet.transfer import imports as importing
 from tests.support.autogen_teams import KINDS, agent, calling, look, played, talk

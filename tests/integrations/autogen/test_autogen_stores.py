@@ -14,7 +14,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 
 import limpet
 from limpet.integrations import autogen
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.boundaries import Boundaries
 from tests.integrations.autogen.test_autogen_kills import TURNS, killed_everywhere
 from tests.support.autogen_teams import agent, calling

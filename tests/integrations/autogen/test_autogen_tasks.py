@@ -32,7 +32,7 @@ from limpet.errors import (
     TaskWaiting,
 )
 from limpet.integrations import autogen
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.boundaries import Boundaries
 from tests.support.autogen_teams import agent, calling, played, talk
 from tests.support.processes import in_a_process

@@ -32,7 +32,7 @@ from limpet.integrations.openai import (
     tool,
 )
 from limpet.llm import tokens
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from tests.support import nouns, openai_rig
 from tests.support.nouns import Place, bot, call, result, system, user
 from tests.support.openai_rig import HELLO, Rig, Till, cut_short, paying, texts

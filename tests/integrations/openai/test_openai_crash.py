@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.crash import seeded, soak
 from tests.support.openai_programs import ASK, Job, brain, paid, run
 from tests.support.openai_rig import results_in
@@ -51,7 +51,9 @@ class Case:
     def messages(self) -> list[dict[str, Any]]:
         """What is stored."""
         with limpet.open(self.job.url) as store:
-            return store.conversation("alice").messages()
+            messages = store.conversation("alice").messages()
+            assert store.conversation("alice").length() == len(messages)
+            return messages
 
     def results(self) -> list[str]:
         """What the model was told of its calls."""

@@ -18,7 +18,7 @@ from limpet.integrations.openai import (
     TooManyRounds,
     tool,
 )
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
 from tests.support.nouns import Place

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -30,7 +31,8 @@ from limpet import (
     WrongType,
 )
 from limpet.backends.contract import Append, Appended, Head, Key
-from limpet.conversations.conversation import CHUNK, COPIED, FORKING
+from limpet.conversations.forks import CHUNK
+from limpet.conversations.transcript import COPIED, ConversationMeta
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user
 from tests.support.paths import ROOT
@@ -458,7 +460,8 @@ def cut_short(store: Store) -> None:
     chat = store.conversation("alice")
     chat.append(system("s"), *numbered(69))
     first = [(COPIED, message) for message in chat.messages()[:CHUNK]]
-    store.journal("conversation", "b").append(*first, id="fork-0", expect=0, status=FORKING)
+    meta = ConversationMeta(forking=True, others=CHUNK).encode()
+    store.journal("conversation", "b").append(*first, id="fork-0", expect=0, meta=meta)
 
 
 def test_a_fork_cut_short_has_no_messages(store: Store) -> None:
@@ -581,6 +584,27 @@ def test_many_threads_lose_nothing(tmp_path: Any) -> None:
         assert mine == [str(n) for n in range(20)]
 
 
+def test_an_append_goes_a_short_way_to_the_disk(tmp_path: Path) -> None:
+    """Whoever follows it through the code sees few calls, in few files."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_filename)
+
+    with limpet.open(tmp_path / "chat.db") as store:
+        chat = store.conversation("alice")
+        chat.append(user("Hello."))
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            chat.append(user("Are you there?"))
+        finally:
+            sys.setprofile(before)
+    assert len(calls) <= 36
+    assert len(set(calls)) <= 12
+
+
 def test_a_turn_with_tools_is_stored_as_it_is(store: Store) -> None:
     """Content may be null; ids stay as the provider gave them."""
     turn = [user("Weather?"), call("a", "b"), result("a"), result("b"), bot("Sunny.")]
@@ -637,7 +661,8 @@ def test_many_undone_beginnings_leave_a_short_mark(store: Store) -> None:
         assert chat.pop() == user(str(n))
     head = store.journal("conversation", "alice").head()
     assert head is not None
-    assert head.status == "without 2-61"
+    assert head.status is None
+    assert ConversationMeta.of(head) == ConversationMeta(gaps=((2, 61),), others=60)
     chat.append(system("t"), user("x"))
     assert chat.window() == [system("s"), system("t"), user("x")]
 
@@ -842,6 +867,7 @@ def test_any_changes_leave_what_they_should(changes: list[tuple[str, int]]) -> N
             assert chat.messages() == said
             assert chat.messages(everything=True) == model.everything
             assert [message for _, message in chat.items()] == said
+            assert chat.length() == len(said)
             assert chat.messages(last=3) == said[max(0, len(said) - 3) :]
             assert chat.window(keep_system=False) == chat.window() == said
             assert windowed(chat) == short(said, chat.pinned())

@@ -22,7 +22,6 @@ from limpet.conversations import search as _search
 from limpet.core import text_index as _textindex
 from limpet.core.codec import Codec
 from limpet.core.index_files import cached, own_file
-from limpet.core.runtime import run_to_end
 from limpet.core.text_index import Document, Known, TextIndex, excerpt, index_of
 from limpet.llm.messages.text import text_of
 from tests.support import nouns, places
@@ -45,11 +44,7 @@ def user(content: Any) -> dict[str, Any]:
 
 def found(store: limpet.Store, query: str, **options: Any) -> list[ConversationHit]:
     """What a search finds."""
-    core = store._core
-    work = _search.search(
-        core._runtime, core.tenant, core.journal, core.scope.store.codec, query, **options
-    )
-    return run_to_end(work)
+    return store.search_conversations(query, **options)
 
 
 def ids(store: limpet.Store, query: str, **options: Any) -> list[str]:
@@ -81,9 +76,7 @@ def test_async_stores_search_too(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with limpet.open_async(tmp_path / "a.db") as store:
             await store.conversation("alice").append(user("My invoice is wrong"))
-            hits = await _search.search(
-                store._runtime, store.tenant, store.journal, store.scope.store.codec, "invoice"
-            )
+            hits = await store.search_conversations("invoice")
             assert [hit.id for hit in hits] == ["alice"]
 
     asyncio.run(scenario())
@@ -135,7 +128,7 @@ def test_a_phrase_is_found_only_as_it_stands(store: limpet.Store) -> None:
 def test_no_query_is_an_error(query: str) -> None:
     """What people type is words, never syntax."""
     index = TextIndex()
-    index.add(KEY, None, Known(1, 0, 1, 1), [Document(1, 1, "user", "any text at all")])
+    index.add(KEY, None, Known("a", 1, 1, 1), [Document(1, 1, "user", "any text at all")])
     index.find(query, "default", "conversation", k=3)
     assert len(excerpt("any text " * 100, query)) < 170
 
@@ -377,7 +370,7 @@ def test_several_threads_may_search_at_once(store: limpet.Store) -> None:
 def test_what_another_process_has_read_is_not_added_again() -> None:
     """Of two who read the same news, one adds them."""
     index = TextIndex()
-    first, second = Known(1, 0, 1, 1), Known(1, 0, 2, 2)
+    first, second = Known("a", 1, 1, 1), Known("a", 1, 2, 2)
     assert index.add(KEY, None, first, [Document(1, 1, "user", "zebra")])
     news = [Document(2, 2, "user", "zebra")]
     assert index.add(KEY, first, second, news)
@@ -426,7 +419,7 @@ def test_what_another_process_takes_in_first_hides_nothing_of_what_came_after_it
         index: TextIndex, key: Key, before: Known, now: Known, news: list[Document]
     ) -> bool:
         monkeypatch.setattr(TextIndex, "add", add)
-        earlier = Known(now.created, now.floor, now.seen - 1, now.updated)
+        earlier = Known(now.incarnation, now.first, now.seen - 1, now.updated)
         assert add(index, key, before, earlier, news[:1])
         return add(index, key, before, now, news)
 

@@ -17,7 +17,7 @@ from limpet.core.checkpoint import Decision
 from limpet.core.recalled import Recalled
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
-from limpet.llm.quoting import fenced
+from limpet.llm.quoting import quoted
 from limpet.tasks.resume_text import (
     ALL_DONE,
     BEGINNING,
@@ -276,7 +276,7 @@ values = st.recursive(
 @given(values)
 def test_fenced_text_reads_back_as_it_was_and_can_do_nothing(value: Any) -> None:
     """No end of the fence, no line, no tag, no template's word, nothing hidden."""
-    text = fenced(value)
+    text = quoted(value)
     assert json.loads(text) == value
     assert "<" not in text
     assert len(text.splitlines()) == 1
@@ -292,7 +292,7 @@ def test_every_control_and_every_hidden_character_is_written_out() -> None:
     shown = [
         f"{code:x}"
         for code in range(sys.maxunicode + 1)
-        if unicodedata.category(chr(code)) in wanted and not fenced(chr(code)).isascii()
+        if unicodedata.category(chr(code)) in wanted and not quoted(chr(code)).isascii()
     ]
     assert shown == []
 
@@ -302,7 +302,7 @@ def test_every_control_and_every_hidden_character_is_written_out() -> None:
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Escapes cost tokens, and are hard to read."""
-    assert fenced(text) == f'"{text}"'
+    assert quoted(text) == f'"{text}"'
 
 
 # -- any state -------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 
 import limpet
 from limpet import Conflict, ConversationNotFound, NotImportable
-from limpet.backends.contract import Append
 from limpet.transfer import copy as copying
 from limpet.transfer import export as _transfer
 from tests.support import places
@@ -215,8 +214,15 @@ def test_a_damaged_file_is_refused_whole(
         ({"labels": {"a\x1b": "b"}}, "cannot be a label"),
         ({"labels": 5}, "`\\$.labels`"),
         ({"id": " alice"}, "cannot be a conversation id"),
-        ({"status": "odd, cleared at x"}, "its status says 'cleared at x'"),
-        ({"status": "pinned -3"}, "its status says 'pinned -3'"),
+        ({"meta": {"start": "x"}}, "`\\$.meta.start`"),
+        ({"meta": {"pins": [-3]}}, "`\\$.meta.pins"),
+        ({"meta": {"gaps": [[5]]}}, "`\\$.meta.gaps"),
+        ({"meta": {"summary": 1e300}}, "`\\$.meta.summary`"),
+        ({"meta": {"forking": 1}}, "`\\$.meta.forking`"),
+        ({"meta": {"calls": {"c1": 5}}}, "`\\$.meta.calls"),
+        ({"meta": "odd"}, "`\\$.meta`"),
+        ({"meta": {"start": 9_999}}, "its meta speaks of 9999, and it ends at"),
+        ({"meta": {"pins": [1, 8_888]}}, "its meta speaks of 8888, and it ends at"),
         ({"status": "a\0b"}, "cannot be a status"),
         ({"records": 5}, "`\\$.records`"),
         (
@@ -277,14 +283,16 @@ def test_two_records_of_one_id_are_refused(source: limpet.Store, target: limpet.
         _transfer.put(target, lines)
 
 
-def test_a_status_that_cannot_be_read_hides_nothing(source: limpet.Store) -> None:
-    """Other releases, and other people, may have written it."""
-    chat = source.conversation("bob")
-    key = source.journal("conversation", "bob").key
-    for status in ("cleared at x", "pinned", "pinned 1 x", "without 5", "summary at -3", "later"):
-        source.backend.append(Append(key=key, status=status))
-        assert chat.window(max_tokens=50) == [user("new")]
-        assert chat.pinned() == []
+@pytest.mark.parametrize("others", [0, 5, -5, None])
+def test_messages_are_counted_and_not_believed(
+    source: limpet.Store, target: limpet.Store, others: int | None
+) -> None:
+    """Whoever wrote the file, a conversation is as long as it is."""
+    document = exported(source, "json", "alice")
+    document["conversations"][0]["meta"] = None if others is None else {"others": others}
+    _transfer.put(target, document)
+    chat = target.conversation("alice")
+    assert chat.length() == len(chat.messages()) > 0
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])

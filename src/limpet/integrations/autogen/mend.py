@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import BrokenHistory
-from limpet.llm.messages.mending import Repair
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, Repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from limpet.errors import TaskHalted, TaskNotOpen
 from limpet.integrations.autogen.tools import Calling, calling, halt_in, step_for
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.context import open_task
 
 if TYPE_CHECKING:

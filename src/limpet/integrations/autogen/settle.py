@@ -14,7 +14,7 @@ from autogen_core.models import (
 from autogen_core.tools import ToolResult
 
 from limpet.integrations.autogen.parts import TeamPart
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 
 if TYPE_CHECKING:
     from limpet.integrations.autogen.log import Actor, Log

@@ -30,7 +30,7 @@ from autogen_core.tools import (
 from limpet.core.codec import plain
 from limpet.errors import StepTimedOut, TaskHalted
 from limpet.integrations.autogen.log import as_exception
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.context import open_task
 from limpet.tasks.retry import StepPolicy
 from limpet.tasks.steps import ABOUT_THE_TASK

@@ -111,7 +111,7 @@ class AsyncChat:
             raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
         self.conversation: AsyncConversation = conversation
         self.model = model
-        self._runtime = conversation._journal.runtime  # noqa: SLF001 - the way to the same store
+        self._runtime = conversation.scope.runtime
         _check_client(client, awaits=isinstance(self._runtime, AsyncRuntime))
         self._client = client
         self._instructions = instructions
@@ -126,7 +126,7 @@ class AsyncChat:
         self._wire = WIRES[api]
         self._repair: Rule = repair
         self._max_rounds = max_rounds
-        self._keeper = conversation._scope.store.leases  # noqa: SLF001
+        self._keeper = conversation.scope.store.leases
         self._speaking: set[Floor] = set()
         self._lease = check_seconds(lease, "lease")
         self._wait = wait
@@ -207,8 +207,8 @@ class AsyncChat:
             return None
         if self._max_tokens is not None:
             # Before it is stored: nobody could ever answer it, and later windows would go round it.
-            compactor = self.conversation._compactor  # noqa: SLF001 - that makes the windows
-            await compactor.check(message, Budget(count=self._count, **self._budget()))
+            budget = Budget(count=self._count, **self._budget())
+            await self.conversation.windows.check(message, budget)
         await self._leave(floor, turn)
         await floor.write((MESSAGE, message), id=id)
         return None
@@ -351,7 +351,7 @@ class AsyncChat:
     async def requests(self) -> list[Request]:
         """Every request that was answered: model, usage, how long it took. Reads everything."""
         found: list[Request] = []
-        async for entries in self.conversation._journal.pages():  # noqa: SLF001 - no messages
+        async for entries in self.conversation.transcript.journal.pages():
             found += [Request.of(entry) for entry in entries if entry.type == REQUEST]
         return found
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from limpet.conversations.transcript import MESSAGE, Transcript
+from limpet.conversations.transcript import MESSAGE
 from limpet.core.leases import LeaseKeeper, LeaseLock
 from limpet.errors import Conflict, IdReused, InvalidMessage, LeaseHeld, besides
 from limpet.integrations.openai.wire import Call, calls_in, text_of
@@ -172,9 +172,9 @@ class Floor:
         reader: Reader | None = None,
     ) -> None:
         self._conversation = conversation
-        self._journal = conversation._journal  # noqa: SLF001 - what it writes is more than messages
-        self._runtime = self._journal.runtime
-        self._hold = LeaseLock(self._runtime, keeper, self._journal.key, lease, agent="a chat")
+        self._transcript = conversation.transcript
+        journal = self._transcript.journal
+        self._hold = LeaseLock(journal.runtime, keeper, journal.key, lease, agent="a chat")
         self._wait = wait
         self._others = others  # of the same chat, who speak just now
         self._reader = reader or Reader()
@@ -235,13 +235,8 @@ class Floor:
         """Make *entries* durable, all or none; the position of the last one."""
         held = self._hold.held
         assert held is not None, "within its block"  # noqa: S101 - a mistake of ours
-        record = await self._journal.write(
-            entries,
-            id=id,
-            lease=held.lease,
-            **more,
-        )
-        return record.seq
+        done = await self._transcript.write(entries, id=id, lease=held.lease, **more)
+        return done.seq
 
     async def find(self, message: Message, id: str) -> tuple[Turn | None, str]:
         """The turn that *message* began under *id*, if it did; `IdReused`, if another did.
@@ -320,5 +315,5 @@ class Floor:
             found.append((entry.seq, entry.type, entry.body))
 
         after = max(0, asked - 1)
-        await Transcript(self._journal).newest_first(take, PAGE, after=after, see=see)
+        await self._transcript.newest_first(take, PAGE, after=after, see=see)
         return turn, found[::-1]

@@ -13,7 +13,7 @@ from limpet.core.runtime import AsyncRuntime
 from limpet.errors import CallsInDoubt, StepTimedOut
 from limpet.integrations.openai.floor import BEGUN, DROPPED
 from limpet.integrations.openai.tools import BadArguments
-from limpet.llm.messages.stubs import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.context import open_task
 from limpet.tasks.entries import describe
 from limpet.tasks.retry import StepPolicy

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.llm.messages.neutral import (
+from limpet.llm.messages.parts import (
     Part,
     Turn,
     arguments_text,
     extra_of,
     joined,
     note_extra,
+    note_unsupported,
+    read_content,
 )
 from limpet.llm.messages.shape import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from limpet.llm.messages.neutral import Made, Note
+    from limpet.llm.messages.parts import Note
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 
@@ -56,36 +59,25 @@ def as_sent(message: Message, index: int, note: Note) -> dict[str, Any]:
 
 def read(message: Message, index: int) -> list[Turn]:
     """What *message* says."""
-    role = str(message.get("role"))
+    role, content = str(message.get("role")), message.get("content")
+    plain = isinstance(content, str)
+    parts = read_content(content, _read_part)
     if role in ("tool", "function"):
-        return [Turn("tool", [_result(message)], index)]
-    content = message.get("content")
-    parts = [*_content(content), *_refusal(message), *_calls(message)]
+        id_ = message.get("tool_call_id")
+        id_ = f"function:{message.get('name')}" if role == "function" else str(id_ or "")
+        return [Turn("tool", [Part("result", id=id_, parts=parts, plain=plain)], index)]
+    if message.get("refusal"):
+        parts.append(Part("refusal", str(message["refusal"])))
+    parts += _read_calls(message)
     if message.get("audio") is not None:
         parts.append(Part("other", body={"audio": message["audio"]}, was="audio"))
     extra = extra_of(message, _KEYS["assistant"] if role == "assistant" else ("role", "content"))
     if message.get("name") is not None:
         extra["name"] = message["name"]
-    return [Turn(role, parts, index, plain=isinstance(content, str), extra=extra)]
+    return [Turn(role, parts, index, plain=plain, extra=extra)]
 
 
-def _result(message: Message) -> Part:
-    id_ = message.get("tool_call_id")
-    if message.get("role") == "function":
-        id_ = f"function:{message.get('name')}"
-    content = message.get("content")
-    plain = isinstance(content, str)
-    return Part("result", id=str(id_ or ""), parts=list(_content(content)), plain=plain)
-
-
-def _content(content: Any) -> Iterator[Part]:
-    if isinstance(content, str):
-        yield Part("text", content)
-    for piece in content if isinstance(content, list) else ():
-        yield _part(piece)
-
-
-def _part(piece: Any) -> Part:
+def _read_part(piece: Any) -> Part:
     kind = kind_of(piece) if isinstance(piece, dict) else ""
     if kind == "text":
         return Part("text", str(piece.get("text") or ""), extra=extra_of(piece, ("text",)))
@@ -107,32 +99,24 @@ def _part(piece: Any) -> Part:
     return Part("other", body=piece, was=kind or type(piece).__name__)
 
 
-def _refusal(message: Message) -> Iterator[Part]:
-    if message.get("refusal"):
-        yield Part("refusal", str(message["refusal"]))
-
-
-def _calls(message: Message) -> Iterator[Part]:
+def _read_calls(message: Message) -> Iterator[Part]:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
-        yield _call(call)
-    old = message.get("function_call")
-    if isinstance(old, dict):
-        yield _function(old, f"function:{old.get('name')}")
+        function = call.get("function") if isinstance(call, dict) else None
+        custom = call.get("custom") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield _read_function(function, str(call.get("id") or ""))
+        elif isinstance(custom, dict):
+            name, text = str(custom.get("name") or ""), str(custom.get("input") or "")
+            yield Part("custom", text, id=str(call.get("id") or ""), name=name)
+        else:
+            yield Part("other", body=call, was="tool_call")
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict):
+        yield _read_function(legacy, f"function:{legacy.get('name')}")
 
 
-def _call(call: Any) -> Part:
-    inner = call.get("function") if isinstance(call, dict) else None
-    if isinstance(inner, dict):
-        return _function(inner, str(call.get("id") or ""))
-    inner = call.get("custom") if isinstance(call, dict) else None
-    if isinstance(inner, dict):
-        name, text = str(inner.get("name") or ""), str(inner.get("input") or "")
-        return Part("custom", text, id=str(call.get("id") or ""), name=name)
-    return Part("other", body=call, was="tool_call")
-
-
-def _function(function: dict[str, Any], id_: str) -> Part:
+def _read_function(function: dict[str, Any], id_: str) -> Part:
     arguments = function.get("arguments")
     part = Part("call", id=id_, name=str(function.get("name") or ""))
     if isinstance(arguments, dict):
@@ -145,31 +129,30 @@ def _function(function: dict[str, Any], id_: str) -> Part:
 # -- writing ---------------------------------------------------------------------------------------
 
 
+_CALLS = ("call", "custom")
+_OF_USER = ("text", "image", "file", "audio")
+
+
 def write(turns: Iterable[Turn], note: Note) -> Made:
     """*turns* as messages."""
     made: Made = []
     for turn in joined(turns):
+        name = turn.extra.get("name")
         note_extra(turn.index, {k: v for k, v in turn.extra.items() if k != "name"}, note)
         if turn.role == "tool":
-            made += [(turn.made_of, _tool(part, turn.index, note)) for part in turn.parts]
+            made += [(turn.made_of, _write_result(part, turn.index, note)) for part in turn.parts]
+            continue
+        if turn.role == "assistant":
+            fields = _write_reply(turn, note)
         else:
-            message = _assistant(turn, note) if turn.role == "assistant" else _other(turn, note)
-            if message:
-                made.append((turn.made_of, message))
+            kinds = _OF_USER if turn.role == "user" else ("text",)
+            pieces = [_write_part(part, turn.index, note, kinds) for part in turn.parts]
+            content = _flat([piece for piece in pieces if piece], plain=turn.plain)
+            fields = {} if content is None else {"content": content}
+        if fields:
+            named = {"name": name} if name else {}
+            made.append((turn.made_of, {"role": turn.role, **named, **fields}))
     return made
-
-
-def _named(turn: Turn) -> dict[str, Any]:
-    name = turn.extra.get("name")
-    return {"role": turn.role, **({"name": name} if name else {})}
-
-
-def _other(turn: Turn, note: Note) -> dict[str, Any]:
-    """A message of the user's, or of those who instruct."""
-    kinds = _USERS if turn.role == "user" else ("text",)
-    pieces = [_piece(part, turn.index, note, kinds) for part in turn.parts]
-    content = _flat([piece for piece in pieces if piece], plain=turn.plain)
-    return {} if content is None else {**_named(turn), "content": content}
 
 
 def _flat(pieces: list[dict[str, Any]], *, plain: bool) -> Any:
@@ -179,79 +162,74 @@ def _flat(pieces: list[dict[str, Any]], *, plain: bool) -> Any:
     return pieces or None
 
 
-def _assistant(turn: Turn, note: Note) -> dict[str, Any]:
-    calls = [_written_call(p, turn.index, note) for p in turn.parts if p.kind in _CALLS]
+def _write_reply(turn: Turn, note: Note) -> dict[str, Any]:
+    """What the assistant says, and its calls; {} if that is nothing."""
+    calls = []
+    for part in turn.parts:
+        if part.kind not in _CALLS:
+            continue
+        note_extra(turn.index, part.extra, note)
+        if part.was:
+            what = f"a {part.was} is written as a call of a function"
+            note(turn.index, part.was, what, part.body)
+        if part.kind == "custom":
+            custom = {"name": part.name, "input": part.text}
+            calls.append({"id": part.id, "type": "custom", "custom": custom})
+        else:
+            function = {"name": part.name, "arguments": arguments_text(part)}
+            calls.append({"id": part.id, "type": "function", "function": function})
     pieces = [
-        _piece(part, turn.index, note, ("text", "refusal"))
+        _write_part(part, turn.index, note, ("text", "refusal"))
         for part in turn.parts
         if part.kind not in _CALLS
     ]
-    said = [piece for piece in pieces if piece]
-    refusals = [piece for piece in said if piece["type"] == "refusal"]
-    message = _named(turn)
-    if len(refusals) == len(said) == 1:
-        message |= {"content": None, "refusal": said[0]["refusal"]}
+    written = [piece for piece in pieces if piece]
+    if not (written or calls):
+        return {}
+    reply: dict[str, Any] = {}
+    if len(written) == 1 and written[0]["type"] == "refusal":
+        reply |= {"content": None, "refusal": written[0]["refusal"]}
     else:
-        message["content"] = _flat(said, plain=turn.plain or _only_text(turn))
+        # An item's text, and that beside calls, is best written as just that.
+        reply["content"] = _flat(written, plain=turn.plain or turn.loose or bool(calls))
     if calls:
-        message["tool_calls"] = calls
-    return message if said or calls else {}
+        reply["tool_calls"] = calls
+    return reply
 
 
-def _only_text(turn: Turn) -> bool:
-    """Whether the text of a reply is best written as just that."""
-    return turn.loose or any(part.kind in _CALLS for part in turn.parts)
-
-
-_CALLS = ("call", "custom")
-_USERS = ("text", "image", "file", "audio")
-
-
-def _written_call(part: Part, index: int, note: Note) -> dict[str, Any]:
-    note_extra(index, part.extra, note)
-    if part.was:
-        note(index, part.was, f"a {part.was} is written as a call of a function", part.body)
-    if part.kind == "custom":
-        custom = {"name": part.name, "input": part.text}
-        return {"id": part.id, "type": "custom", "custom": custom}
-    function = {"name": part.name, "arguments": arguments_text(part)}
-    return {"id": part.id, "type": "function", "function": function}
-
-
-def _tool(part: Part, index: int, note: Note) -> dict[str, Any]:
+def _write_result(part: Part, index: int, note: Note) -> dict[str, Any]:
     note_extra(index, part.extra, note)
     if part.error:
-        note(index, "is_error", "that a result is an error is not said by its own key", value=True)
-    pieces = [_piece(inner, index, note, ("text",)) for inner in part.parts]
+        note(index, "is_error", "this shape has no key for a result that is an error", value=True)
     content = [
-        piece or {"type": "text", "text": NOT_HERE.format(inner.kind)}
-        for piece, inner in zip(pieces, part.parts, strict=True)
+        _write_part(inner, index, note, ("text",))
+        or {"type": "text", "text": NOT_HERE.format(inner.kind)}
+        for inner in part.parts
     ]
     flat = _flat(content, plain=part.plain)
     return {"role": "tool", "tool_call_id": part.id, "content": "" if flat is None else flat}
 
 
-def _piece(part: Part, index: int, note: Note, kinds: Iterable[str]) -> dict[str, Any]:
+def _write_part(part: Part, index: int, note: Note, kinds: Iterable[str]) -> dict[str, Any]:
     """*part* as a part of a message; {} if it is none of the *kinds* that go there."""
-    written = _WRITTEN[part.kind](part) if part.kind in kinds else {}
+    written = _WRITERS[part.kind](part) if part.kind in kinds else {}
     if part.kind == "refusal" and not written:
         written = {"type": "text", "text": part.text}
     if written:
         note_extra(index, part.extra, note)
-        return written
-    what = part.was or part.kind
-    note(index, what, f"no {what} can be said here", part.body or part)
-    return {}
+    else:
+        note_unsupported(index, part, note)
+    return written
 
 
-def _image(part: Part) -> dict[str, Any]:
+def _write_image(part: Part) -> dict[str, Any]:
     if not part.url:
         return {}
     detail = {"detail": part.detail} if part.detail else {}
     return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
-def _file(part: Part) -> dict[str, Any]:
+def _write_file(part: Part) -> dict[str, Any]:
     if part.file_id:
         return {"type": "file", "file": {"file_id": part.file_id}}
     if not part.url.startswith("data:"):
@@ -260,10 +238,10 @@ def _file(part: Part) -> dict[str, Any]:
     return {"type": "file", "file": {"file_data": part.url, **named}}
 
 
-_WRITTEN: dict[str, Callable[[Part], dict[str, Any]]] = {
+_WRITERS: dict[str, Callable[[Part], dict[str, Any]]] = {
     "text": lambda part: {"type": "text", "text": part.text},
     "refusal": lambda part: {"type": "refusal", "refusal": part.text},
-    "image": _image,
-    "file": _file,
+    "image": _write_image,
+    "file": _write_file,
     "audio": lambda part: {"type": "input_audio", "input_audio": part.body},
 }

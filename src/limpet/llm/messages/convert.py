@@ -13,17 +13,17 @@ import msgspec
 from msgspec import Struct, field
 
 from limpet.llm.messages import anthropic, chat, responses
-from limpet.llm.messages.mending import Mender, Repair
-from limpet.llm.messages.repair import check
+from limpet.llm.messages.repair import Repair, repair_made
 from limpet.llm.messages.shape import kind_of, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import ModuleType
 
-    from limpet.llm.messages.neutral import Made, Turn
+    from limpet.llm.messages.parts import Turn
     from limpet.llm.messages.repair import Rule
     from limpet.llm.messages.shape import Shape
+    from limpet.llm.messages.tidy import Made
 
     Message = Mapping[str, Any]
 
@@ -132,7 +132,7 @@ class _Conversion:
         self.left_out: list[LeftOut] = []
         self.made: Made = []
         self.system: list[dict[str, Any]] = []
-        self._turns: list[Turn] = []  # foreign ones that follow each other, not yet written
+        self._turns: list[Turn] = []  # of another shape, in a row, not yet written
         self._begun = False
 
     def note(self, index: int, kind: str, what: str, value: Any) -> None:
@@ -148,29 +148,24 @@ class _Conversion:
             self.made += [((), message) for _, message in self.module.write([turn], self.note)]
 
     def take(self, message: Message, index: int, shape: Shape | None) -> None:
+        read = _SHAPES[shape or "chat"].read
         if self.target == "anthropic" and message.get("role") in _INSTRUCTS:
-            self._instruct(message, index, shape)
-        elif shape == self.target or (shape is None and self._same_here(message)):
+            # Instructions stand beside the messages, before all of them.
+            if self._begun:
+                self.note(index, "system", "instructions amid the messages go before them", message)
+            self.system += anthropic.write_system(read(message, index), self.note)
+            return
+        self._begun = True
+        content = message.get("content")
+        # A message without a shape of its own may be the same here.
+        same = isinstance(content, str) or self.target != "responses"
+        if shape is None and same and (content or self.target != "anthropic"):
+            shape = self.target
+        if shape == self.target:
             self.flush()
             self.made.append(((index,), self.module.as_sent(message, index, self.note)))
-            self._begun = True
         else:
-            self._turns += _SHAPES[shape or "chat"].read(message, index)
-            self._begun = True
-
-    def _same_here(self, message: Message) -> bool:
-        """Whether a message without a shape of its own has this one too."""
-        content = message.get("content")
-        if self.target == "anthropic" and not content:
-            return False
-        return isinstance(content, str) or self.target != "responses"
-
-    def _instruct(self, message: Message, index: int, shape: Shape | None) -> None:
-        """Instructions stand beside the messages, before all of them."""
-        if self._begun:
-            self.note(index, "system", "instructions amid the messages go before them", message)
-        turns = _SHAPES[shape or "chat"].read(message, index)
-        self.system += anthropic.write_system(turns, self.note)
+            self._turns += read(message, index)
 
     def flush(self) -> None:
         """Write what is to be written together."""
@@ -189,15 +184,20 @@ def _convert(
         work.take(message, index, shape)
     work.flush()
     given = [message for _, message in work.made]
-    mended, repairs = Mender(given, target, rule=rule, keep_open=keep_open).run()
-    if rule == "raise":
-        check(repairs)
-    made_of = [_sources_of(numbers, work.made) for numbers, _ in mended]
+    made, repairs = repair_made(given, target, rule, keep_open=keep_open)
+    made_of = [
+        tuple(sorted({source for number in numbers for source in work.made[number][0]}))
+        for numbers, _ in made
+    ]
     return Converted(
-        messages=[message for _, message in mended],
+        messages=[message for _, message in made],
         system=work.system if target == "anthropic" else None,
         left_out=work.left_out,
-        repairs=[_at_source(entry, work.made) for entry in repairs],
+        # Each with the number of the message that the caller knows.
+        repairs=[
+            msgspec.structs.replace(found, index=next(iter(work.made[found.index][0]), 0))
+            for found in repairs
+        ],
         sources=[dict(message) for message in messages],
         made_of=made_of,
     )
@@ -212,16 +212,6 @@ def _shapes(messages: Sequence[Message]) -> list[Shape | None]:
         if plain and found[index + 1] == "responses" and kind_of(after) != "message":
             found[index] = "responses"
     return found
-
-
-def _sources_of(numbers: Iterable[int], made: Made) -> tuple[int, ...]:
-    return tuple(sorted({source for number in numbers for source in made[number][0]}))
-
-
-def _at_source(entry: Repair, made: Made) -> Repair:
-    """*entry* with the number of the message that the caller knows."""
-    sources = made[entry.index][0]
-    return msgspec.structs.replace(entry, index=sources[0] if sources else 0)
 
 
 class _Restoring:
@@ -254,19 +244,16 @@ class _Restoring:
         """The sources *known*, in their order, with the silent ones around them."""
         found: list[int] = []
         for number in sorted(known - self._done):
-            found += [*self._before(number), number]
+            first = number
+            while first - 1 in self._silent and first - 1 not in self._done:
+                first -= 1
+            found += range(first, number + 1)
         last = found[-1] + 1 if found else len(self._sources)
         while last in self._silent:
             found.append(last)
             last += 1
         self._done |= set(found)
         return [self._sources[number] for number in dict.fromkeys(found)]
-
-    def _before(self, number: int) -> list[int]:
-        first = number
-        while first - 1 in self._silent and first - 1 not in self._done:
-            first -= 1
-        return list(range(first, number))
 
 
 def _key(message: Message) -> bytes:

@@ -10,24 +10,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     Shape = Literal["chat", "responses", "anthropic"]
 
 __all__ = [
+    "CallSite",
+    "ResultSite",
     "binds_next",
     "blocks_of",
-    "call_ids",
     "calls_of",
+    "ids_of",
     "is_result",
     "kind_of",
     "name_of",
-    "result_ids",
     "results_of",
     "role_of",
     "shape_of",
     "shape_of_all",
+    "sites_in",
 ]
 
 #: Items of Responses that ask for something to be done, and where they say by what id.
@@ -81,17 +85,111 @@ _ANTHROPIC_BLOCKS = frozenset(
 _CHAT_KEYS = ("tool_calls", "tool_call_id", "function_call", "refusal", "audio")
 
 
+#: Families: a call is answered by a result of its own family. Items are their own: the type.
+CHAT = "tool_calls"
+TOOL_USE = "tool_use"
+SERVER = "server_tool_use"  # and others that the provider runs and answers by itself
+LEGACY = "function"  # of before there were ids: known by the function's name
+
+#: The family of what an item answers.
+_ANSWERED = {
+    **{f"{kind}_output": kind for kind in ITEM_CALLS},
+    "tool_search_output": "tool_search_call",
+    "mcp_approval_response": "mcp_approval_request",
+}
+
+
+class Site(Struct, frozen=True):
+    """A tool call in a message, or the result of one, and where in the message it stands."""
+
+    family: str
+    id: str  # of the call; "" where a result or a block does not say it
+    block: int | None  # which of the calls or blocks; None for all of the message
+    body: Mapping[str, Any]
+
+
+class CallSite(Site, frozen=True):
+    """A tool call."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of what is called, if it has one."""
+        inner = self.body.get("function") or self.body.get("custom") or self.body
+        name = inner.get("name") if isinstance(inner, Mapping) else None
+        return name if isinstance(name, str) else None
+
+
+class ResultSite(Site, frozen=True):
+    """The result of a tool call."""
+
+
+def sites_in(message: Mapping[str, Any]) -> Iterator[CallSite | ResultSite]:
+    """The calls and the results in *message*, in order."""
+    kind = kind_of(message)
+    if kind in ITEM_CALLS:
+        id_ = _text(message.get(ITEM_CALLS[kind]))
+        if id_:
+            yield CallSite(kind, id_, None, message)
+    elif kind in ITEM_RESULTS:
+        id_ = next(filter(None, (_text(message.get(key)) for key in ITEM_RESULTS[kind])), "")
+        if id_:
+            yield ResultSite(_ANSWERED[kind], id_, None, message)
+    else:
+        yield from _in_chat(message)
+        yield from _in_blocks(message)
+
+
+def _in_chat(message: Mapping[str, Any]) -> Iterator[CallSite | ResultSite]:
+    calls, legacy = message.get("tool_calls"), message.get("function_call")
+    for number, call in enumerate(calls if isinstance(calls, list) else ()):
+        id_ = _text(call.get("id")) if isinstance(call, Mapping) else ""
+        if id_:
+            yield CallSite(CHAT, id_, number, call)
+    if isinstance(legacy, Mapping) and _text(legacy.get("name")):
+        yield CallSite(LEGACY, f"function:{legacy['name']}", None, legacy)
+    role = message.get("role")
+    if role == "tool":
+        yield ResultSite(CHAT, _text(message.get("tool_call_id")), None, message)
+    elif role == "function" and _text(message.get("name")):
+        yield ResultSite(LEGACY, f"function:{message['name']}", None, message)
+
+
+def _in_blocks(message: Mapping[str, Any]) -> Iterator[CallSite | ResultSite]:
+    content = message.get("content")
+    for number, block in enumerate(content if isinstance(content, list) else ()):
+        kind = kind_of(block) if isinstance(block, Mapping) else ""
+        if kind in BLOCK_CALLS:
+            family = TOOL_USE if kind == TOOL_USE else SERVER
+            yield CallSite(family, _text(block.get("id")), number, block)
+        elif kind == BLOCK_RESULT or kind.endswith(BLOCK_RESULTS):
+            family = TOOL_USE if kind == BLOCK_RESULT else SERVER
+            yield ResultSite(family, _text(block.get("tool_use_id")), number, block)
+
+
+def ids_of(message: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The ids of the tool calls that *message* makes, and of those that it answers.
+
+    But for those that it both makes and answers.
+    """
+    calls: list[str] = []
+    results: list[str] = []
+    for site in sites_in(message):
+        if site.id:
+            (calls if isinstance(site, CallSite) else results).append(site.id)
+    if calls and results:
+        both = {*calls} & {*results}
+        calls = [id_ for id_ in calls if id_ not in both]
+        results = [id_ for id_ in results if id_ not in both]
+    return calls, results
+
+
 def calls_of(message: Mapping[str, Any]) -> list[str]:
     """The ids of the tool calls that *message* makes, but for those that it answers itself.
 
     >>> calls_of({"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"})
     ['c1']
     """
-    calls = list(call_ids(message))
-    if not calls:
-        return calls
-    answered = set(result_ids(message))
-    return [id_ for id_ in calls if id_ not in answered]
+    return ids_of(message)[0]
 
 
 def results_of(message: Mapping[str, Any]) -> list[str]:
@@ -100,44 +198,7 @@ def results_of(message: Mapping[str, Any]) -> list[str]:
     >>> results_of({"role": "tool", "tool_call_id": "c1", "content": "12:00"})
     ['c1']
     """
-    results = list(result_ids(message))
-    if not results:
-        return results
-    made = set(call_ids(message))
-    return [id_ for id_ in results if id_ not in made]
-
-
-def call_ids(message: Mapping[str, Any]) -> Iterator[str]:
-    """The id of each call in *message*, in order."""
-    key = ITEM_CALLS.get(kind_of(message))
-    if key is not None:
-        yield from _texts([message.get(key)])
-        return
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        yield from _texts(call.get("id") for call in calls if isinstance(call, Mapping))
-    call = message.get("function_call")
-    if isinstance(call, Mapping):
-        yield from _named(call)
-    for block in blocks_of(message):
-        if kind_of(block) in BLOCK_CALLS:
-            yield from _texts([block.get("id")])
-
-
-def result_ids(message: Mapping[str, Any]) -> Iterator[str]:
-    """The id that each result in *message* answers, in order."""
-    keys = ITEM_RESULTS.get(kind_of(message))
-    if keys is not None:
-        yield from list(_texts(message.get(key) for key in keys))[:1]
-        return
-    role = message.get("role")
-    if role == "tool":
-        yield from _texts([message.get("tool_call_id")])
-    elif role == "function":
-        yield from _named(message)
-    for block in blocks_of(message):
-        if is_result(block):
-            yield from _texts([block.get("tool_use_id")])
+    return ids_of(message)[1]
 
 
 def is_result(block: Mapping[str, Any]) -> bool:
@@ -153,27 +214,12 @@ def binds_next(message: Mapping[str, Any]) -> bool:
 
 def name_of(message: Mapping[str, Any], call_id: str) -> str | None:
     """The name of the tool that *message* calls under *call_id*, if it says."""
-    for call in _each_call(message):
-        if call_id not in (call.get("call_id"), call.get("id")):
-            continue
-        inner = call.get("function") or call.get("custom") or call
-        name = inner.get("name") if isinstance(inner, Mapping) else None
-        return name if isinstance(name, str) else _kind_name(kind_of(call))
+    for site in sites_in(message):
+        if isinstance(site, CallSite) and site.id == call_id:
+            # What has no name is called by what it does: "shell" for a shell_call.
+            unnamed = site.family.removesuffix("_call") if site.family in ITEM_CALLS else None
+            return site.name or unnamed
     return None
-
-
-def _each_call(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if kind_of(message) in ITEM_CALLS:
-        yield message
-    calls = message.get("tool_calls")
-    for call in [*(calls if isinstance(calls, list) else []), *blocks_of(message)]:
-        if isinstance(call, Mapping):
-            yield call
-
-
-def _kind_name(kind: str) -> str | None:
-    """What a call that has no name does: "shell" for a shell_call."""
-    return kind.removesuffix("_call") if kind in ITEM_CALLS else None
 
 
 def role_of(message: Mapping[str, Any]) -> str:
@@ -186,27 +232,16 @@ def role_of(message: Mapping[str, Any]) -> str:
 
 def shape_of(message: Mapping[str, Any]) -> Shape | None:
     """The shape of *message*, or None if it is the same in all."""
-    role = message.get("role")
+    shapes = (shape for shape in map(_shape_of_part, blocks_of(message)) if shape)
     if isinstance(message.get("type"), str):
         # Anthropic's replies say that they are messages, and so do items.
-        return "anthropic" if _is_reply(message) else "responses"
-    if role in ("tool", "function") or any(message.get(key) for key in _CHAT_KEYS):
+        is_reply = kind_of(message) == "message" and (
+            "stop_reason" in message or next(shapes, None) == "anthropic"
+        )
+        return "anthropic" if is_reply else "responses"
+    if message.get("role") in ("tool", "function") or any(map(message.get, _CHAT_KEYS)):
         return "chat"
-    for block in blocks_of(message):
-        shape = _shape_of_part(block)
-        if shape:
-            return shape
-    return None
-
-
-def _is_reply(message: Mapping[str, Any]) -> bool:
-    if kind_of(message) != "message":
-        return False
-    return "stop_reason" in message or _first(blocks_of(message)) == "anthropic"
-
-
-def _first(blocks: Iterable[Mapping[str, Any]]) -> Shape | None:
-    return next((shape for shape in map(_shape_of_part, blocks) if shape), None)
+    return next(shapes, None)
 
 
 def _shape_of_part(part: Mapping[str, Any]) -> Shape | None:
@@ -236,13 +271,8 @@ def blocks_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [part for part in content if isinstance(part, Mapping)]
 
 
-def _named(call: Mapping[str, Any]) -> Iterator[str]:
-    """Calls of before there were ids are known by their names."""
-    yield from (f"function:{name}" for name in _texts([call.get("name")]))
-
-
-def _texts(values: Iterable[Any]) -> Iterator[str]:
-    yield from (value for value in values if isinstance(value, str) and value)
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def kind_of(thing: Mapping[str, Any]) -> str:

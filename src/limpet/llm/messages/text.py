@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.llm.messages import anthropic, chat, responses
-from limpet.llm.messages.neutral import arguments_text
+from limpet.llm.messages.parts import arguments_text
 from limpet.llm.messages.shape import blocks_of, kind_of, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from limpet.llm.messages.neutral import Part
+    from limpet.llm.messages.parts import Part
 
-__all__ = ["parts_of", "text_of"]
+__all__ = ["parts_of", "text_of", "thought"]
 
 _READERS = {"chat": chat.read, "responses": responses.read, "anthropic": anthropic.read}
 
@@ -53,11 +54,7 @@ def thought(body: Any) -> str:
         return ""
     if isinstance(body.get("thinking"), str):
         return str(body["thinking"])
-    said = [*_listed(body, "summary"), *blocks_of(body)]
-    texts = [piece.get("text") for piece in said if kind_of(piece)]
+    summary = body.get("summary")
+    pieces = [*(summary if isinstance(summary, list) else ()), *blocks_of(body)]
+    texts = [p.get("text") for p in pieces if isinstance(p, Mapping) and kind_of(p)]
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _listed(body: Mapping[str, Any], key: str) -> list[Any]:
-    value = body.get(key)
-    return [piece for piece in value if isinstance(piece, dict)] if isinstance(value, list) else []

@@ -14,13 +14,11 @@ import msgspec
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    #: Messages, each with the numbers of those it is made of.
-    Made = list[tuple[tuple[int, ...], dict[str, Any]]]
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 __all__ = [
     "BOOKKEEPING",
+    "UNSUPPORTED",
     "Note",
     "Part",
     "Turn",
@@ -29,7 +27,9 @@ __all__ = [
     "extra_of",
     "joined",
     "note_extra",
+    "note_unsupported",
     "of_data_url",
+    "read_content",
 ]
 
 #: Keys that replies carry and requests do not need: what no model reads is not missed.
@@ -43,7 +43,7 @@ BOOKKEEPING = frozenset(
 
 
 class Note(Protocol):
-    """Names what could not be said: in which message, what it was, why, and the thing itself."""
+    """Names what is left out: in which message, what it was, why, and the thing itself."""
 
     def __call__(self, index: int, kind: str, what: str, value: Any) -> None: ...
 
@@ -105,12 +105,37 @@ def note_extra(index: int, extra: Mapping[str, Any], note: Note) -> None:
         note(index, key, f"{key!r} has no place in this shape", value)
 
 
+#: Why a part is left out, unless there is more to say.
+UNSUPPORTED = "{} cannot be written here"
+
+
+def note_unsupported(index: int, part: Part, note: Note, why: str = UNSUPPORTED) -> None:
+    """Name a *part* for which there is no form."""
+    kind = part.was or part.kind
+    note(index, kind, why.format(kind), part.body or part)
+
+
+def read_content(content: Any, read: Callable[[Any], Part]) -> list[Part]:
+    """The parts of a *content* that is text, or a list of pieces, each of which *read* reads."""
+    if isinstance(content, str):
+        return [Part("text", content)]
+    return [read(piece) for piece in content] if isinstance(content, list) else []
+
+
 def joined(turns: Iterable[Turn]) -> list[Turn]:
     """Turns in which the items of one reply are one: what it says, and then its calls."""
     found: list[Turn] = []
     for turn in turns:
         last = found[-1] if found else None
-        if last is not None and _of_one_reply(last, turn):
+        of_model = last is not None and last.role == turn.role == "assistant"
+        # A text before any call begins anew: it may be of another reply.
+        if (
+            last is not None
+            and of_model
+            and last.loose
+            and turn.loose
+            and (_has_call(turn) or _has_call(last) or _only_thinks(last) or _only_thinks(turn))
+        ):
             last.parts += turn.parts
             last.also += turn.made_of
             last.plain = last.plain and not turn.plain and _has_call(turn)
@@ -118,13 +143,6 @@ def joined(turns: Iterable[Turn]) -> list[Turn]:
         else:
             found.append(turn)
     return found
-
-
-def _of_one_reply(last: Turn, turn: Turn) -> bool:
-    if not (last.loose and turn.loose and last.role == turn.role == "assistant"):
-        return False
-    # A text before any call begins anew: it may be of another reply.
-    return _has_call(turn) or _has_call(last) or _only_thinks(last) or _only_thinks(turn)
 
 
 def _has_call(turn: Turn) -> bool:
