@@ -24,7 +24,7 @@ import limpet
 from limpet.cli import main
 from limpet.cli.docs import reference
 from limpet.cli.messages import parts, summary
-from limpet.cli.where import Where
+from limpet.cli.options import StoreOptions
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT
@@ -244,10 +244,11 @@ def test_a_command_that_is_suggested_can_be_pasted(path: str) -> None:
     assert "`limpet ls` lists" in run("show", "nobody", "--store", path, code=3).stderr.replace(
         f" --store {path}", "", 1
     )
-    where = Where()
-    where.store = "redis://ann:secret@host"
-    assert where.told("see `limpet doctor`") == "see `limpet doctor --store 'redis://ann:***@host'`"
-    assert where.told("`limpet demo` makes one") == "`limpet demo` makes one"
+    options = StoreOptions()
+    options.url = "redis://ann:secret@host"
+    expected = "see `limpet doctor --store 'redis://ann:***@host'`"
+    assert options.in_commands("see `limpet doctor`") == expected
+    assert options.in_commands("`limpet demo` makes one") == "`limpet demo` makes one"
 
 
 def test_unknown_scheme_is_explained() -> None:
@@ -467,7 +468,7 @@ def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
     shown = run("--store", doubtful, "show", "t").stdout
     assert "  - send  skipped: a person said so\n" in shown
     assert "  - word  waited in vain\n" in shown
-    assert f"To go on\n  limpet resume t --store {doubtful}\n" in shown
+    assert f"To go on\n  limpet task resume t --store {doubtful}\n" in shown
     assert "Cancelled, because\n  a duplicate\n" in shown
     assert data("--store", doubtful, "show", "t")["skipped"] == {"send": "a person said so"}
 
