@@ -168,7 +168,7 @@ def test_doctor_names_each_journal_with_a_damaged_meta_and_goes_on(meta: bytes) 
     assert (found["ok"], found["journals"]) == (False, 12)
     shown = run("--store", "agents.db", "doctor", code=1).stdout
     for name in broken:
-        assert f"unreadable    {name} at {numbers[name]}: " in shown
+        assert f" {name} at {numbers[name]}: The meta of its head" in shown
     assert "state/alice" in run("--store", "agents.db", "ls").stdout
 
 
