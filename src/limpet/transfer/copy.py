@@ -120,7 +120,7 @@ def copy(
 
     *tenants* and *kinds*: only these, if any are named. *dry_run*: write nothing; a *target* of
     None is then one that is not there yet. *progress* is called, from several threads, with bytes
-    that are done. An error of a store (it is away, it is full) ends the copy; run it again to go on.
+    that are done. An error of a store (it is away, it is full) ends the copy; run it again.
     """
     if target is None and not dry_run:
         raise ValueError("A copy needs a target; only a dry run can do without.")

@@ -351,10 +351,12 @@ class _Whole(msgspec.Struct):
         times = {"created_at": self.created_at, "updated_at": self.updated_at}
         times |= {f"the time of record {record.seq}": record.at for record in self.records}
         if self.expires_at is not None:
-            times |= {"expires_at": self.expires_at, "expires_at less ttl": self.set_at}
+            times["expires_at"] = self.expires_at
         for name, at in times.items():
             if not _FIRST <= at <= _LAST:
                 raise _Damaged(f"{name} is {at.isoformat()}")
+        if not _FIRST <= self.set_at <= _LAST:  # it can be calculated, now that the others are well
+            raise _Damaged(f"expires_at less ttl is {self.set_at.isoformat()}")
 
     @property
     def set_at(self) -> datetime:
