@@ -152,7 +152,14 @@ def test_docs_are_what_help_says() -> None:
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == reference()
 
 
-@pytest.mark.parametrize("command", [main, *main.commands.values()], ids=lambda c: str(c.name))
+def commands(group: click.Group) -> Iterator[click.Command]:
+    """The group, and all that is in it."""
+    yield group
+    for command in group.commands.values():
+        yield from commands(command) if isinstance(command, click.Group) else [command]
+
+
+@pytest.mark.parametrize("command", list(commands(main)), ids=lambda c: str(c.name))
 def test_every_command_and_option_has_help(command: click.Command) -> None:
     """An option that nobody can look up is not there."""
     assert command.help

@@ -88,7 +88,7 @@ def add(
     as_json: bool,
     **attributes: Any,
 ) -> None:
-    """Remember TEXT in NAMESPACE; with - in its place, each line of standard input.
+    """Remember TEXT... in NAMESPACE; with - in its place, each line of standard input.
 
     The same words again are the same memory. The store is created if need be.
     """
@@ -145,7 +145,7 @@ def search(
     embeddings: bool,
     as_json: bool,
 ) -> None:
-    """Recall what NAMESPACE knows that bears on QUERY, the best first, each with the reason why.
+    """Recall what NAMESPACE knows that bears on QUERY..., the best first, each with the reason why.
 
     The index that this needs is local and made of the store; see `limpet search`.
     """
@@ -247,7 +247,7 @@ def show(
 
 @memory.command(short_help="Remove memories for good.")
 @namespace_argument
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--source", metavar="TEXT", help="All that came from there.")
 @click.option("--tag", metavar="WORD", help="All with this tag.")
 @click.option("--subject", metavar="NAME", help="All with this name as a tag, or in their words.")
@@ -270,7 +270,7 @@ def forget(
 ) -> None:
     """Remove memories from NAMESPACE, with their history: from the store and from the index.
 
-    By ID, or all from a --source, with a --tag, or about a --subject; or --all. What went is
+    By ID..., or all from a --source, with a --tag, or about a --subject; or --all. What went is
     printed.
     """
     if sum(map(bool, (ids, source, tag, subject, everything))) != 1:
