@@ -37,9 +37,9 @@ __all__ = [
     "Runtime",
     "SyncRuntime",
     "SyncWrapper",
+    "finished",
     "in_thread",
     "run_to_end",
-    "settled",
     "sync",
     "sync_iter",
     "sync_wrapped",
@@ -214,7 +214,7 @@ class AsyncRuntime:
 
                 pool = self._threads[name] = ThreadPoolExecutor(most, thread_name_prefix=name)
         work = functools.partial(call, *args, **kwargs)
-        return await settled(asyncio.get_running_loop().run_in_executor(pool, work))
+        return await finished(asyncio.get_running_loop().run_in_executor(pool, work))
 
     async def wait(self, key: Key, after: int, timeout: float) -> None:  # noqa: ASYNC109
         # Whoever looks again and again sleeps on the loop: threads are few, and for calls.
@@ -323,7 +323,7 @@ def _resolve(future: Future[None]) -> None:
         future.set_result(None)
 
 
-async def settled(future: Future[R]) -> R:
+async def finished(future: Future[R]) -> R:
     """Await *future*; if cancelled meanwhile, wait for its end, then let the cancellation go on.
 
     So a cancelled write never lands after its caller was told that it is over.

@@ -452,7 +452,7 @@ class AsyncTask(_TaskView):
         await self._ending.fail(error)
 
     async def delete(self) -> bool:
-        """Remove the task. False if it was not there. A worker that has it open is fenced off."""
+        """Remove the task. False if it was not there. A worker that has it open loses its lease."""
         return await self._record.delete()
 
     # -- looking at it -----------------------------------------------------------------------------
