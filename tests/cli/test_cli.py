@@ -40,7 +40,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -496,7 +496,7 @@ def test_show_refuses_options_that_mean_nothing_there(path: str, id_: str, optio
 
 
 def test_show_prints_a_journal_of_ones_own_kind(path: str) -> None:
-    """Nouns that users make of journals can be looked at too."""
+    """Models that users make of journals can be looked at too."""
     assert "1 added\n" in run("--store", path, "show", "note/todo").stdout
     (entry,) = data("--store", path, "show", "note/todo")["journal"]
     assert entry["body"] == {"text": "water the plants"}

@@ -14,7 +14,7 @@ from tests.support.commands import run
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):

@@ -73,18 +73,18 @@ def demo(*, directory: str | None, fast: bool) -> None:
     with SIGKILL and started again. Its model is a script: there is no key and no network. Exit code
     1 if a finished step ran twice or an acknowledged message was lost.
     """
-    place = Place(directory)
+    files = DemoFiles(directory)
     screen = Screen()
     screen.line(("An agent is killed in the middle of a step, and carries on.", "bold"))
     screen.line("The model is a script: no key, no network. Process, kill and disk are real.")
     screen.line()
     try:
-        story = perform(place, screen, FAST if fast else PACE)
+        story = perform(files, screen, FAST if fast else PACE)
     except KeyboardInterrupt:
-        place.leave()
+        files.leave()
         Screen(stderr=True).line("Stopped. Nothing of it is left running.")
         raise click.exceptions.Exit(INTERRUPTED) from None
-    findings = list(judge(STEPS, story, gather(place)))
+    findings = list(judge(STEPS, story, gather(files)))
     screen.line()
     for finding in findings:
         mark, style = ("✓", "green") if finding.kept else ("✗", "bold red")
@@ -96,7 +96,7 @@ def demo(*, directory: str | None, fast: bool) -> None:
     screen.line()
     screen.line(("Try next", "bold"), " (README.md shows the same for an agent of your own)")
     for line in (
-        f"export LIMPET_URL={shlex.quote(os.path.abspath(place.store))}",
+        f"export LIMPET_URL={shlex.quote(os.path.abspath(files.store))}",
         f"{name} ls",
         f"{name} show {TASK}",
         f"{name} tail {TASK}",
@@ -119,7 +119,7 @@ def own_command() -> str:
     return shlex.quote(min(script, os.path.relpath(script), key=len))
 
 
-class Place:
+class DemoFiles:
     """The directory of a demo: a store, the file of executions, the agent's standard error."""
 
     def __init__(self, directory: str | None) -> None:
@@ -143,21 +143,21 @@ class Place:
 # -- both runs -------------------------------------------------------------------------------------
 
 
-def perform(place: Place, screen: Screen, pace: float) -> Story:
+def perform(files: DemoFiles, screen: Screen, pace: float) -> Story:
     """Start the agent, kill it in the middle of `VICTIM`, start it again, and let it finish."""
     story = Story()
     view = (LiveView if screen.terminal else PlainView)(screen, STEPS, story)
     with view:
-        play(place, view, pace, kill_in=VICTIM)
+        play(files, view, pace, kill_in=VICTIM)
         time.sleep(2 * pace)
-        play(place, view, pace)
+        play(files, view, pace)
         time.sleep(pace)
     return story
 
 
-def play(place: Place, view: PlainView, pace: float, kill_in: str | None = None) -> None:
+def play(files: DemoFiles, view: PlainView, pace: float, kill_in: str | None = None) -> None:
     """One run of the agent: to its end, or until it is killed while it waits for a tool."""
-    with agent(place) as (child, events):
+    with agent(files) as (child, events):
         view.story.begin(child.pid)
         view.started()
         for event in events:
@@ -169,7 +169,7 @@ def play(place: Place, view: PlainView, pace: float, kill_in: str | None = None)
             if event["step"] == kill_in:
                 child.kill()
                 if child.wait() != -signal.SIGKILL:
-                    raise _failed(place)
+                    raise _failed(files)
                 view.story.kill()
                 view.killed()
                 return
@@ -178,14 +178,14 @@ def play(place: Place, view: PlainView, pace: float, kill_in: str | None = None)
                     child.stdin.write("\n")  # the tool answers
                     child.stdin.flush()
         if child.wait() != 0 or kill_in is not None:
-            raise _failed(place)
+            raise _failed(files)
 
 
 @contextmanager
-def agent(place: Place) -> Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]:
+def agent(files: DemoFiles) -> Iterator[tuple[subprocess.Popen[str], Iterator[dict[str, Any]]]]:
     """A process of the agent, and the events it reports. It does not outlive this in any case."""
-    command = [sys.executable, "-m", "limpet.cli.demo_agent", place.store, place.log]
-    with open(place.errors, "ab") as errors:
+    command = [sys.executable, "-m", "limpet.cli.demo_agent", files.store, files.log]
+    with open(files.errors, "ab") as errors:
         child = subprocess.Popen(  # noqa: S603 - our own agent
             command,
             stdin=subprocess.PIPE,
@@ -210,20 +210,20 @@ def agent(place: Place) -> Iterator[tuple[subprocess.Popen[str], Iterator[dict[s
                 pipe.close()
 
 
-def _failed(place: Place) -> Failure:
-    with open(place.errors, encoding="utf-8", errors="replace") as file:
+def _failed(files: DemoFiles) -> Failure:
+    with open(files.errors, encoding="utf-8", errors="replace") as file:
         last = file.read().rstrip().rpartition("\n")[2]
-    return Failure(f"The agent ended by itself. {last}\nMore is in {place.errors}")
+    return Failure(f"The agent ended by itself. {last}\nMore is in {files.errors}")
 
 
 # -- what came of it -------------------------------------------------------------------------------
 
 
-def gather(place: Place) -> Evidence:
+def gather(files: DemoFiles) -> Evidence:
     """Look at the file of executions and, with eyes of our own, at the store."""
-    with open(place.log, encoding="utf-8") as file:
+    with open(files.log, encoding="utf-8") as file:
         log = [line.strip() for line in file]
-    with limpet.open(place.store, create=False, readonly=True) as store:
+    with limpet.open(files.store, create=False, readonly=True) as store:
         task = store.task(TASK)
         task.checkpoint()
         return Evidence(log, store.conversation(CHAT).messages(), task.status, task.outcome)

@@ -27,7 +27,7 @@ TOOK = re.compile(r"[\d.]+ s")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory with copies of the examples."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIMPET_URL", raising=False)
