@@ -134,7 +134,7 @@ def copy(
                 tenants=tenants,
                 kinds=kinds,
                 dry_run=dry_run,
-                progress=lambda more: bar.advance(job, more),
+                progress=None if bar.disable else lambda more: bar.advance(job, more),
             )
             with closing(copied):
                 for number, journal in enumerate(copied, 1):
