@@ -455,7 +455,8 @@ def _described(twin: Callable[..., R], method: Callable[..., Any]) -> Callable[.
     """*twin* with the docstring and the signature of *method*, and no trace of a coroutine.
 
     ``__wrapped__`` is what `inspect` reads a signature from, and what some frameworks ask whether
-    it is async. So it is a copy of *method* that is not.
+    it is async. So it is a copy of *method* that is not, and returns a ``Task``, not an
+    ``AsyncTask``.
     """
     functools.update_wrapper(twin, method)
     if isinstance(method, FunctionType):
@@ -468,7 +469,8 @@ def _described(twin: Callable[..., R], method: Callable[..., Any]) -> Callable[.
             method.__closure__,
         )
         plain.__kwdefaults__ = method.__kwdefaults__
-        plain.__annotations__ = method.__annotations__
+        returns = str(method.__annotations__.get("return", "Any")).replace("Async", "")
+        plain.__annotations__ = {**method.__annotations__, "return": returns}
         twin.__wrapped__ = plain  # type: ignore[attr-defined]
     return twin
 
