@@ -2,7 +2,7 @@
 
     $ python approval.py
     refund-17 waits for approval
-    $ limpet --store refunds.db signal refund-17 approval '{"approved": true, "by": "Ann"}'
+    $ limpet --store refunds.db task signal refund-17 approval '{"approved": true, "by": "Ann"}'
     $ limpet --store refunds.db work approval:registry --until-idle
     $ python approval.py
     refund-17: paid 120 for A-17, approved by Ann

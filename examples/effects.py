@@ -22,7 +22,7 @@ What happens next is up to the step, because no store can know what happened out
     chat     it matters little                      in_doubt="skip"
 
 Try the others too. After --die-in letter the task waits for a person, who says
-`limpet --store orders.db resolve order-7 letter:Ann done`, or retry, or skip.
+`limpet --store orders.db task resolve order-7 letter:Ann done`, or retry, or skip.
 """
 
 import json

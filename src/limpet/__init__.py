@@ -19,6 +19,7 @@ from limpet.conversations.conversation import (
     RecordedRepair,
     Summary,
 )
+from limpet.core.calls import CallInDoubt
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import Codec
 from limpet.core.journal import AsyncJournal, Entry, Journal
@@ -149,6 +150,7 @@ __all__ = [
     "AsyncTask",
     "AsyncVersions",
     "BrokenHistory",
+    "CallInDoubt",
     "ChangedWarning",
     "Checkpoint",
     "Codec",

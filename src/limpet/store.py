@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from limpet.backends.contract import UNSET, Backend, Head, UnsetType, from_micro
 from limpet.backends.url import DEFAULT_TENANT, connect
 from limpet.conversations import conversation
 from limpet.conversations.conversation import AsyncConversation, Conversation, ConversationInfo
+from limpet.core.calls import CallInDoubt, Resolution, all_in_doubt, resolve_call
 from limpet.core.ids import (
     MAX_TENANT_BYTES,
     check_id,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from limpet.conversations.search import ConversationHit
+    from limpet.core.calls import Answer
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
     from limpet.memory import AsyncMemory, Memory
@@ -298,14 +300,34 @@ class AsyncStore:
         """
         await control.signal(self.scope, task, name, payload, id)
 
-    async def resolve(
-        self, task: str, step: str, how: str, *, result: Any = None, by: str | None = None
-    ) -> None:
-        """Answer for a *step* in doubt: it is "done", with *result*; "retry" it; or "skip" it.
+    async def in_doubt(self) -> list[CallInDoubt]:
+        """The calls of this tenant that began, and of which nobody knows whether they happened.
 
-        *by* is recorded: who gave the answer.
+        Of whatever kind: steps of tasks, tools of a conversation, calls of an agent. `resolve` says
+        what became of one. What somebody is just doing is not in doubt.
         """
-        await control.resolve(self.scope, task, step, how, result=result, by=by)
+        return await all_in_doubt(self.scope)
+
+    async def resolve(
+        self,
+        id: str,
+        call: str,
+        how: str,
+        *,
+        result: Any = None,
+        by: str | None = None,
+        kind: str = "task",
+    ) -> None:
+        """Answer for a *call* in doubt: it is "done", with *result*; "retry" it; or "skip" it.
+
+        The call is a step of the task *id*; or a call of something of another *kind*, as `in_doubt`
+        names it. *by* is recorded: who gave the answer.
+        """
+        if kind == task.KIND:
+            await control.resolve(self.scope, id, call, how, result=result, by=by)
+        else:
+            resolution = Resolution(call, cast("Answer", how), result, by)
+            await resolve_call(self.scope, kind, id, resolution)
 
     async def pause(self, task: str, *, because: str | None = None) -> None:
         """Stop the task until `resume`. A worker that has it open stops before its next step."""
@@ -461,6 +483,7 @@ class Store(SyncWrapper[AsyncStore]):
     run = sync(AsyncStore.run)
     submit = sync(AsyncStore.submit)
     signal = sync(AsyncStore.signal)
+    in_doubt = sync(AsyncStore.in_doubt)
     resolve = sync(AsyncStore.resolve)
     pause = sync(AsyncStore.pause)
     cancel = sync(AsyncStore.cancel)

@@ -24,7 +24,7 @@ import limpet
 from limpet.cli import main
 from limpet.cli.docs import reference
 from limpet.cli.messages import parts, summary
-from limpet.cli.where import Where
+from limpet.cli.options import StoreOptions
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT
@@ -40,7 +40,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -152,7 +152,14 @@ def test_docs_are_what_help_says() -> None:
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == reference()
 
 
-@pytest.mark.parametrize("command", [main, *main.commands.values()], ids=lambda c: str(c.name))
+def commands(group: click.Group) -> Iterator[click.Command]:
+    """The group, and all that is in it."""
+    yield group
+    for command in group.commands.values():
+        yield from commands(command) if isinstance(command, click.Group) else [command]
+
+
+@pytest.mark.parametrize("command", list(commands(main)), ids=lambda c: str(c.name))
 def test_every_command_and_option_has_help(command: click.Command) -> None:
     """An option that nobody can look up is not there."""
     assert command.help
@@ -244,10 +251,11 @@ def test_a_command_that_is_suggested_can_be_pasted(path: str) -> None:
     assert "`limpet ls` lists" in run("show", "nobody", "--store", path, code=3).stderr.replace(
         f" --store {path}", "", 1
     )
-    where = Where()
-    where.store = "redis://ann:secret@host"
-    assert where.told("see `limpet doctor`") == "see `limpet doctor --store 'redis://ann:***@host'`"
-    assert where.told("`limpet demo` makes one") == "`limpet demo` makes one"
+    options = StoreOptions()
+    options.url = "redis://ann:secret@host"
+    expected = "see `limpet doctor --store 'redis://ann:***@host'`"
+    assert options.in_commands("see `limpet doctor`") == expected
+    assert options.in_commands("`limpet demo` makes one") == "`limpet demo` makes one"
 
 
 def test_unknown_scheme_is_explained() -> None:
@@ -467,7 +475,7 @@ def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
     shown = run("--store", doubtful, "show", "t").stdout
     assert "  - send  skipped: a person said so\n" in shown
     assert "  - word  waited in vain\n" in shown
-    assert f"To go on\n  limpet resume t --store {doubtful}\n" in shown
+    assert f"To go on\n  limpet task resume t --store {doubtful}\n" in shown
     assert "Cancelled, because\n  a duplicate\n" in shown
     assert data("--store", doubtful, "show", "t")["skipped"] == {"send": "a person said so"}
 
@@ -488,7 +496,7 @@ def test_show_refuses_options_that_mean_nothing_there(path: str, id_: str, optio
 
 
 def test_show_prints_a_journal_of_ones_own_kind(path: str) -> None:
-    """Nouns that users make of journals can be looked at too."""
+    """Models that users make of journals can be looked at too."""
     assert "1 added\n" in run("--store", path, "show", "note/todo").stdout
     (entry,) = data("--store", path, "show", "note/todo")["journal"]
     assert entry["body"] == {"text": "water the plants"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in, and nothing is left behind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))

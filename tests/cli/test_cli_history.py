@@ -1,4 +1,4 @@
-"""Tests of `limpet history`, `limpet diff`, and what doctor says of tasks that are large."""
+"""Tests of `limpet history`, also with --diff, and of what doctor says of tasks that are large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTILE = "a\x1b[31mb\u202ec\x9b2Jd"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -70,7 +70,7 @@ def test_history_gives_the_same_to_programs(path: str) -> None:
 
 def test_diff_shows_what_changed_between_two_entries(path: str) -> None:
     """The numbers are those of the history."""
-    shown = run("--store", path, "diff", "report", "2", "4").stdout
+    shown = run("--store", path, "history", "report", "--diff", "2", "4").stdout
     heading, rest = shown.split("\n", 2)[:2], shown.split("\n", 2)[2]
     assert [line[:11] for line in heading] == ["--- report,", "+++ report,"]
     assert rest == (
@@ -81,31 +81,127 @@ def test_diff_shows_what_changed_between_two_entries(path: str) -> None:
 
 def test_diff_goes_up_to_the_newest_entry(path: str) -> None:
     """Without a second number."""
-    shown = run("--store", path, "diff", "report", "4").stdout
+    shown = run("--store", path, "history", "report", "--diff", "4").stdout
     assert shown.endswith("steps\n  + count: 3\n")
-    assert run("--store", path, "diff", "report", "5").stdout.endswith("Nothing differs.\n")
+    assert run("--store", path, "history", "report", "--diff", "5").stdout.endswith(
+        "Nothing differs.\n"
+    )
 
 
 def test_diff_also_goes_back(path: str) -> None:
     """What a rewind would undo."""
-    assert run("--store", path, "diff", "report", "5", "4").stdout.endswith("steps\n  - count\n")
+    assert run("--store", path, "history", "report", "--diff", "5", "4").stdout.endswith(
+        "steps\n  - count\n"
+    )
 
 
-@pytest.mark.parametrize("numbers", [["9"], ["1", "9"], ["0", "1"], ["x"], []], ids=" ".join)
+@pytest.mark.parametrize("numbers", [["9"], ["1", "9"], ["0", "1"], ["x"]], ids=" ".join)
 def test_diff_refuses_numbers_that_are_not_there(path: str, numbers: list[str]) -> None:
     """And says which are."""
-    shown = run("--store", path, "diff", "report", *numbers, code=2).stderr
+    shown = run("--store", path, "history", "report", "--diff", *numbers, code=2).stderr
     assert "Usage:" in shown
     assert "9" not in numbers or "There is no entry 9: 'report' has 1 to 5." in shown
 
 
-@pytest.mark.parametrize("command", [["history", "nobody"], ["diff", "nobody", "1"]], ids=" ".join)
+def test_diff_compares_the_last_two_versions(path: str) -> None:
+    """Without numbers: what happened last, of a task, a state or a conversation."""
+    with limpet.open(path) as store:
+        store.state("settings").save({"colour": "red"})
+        store.state("settings").save({"colour": "blue"})
+        store.conversation("alice").append({"role": "user", "content": "Hello"})
+        store.conversation("alice").append({"role": "assistant", "content": "Good morning"})
+    shown = run("--store", path, "history", "report", "--diff").stdout
+    assert shown == run("--store", path, "history", "report", "--diff", "4", "5").stdout
+    shown = run("--store", path, "history", "settings", "--diff").stdout
+    assert ('- "red"' in shown, '+ "blue"' in shown) == (True, True)
+    shown = run("--store", path, "history", "alice", "--diff").stdout
+    assert shown.endswith("messages\n  + assistant: Good morning\n")
+
+
+def test_diff_needs_two_versions(path: str) -> None:
+    """One alone has nothing to be compared with."""
+    with limpet.open(path) as store:
+        store.state("settings").save({"colour": "red"})
+    for name in ("settings", "conversation/report"):
+        said = run("--store", path, "history", name, "--diff", code=2).stderr
+        assert "has one version only" in said
+
+
+def test_diff_gives_the_same_to_programs(path: str) -> None:
+    """With the numbers that were compared."""
+    found: Any = json.loads(run("--store", path, "history", "report", "--diff", "--json").stdout)
+    assert (found["kind"], found["id"], found["from"], found["to"]) == ("task", "report", 4, 5)
+    assert found["diff"].endswith("steps\n  + count: 3")
+
+
+@pytest.mark.parametrize("options", [["1"], ["--diff", "-n", "2"]], ids=" ".join)
+def test_numbers_are_for_diff_and_n_is_for_the_list(path: str, options: list[str]) -> None:
+    """An option that is ignored is a question that was not answered."""
+    assert "Usage:" in run("--store", path, "history", "report", *options, code=2).stderr
+
+
+def test_something_without_versions_is_refused(path: str) -> None:
+    """A memory has a history of its own, of each thing remembered."""
+    with limpet.open(path) as store:
+        store.memory("acme").remember("Likes tea")
+    assert "no versions" in run("--store", path, "history", "acme", code=2).stderr
+
+
+# -- of conversations ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def talk(path: str) -> str:
+    """A conversation in which something was taken back, and pinned."""
+    with limpet.open(path) as store:
+        chat = store.conversation("alice")
+        chat.append({"role": "user", "content": "Hello"})
+        chat.append({"role": "assistant", "content": "Good night"})
+        chat.pop()
+        chat.append({"role": "assistant", "content": "Good morning"})
+        chat.pin(1)
+    return path
+
+
+def test_history_of_a_conversation_is_what_was_said_and_done(talk: str) -> None:
+    """Each entry on a line, and the same to programs."""
+    lines = run("--store", talk, "history", "alice").stdout.splitlines()
+    assert [line[29:] for line in lines[:2]] == ["user: Hello", "assistant: Good night"]
+    assert lines[2][29:] == "popped: the message at 2"
+    assert lines[4][29:].startswith("pinned")
+    found: Any = json.loads(run("--store", talk, "history", "alice", "-n", "2", "--json").stdout)
+    assert (found[0]["seq"], found[0]["what"]) == (4, "assistant: Good morning")
+
+
+def test_diff_of_a_conversation_shows_what_was_taken_back(talk: str) -> None:
+    """And what was said instead; notes about messages are apart."""
+    shown = run("--store", talk, "history", "alice", "--diff", "2").stdout
+    assert re.fullmatch(
+        r"--- alice, \S+\n\+\+\+ alice, \S+\nmessages\n  - assistant: Good night\n"
+        r"  \+ assistant: Good morning\nnotes\n  \+ pinned.*\n",
+        shown,
+    )
+    back = run("--store", talk, "history", "alice", "--diff", "5", "4").stdout
+    assert re.search(r"notes\n  - pinned.*\n$", back)
+    assert run("--store", talk, "history", "alice", "--diff", "3", "3").stdout.endswith(
+        "Nothing differs.\n"
+    )
+
+
+# -- what is not there -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["history", "nobody"], ["history", "nobody", "--diff", "1"]], ids=" ".join
+)
 def test_a_task_that_is_not_there_ends_with_3(path: str, command: list[str]) -> None:
     """As for all commands."""
     assert "nobody" in run("--store", path, *command, code=3).stderr
 
 
-@pytest.mark.parametrize("command", [["history", "x"], ["diff", "x", "1"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["history", "x"], ["history", "x", "--diff", "1"]], ids=" ".join
+)
 def test_reading_the_past_does_not_create_a_store(tmp_path: Path, command: list[str]) -> None:
     """A misspelt name is an error, not an empty store."""
     assert run("--store", "missing.db", *command, code=1).stderr.startswith("StoreNotFound: ")
@@ -118,7 +214,7 @@ def test_control_characters_never_reach_the_terminal(tmp_path: Path) -> None:
         task.decide(HOSTILE, because=HOSTILE)
         task.step("x", lambda: f"{HOSTILE}\n{HOSTILE}")
         task.fail(HOSTILE)
-    for command in (["history", "t"], ["diff", "t", "1"]):
+    for command in (["history", "t"], ["history", "t", "--diff", "1"]):
         shown = run("--store", "hostile.db", *command).stdout
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
 

@@ -20,7 +20,7 @@ SCOPES = ("support", "sales")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in, and nothing is left behind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
@@ -30,7 +30,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _filled(_elsewhere: None) -> None:
+def _filled(_own_directory: None) -> None:
     """Two tenants with two namespaces each, and something of its own in each."""
     for tenant in TENANTS:
         with limpet.open(tenant=tenant) as store:

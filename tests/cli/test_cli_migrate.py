@@ -42,7 +42,7 @@ def of_the_program(document):
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty directory, and without what was imported from it, or registered, afterwards."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -286,8 +286,8 @@ def test_the_saves_of_a_state_are_listed_and_compared(saved: limpet.State) -> No
     assert run("history", "state/agent", "-n", "1").stdout.splitlines() == [second]
     found = json.loads(run("history", "agent", "--json").stdout)
     assert [one["position"] for one in found] == [1, 2]
-    assert run("diff", "agent", "1").stdout == 'said\n  + [1] "two \\u001b[31m"\n'
-    assert "There is no entry 7" in run("diff", "agent", "1", "7", code=2).stderr
+    assert run("history", "agent", "--diff", "1").stdout == 'said\n  + [1] "two \\u001b[31m"\n'
+    assert "There is no entry 7" in run("history", "agent", "--diff", "1", "7", code=2).stderr
     with limpet.open("limpet.db") as store, store.task("agent", "A task of the same id"):
         pass
     assert "created" in run("history", "agent").stdout

@@ -1,4 +1,4 @@
-"""Tests of the commands for tasks: submit, signal, resolve, cancel, pause, resume, work."""
+"""Tests of `limpet task`, of calls in doubt of any kind, and of `limpet work`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import limpet
 from limpet.core.ids import make_key
 from limpet.core.leases import holder_name
 from tests.support.commands import run
+from tests.support.doubtful import leave_in_doubt
 from tests.support.processes import in_a_process
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def report(task):
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In an empty directory, and without the modules that were imported from it afterwards."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -64,7 +65,7 @@ def types(task_id: str) -> list[str]:
 def test_submit_creates_a_task_for_a_worker() -> None:
     """And the store, if this is the first."""
     given = '{"customer": "Ann"}'
-    result = run("submit", "report", "r-1", "--goal", "Report", "--input", given)
+    result = run("task", "submit", "report", "r-1", "--goal", "Report", "--input", given)
     assert result.stdout == "r-1 is open, for a worker that runs 'report'.\n"
     with limpet.open() as store:
         info = store.task("r-1").info()
@@ -76,30 +77,30 @@ def test_submit_creates_a_task_for_a_worker() -> None:
 def test_submit_again_changes_nothing() -> None:
     """A script may be run twice; but an id means one task."""
     for _ in range(2):
-        run("submit", "report", "r-1", "--goal", "Report")
+        run("task", "submit", "report", "r-1", "--goal", "Report")
     assert types("r-1") == ["created"]
-    result = run("submit", "report", "r-1", "--goal", "Something else", code=1)
+    result = run("task", "submit", "report", "r-1", "--goal", "Something else", code=1)
     assert "GoalMismatch" in result.stderr
 
 
 def test_submit_knows_a_deadline() -> None:
     """As the library does."""
-    run("submit", "report", "r-1", "--goal", "Report", "--deadline", "60")
+    run("task", "submit", "report", "r-1", "--goal", "Report", "--deadline", "60")
     with limpet.open() as store:
         (created,) = store.journal("task", "r-1").read()
     assert created.body["deadline"]
-    run("submit", "report", "r-2", "--goal", "Report", "--deadline", "0", code=2)
+    run("task", "submit", "report", "r-2", "--goal", "Report", "--deadline", "0", code=2)
 
 
 def test_submit_needs_a_goal() -> None:
     """It is what people, and models, know a task by."""
-    assert "--goal" in run("submit", "report", "r-1", code=2).stderr
+    assert "--goal" in run("task", "submit", "report", "r-1", code=2).stderr
 
 
 @pytest.mark.parametrize("text", ["hello", "{'a': 1}", "NaN", ""])
 def test_what_is_not_json_is_refused_with_advice(text: str) -> None:
     """Shells eat quotes, so this is the commonest mistake."""
-    result = run("submit", "report", "r-1", "--goal", "Report", "--input", text, code=2)
+    result = run("task", "submit", "report", "r-1", "--goal", "Report", "--input", text, code=2)
     assert "is not JSON" in result.stderr
     assert f"write '{json.dumps(text)}'" in " ".join(result.stderr.split())
     assert not Path("limpet.db").exists()
@@ -112,7 +113,7 @@ def test_what_is_not_json_is_refused_with_advice(text: str) -> None:
 def waiting() -> None:
     """A task that waits for an approval."""
     Path("app.py").write_text(APP)
-    run("submit", "report", "r-1", "--goal", "Report", "--input", "7")
+    run("task", "submit", "report", "r-1", "--goal", "Report", "--input", "7")
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
 
 
@@ -132,7 +133,7 @@ def test_the_command_that_an_error_names_can_be_pasted(url: str, tenant: str, wh
         store.task("r 1", goal="Report") as task,
     ):
         task.wait_for("approval")
-    command = f"limpet signal 'r 1' approval{where}"
+    command = f"limpet task signal 'r 1' approval{where}"
     assert f"`{command}`" in str(caught.value)
     assert run(*shlex.split(command)[1:]).stdout == "Sent 'approval' to r 1.\n"
 
@@ -142,8 +143,11 @@ def test_a_person_lets_a_task_go_on() -> None:
     """It says what it waits for, and by which command it goes on; the next worker does."""
     text = run("show", "r-1").stdout
     assert "task r-1 · waiting" in text
-    assert "it waits for a signal: limpet signal r-1 approval\n" in text
-    assert run("signal", "r-1", "approval", '{"by": "Ann"}').stdout == "Sent 'approval' to r-1.\n"
+    assert "it waits for a signal: limpet task signal r-1 approval\n" in text
+    assert (
+        run("task", "signal", "r-1", "approval", '{"by": "Ann"}').stdout
+        == "Sent 'approval' to r-1.\n"
+    )
     run("work", "app", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["outcome"] == [7, {"by": "Ann"}]
     assert types("r-1").count("step") == 2
@@ -153,7 +157,7 @@ def test_a_person_lets_a_task_go_on() -> None:
 def test_a_signal_may_carry_nothing_and_be_sent_twice() -> None:
     """With an id, the second time does nothing."""
     for _ in range(2):
-        run("signal", "task/r-1", "approval", "--id", "mail-17")
+        run("task", "signal", "task/r-1", "approval", "--id", "mail-17")
     assert types("r-1").count("signalled") == 1
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["outcome"] == [7, None]
@@ -162,13 +166,13 @@ def test_a_signal_may_carry_nothing_and_be_sent_twice() -> None:
 @pytest.mark.usefixtures("waiting")
 def test_a_task_is_paused_and_resumed() -> None:
     """Signals are kept meanwhile."""
-    assert run("pause", "r-1", "--because", "holidays").stdout == "Paused r-1.\n"
-    run("signal", "r-1", "approval")
+    assert run("task", "pause", "r-1", "--because", "holidays").stdout == "Paused r-1.\n"
+    run("task", "signal", "r-1", "approval")
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     text = run("show", "r-1").stdout
     assert "task r-1 · paused" in text
-    assert "limpet resume r-1" in text
-    assert run("resume", "r-1").stdout == "r-1 is open again.\n"
+    assert "limpet task resume r-1" in text
+    assert run("task", "resume", "r-1").stdout == "r-1 is open again.\n"
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["status"] == "done"
 
@@ -176,17 +180,25 @@ def test_a_task_is_paused_and_resumed() -> None:
 @pytest.mark.usefixtures("waiting")
 def test_a_task_is_cancelled() -> None:
     """No worker takes it up."""
-    assert run("cancel", "r-1", "--because", "the customer has left").stdout == "Cancelled r-1.\n"
+    assert (
+        run("task", "cancel", "r-1", "--because", "the customer has left").stdout
+        == "Cancelled r-1.\n"
+    )
     run("work", "app:registry", "--until-idle", "--poll", "0.05")
     assert shown("r-1")["status"] == "cancelled"
-    result = run("signal", "r-1", "approval", code=1)
+    result = run("task", "signal", "r-1", "approval", code=1)
     assert "is cancelled" in result.stderr
 
 
 @pytest.mark.parametrize(
     "command",
-    [["signal", "r-1", "x"], ["cancel", "r-1"], ["pause", "r-1"], ["resume", "r-1"]],
-    ids=lambda command: command[0],
+    [
+        ["task", "signal", "r-1", "x"],
+        ["task", "cancel", "r-1"],
+        ["task", "pause", "r-1"],
+        ["task", "resume", "r-1"],
+    ],
+    ids=lambda command: command[1],
 )
 def test_commands_for_a_task_that_is_not_there_end_with_3(command: list[str]) -> None:
     """And create nothing: neither task nor store."""
@@ -216,9 +228,12 @@ def _interrupted() -> None:
 @pytest.mark.parametrize("how", ["done", "retry", "skip"])
 def test_a_person_says_what_became_of_a_step(how: str) -> None:
     """The task names the step, and the command."""
-    assert "limpet resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
+    assert "limpet task resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
     options = ["--result", '{"id": 17}', "--by", "Ann"] if how == "done" else []
-    assert run("resolve", "m 1", "send", how, *options).stdout == f"Step 'send' of m 1: {how}.\n"
+    assert (
+        run("task", "resolve", "m 1", "send", how, *options).stdout
+        == f"Step 'send' of m 1: {how}.\n"
+    )
     with limpet.open() as store, store.task("m 1") as task:
         found = task.step("send", lambda: "sent again", in_doubt="ask")
         last = store.journal("task", "m 1").read()
@@ -230,9 +245,66 @@ def test_a_person_says_what_became_of_a_step(how: str) -> None:
 @pytest.mark.usefixtures("doubtful")
 def test_what_cannot_be_resolved_is_refused() -> None:
     """A step that is not in doubt, an answer that is none, a result of nothing."""
-    assert "not in doubt" in run("resolve", "m 1", "other", "done", code=1).stderr
-    run("resolve", "m 1", "send", "perhaps", code=2)
-    run("resolve", "m 1", "send", "skip", "--result", "1", code=2)
+    assert "not in doubt" in run("task", "resolve", "m 1", "other", "done", code=1).stderr
+    run("task", "resolve", "m 1", "send", "perhaps", code=2)
+    run("task", "resolve", "m 1", "send", "skip", "--result", "1", code=2)
+
+
+# -- calls in doubt of any kind --------------------------------------------------------------------
+
+KINDS = ("agents-run", "conversation", "note", "state", "task")
+
+
+@pytest.fixture
+def calls_in_doubt() -> None:
+    """A call of each kind that began and did not end."""
+    with limpet.open() as store:
+        for kind in KINDS:
+            leave_in_doubt(store, kind, "the order", "pay")
+
+
+@pytest.mark.usefixtures("calls_in_doubt")
+def test_what_is_in_doubt_is_listed_with_the_command_that_resolves_it() -> None:
+    """Whatever its kind; each command can be pasted, and there is nothing in doubt at the end."""
+    lines = run("in-doubt").stdout.splitlines()
+    assert lines[::2] == [f"{kind}/the order  pay (c1)  ask" for kind in KINDS]
+    found = json.loads(run("in-doubt", "--json").stdout)
+    assert [(one["kind"], one["id"], one["call"]["id"]) for one in found] == [
+        (kind, "the order", "c1") for kind in KINDS
+    ]
+    for kind, line in zip(KINDS, lines[1::2], strict=True):
+        assert line == f"  limpet resolve '{kind}/the order' c1 done"
+        said = run(*shlex.split(line)[1:], "--result", "7", "--by", "Ann").stdout
+        assert said == f"Call 'c1' of {kind}/the order: done.\n"
+    result = run("in-doubt")
+    assert result.stdout == ""
+    assert "Nothing is in doubt in limpet.db for tenant 'default'." in result.stderr
+    with limpet.open() as store:
+        answers = [
+            entry.body
+            for kind in KINDS
+            for entry in store.journal(kind, "the order").read()
+            if entry.type == "resolved"
+        ]
+    assert answers == [{"id": "c1", "how": "done", "result": 7, "by": "Ann"}] * len(KINDS)
+
+
+@pytest.mark.usefixtures("calls_in_doubt")
+def test_a_call_that_cannot_be_resolved_is_refused() -> None:
+    """One that is not in doubt, an id that means several things or nothing, a result of nothing."""
+    assert "In doubt: c1" in run("resolve", "state/the order", "c2", "done", code=3).stderr
+    assert "Say which" in run("resolve", "the order", "c1", "done", code=2).stderr
+    run("resolve", "state/nothing", "c1", "done", code=3)
+    run("resolve", "state/the order", "c1", "retry", "--result", "7", code=2)
+    run("resolve", "state/the order", "c1", "perhaps", code=2)
+    assert len(json.loads(run("in-doubt", "--json").stdout)) == len(KINDS)
+
+
+@pytest.mark.parametrize("command", [["in-doubt"], ["resolve", "x", "c1", "done"]], ids=" ".join)
+def test_asking_what_is_in_doubt_creates_no_store(command: list[str]) -> None:
+    """A misspelt name is an error, not an empty store."""
+    assert run(*command, code=1).stderr.startswith("StoreNotFound: ")
+    assert not Path("limpet.db").exists()
 
 
 def test_a_task_whose_process_is_dead_is_not_shown_as_held() -> None:
@@ -253,7 +325,7 @@ def test_a_task_whose_process_is_dead_is_not_shown_as_held() -> None:
 def test_a_worker_says_what_it_does() -> None:
     """A line an event, with nothing of what the task was given."""
     Path("app.py").write_text(APP)
-    run("submit", "report", "r-1", "--goal", "Secret", "--input", '"secret"')
+    run("task", "submit", "report", "r-1", "--goal", "Secret", "--input", '"secret"')
     lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
     assert [line.partition("  ")[2] for line in lines] == [
         "working on limpet.db for tenant default: app:registry",
@@ -266,7 +338,7 @@ def test_a_worker_says_what_it_does() -> None:
 def test_a_worker_says_below_a_failure_where_it_came_from() -> None:
     """A line for each place, whole, as people read them."""
     Path("app.py").write_text(APP.replace("return [", "return 1 / len([]) or ["))
-    run("submit", "report", "r-1", "--goal", "Secret")
+    run("task", "submit", "report", "r-1", "--goal", "Secret")
     lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
     assert lines[2].endswith(" s (ZeroDivisionError)")
     assert lines[3].strip() == f"{Path('app.py').resolve()}:11 in report"
@@ -275,7 +347,7 @@ def test_a_worker_says_below_a_failure_where_it_came_from() -> None:
 def test_a_worker_runs_only_the_kinds_it_is_told() -> None:
     """And says which there are, if that one is not."""
     Path("app.py").write_text(APP)
-    run("submit", "report", "r-1", "--goal", "Report")
+    run("task", "submit", "report", "r-1", "--goal", "Report")
     run("work", "app:registry", "--until-idle", "--kinds", "report, report", "--poll", "0.05")
     assert shown("r-1")["status"] == "waiting"
     result = run("work", "app:registry", "--until-idle", "--kinds", "reports", code=2)

@@ -1,4 +1,4 @@
-"""Stores: a URL in, nouns out; tenants apart, threads and event loops together."""
+"""Stores: a URL in, models out; tenants apart, threads and event loops together."""
 
 import asyncio
 import os
@@ -19,6 +19,8 @@ from limpet import (
     AsyncStore,
     Conflict,
     InvalidURL,
+    LeaseHeld,
+    NotFound,
     Store,
     StoreClosed,
     StoreNotFound,
@@ -28,6 +30,7 @@ from limpet import (
 )
 from limpet.testing.leaks import nothing_left
 from tests.support import nouns
+from tests.support.doubtful import leave_in_doubt
 from tests.support.nouns import Driven, Place, user
 
 place, store = nouns.place, nouns.store
@@ -350,7 +353,7 @@ def test_a_journals_ttl_is_checked_before_anything_is_written(ttl: Any) -> None:
         assert store.journal("note", "todo").head() is None
 
 
-def test_a_journal_is_there_for_nouns_of_ones_own(store: Store) -> None:
+def test_a_journal_is_there_for_models_of_ones_own(store: Store) -> None:
     """What all nouns are made of, in public."""
     journal = store.journal("note", "todo")
     assert journal.append(("added", "water"), ("added", "call"), expect=0) == 2
@@ -373,6 +376,67 @@ def test_a_journal_is_there_for_nouns_of_ones_own(store: Store) -> None:
     assert journal.compact(3) == 2
     assert [e.seq for e in journal.read()] == [3]
     assert journal.delete() is True
+
+
+# -- calls in doubt --------------------------------------------------------------------------------
+
+
+def in_doubt(store: Store) -> list[str]:
+    """What a store says of the calls of which nobody knows whether they happened."""
+    return [f"{one.kind}/{one.id}: {one.call.title}" for one in store.in_doubt()]
+
+
+KINDS = ("agents-run", "conversation", "note", "state", "task")
+
+
+def test_a_store_knows_what_is_in_doubt_whatever_its_kind(place: Place, store: Store) -> None:
+    """Of one tenant; not what somebody is just doing."""
+    assert store.in_doubt() == []
+    for kind in KINDS:
+        leave_in_doubt(store, kind, "alice", "pay", "send")
+    leave_in_doubt(store.as_tenant("acme"), "task", "bob", "pay")
+    each = [f"{kind}/alice: {name}" for kind in KINDS for name in ("pay (c1)", "send (c2)")]
+    assert in_doubt(store) == each
+    assert in_doubt(store.as_tenant("acme")) == ["task/bob: pay (c1)"]
+    with store.task("t", GOAL) as task:
+        task.step("look", lambda: in_doubt(place.beside()) == each, in_doubt="ask")
+        assert task.results == {"look": True}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_in_doubt_is_resolved_whatever_its_kind(store: Store, kind: str) -> None:
+    """What a person says is recorded, by their name, and it is in doubt no more."""
+    leave_in_doubt(store, kind, "alice", "pay", "send")
+    store.resolve("alice", "c1", "done", result={"receipt": 7}, by="Ann", kind=kind)
+    assert in_doubt(store) == [f"{kind}/alice: send (c2)"]
+    store.resolve("alice", "c2", "skip", kind=kind)
+    assert in_doubt(store) == []
+    said = [e.body for e in store.journal(kind, "alice").read() if e.type == "resolved"]
+    assert said == [
+        {"id": "c1", "how": "done", "result": {"receipt": 7}, "by": "Ann"},
+        {"id": "c2", "how": "skip"},
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "task"])
+def test_what_cannot_be_resolved_is_refused_whatever_its_kind(store: Store, kind: str) -> None:
+    """Tasks have errors of their own, which the tests of tasks look at."""
+    with pytest.raises(NotFound, match=f"no {kind} 'alice'"):
+        store.resolve("alice", "c1", "done", kind=kind)
+    leave_in_doubt(store, kind, "alice", "pay")
+    with pytest.raises(NotFound, match=f"'c2' of {kind} 'alice' is not in doubt. In doubt: c1"):
+        store.resolve("alice", "c2", "done", kind=kind)
+    for how, result in (("maybe", None), ("retry", 1)):
+        with pytest.raises(ValueError, match=how):
+            store.resolve("alice", "c1", how, result=result, kind=kind)
+    key = store.journal(kind, "alice").key
+    lease = store.backend.acquire(key, "an agent far away", 60)
+    assert store.in_doubt() == []
+    with pytest.raises(LeaseHeld, match="is running, by an agent far away"):
+        store.resolve("alice", "c1", "done", kind=kind)
+    store.backend.release(key, lease)
+    store.resolve("alice", "c1", "retry", kind=kind)
+    assert store.in_doubt() == []
 
 
 # -- threads and event loops -----------------------------------------------------------------------

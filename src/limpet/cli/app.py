@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import limpet
-from limpet.cli.copy import copy
+from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
 from limpet.cli.doctor import doctor
-from limpet.cli.errors import Failure, translated
-from limpet.cli.export import export
-from limpet.cli.history import diff, history
-from limpet.cli.importing import import_
-from limpet.cli.listing import ls
+from limpet.cli.history import history
+from limpet.cli.ls import ls, search
 from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
-from limpet.cli.removing import delete, expire, sweep
-from limpet.cli.search import search
-from limpet.cli.show import show
-from limpet.cli.tail import tail
-from limpet.cli.tasks import COMMANDS
-from limpet.cli.where import Where, store_options
+from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
+from limpet.cli.show import show, tail
+from limpet.cli.tasks import in_doubt, resolve, task
+from limpet.cli.transfer import copy, export, import_
 from limpet.cli.work import work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["main"]
 
@@ -41,35 +33,27 @@ Exit codes:
 """
 
 
-class Commands(click.Group):
-    """A group whose commands end with our own errors as messages, without a traceback."""
+class Limpet(Commands):
+    """The group of all commands, which end with our own errors as messages, not as tracebacks."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         for stream in (sys.stdout, sys.stderr):
             # A terminal that cannot show a character gets its number, not a traceback.
             getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-        where = ctx.ensure_object(Where)
+        store = ctx.ensure_object(StoreOptions)
         try:
-            return _translating(super().invoke, ctx)
+            try:
+                return super().invoke(ctx)
+            except (limpet.LimpetError, OSError) as error:
+                raise failure_of(error) from error
         except Failure as failure:
-            failure.told = where.told
+            failure.store = store
             raise
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the order in which one comes to need them."""
-        return list(self.commands)
-
-
-def _translating(invoke: Callable[[click.Context], Any], context: click.Context) -> Any:
-    try:
-        return invoke(context)
-    except (limpet.LimpetError, OSError) as error:
-        raise translated(error) from error
 
 
 @click.group(
-    cls=Commands,
+    cls=Limpet,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
@@ -82,7 +66,7 @@ def _translating(invoke: Callable[[click.Context], Any], context: click.Context)
 def main() -> None:
     """Look into a Limpet store: what agents have said, done, and left to do.
 
-    demo, ls, show, search, tail, history, diff, export and doctor (without --repair) change
+    demo, ls, show, search, tail, history, in-doubt, export and doctor (without --repair) change
     nothing in a store, and create none. --store and --tenant may also follow the command.
     """
 
@@ -94,9 +78,10 @@ for command in (
     search,
     tail,
     history,
-    diff,
     memory,
-    *COMMANDS,
+    task,
+    in_doubt,
+    resolve,
     delete,
     expire,
     sweep,

@@ -1,9 +1,9 @@
 """The agent that ``limpet demo`` kills: a scripted model, a conversation, a task of six steps.
 
 It runs in a process of its own, ``python -m limpet.cli.demo_agent STORE LOG``, and does not know
-that it will be killed: a first run and a resumed one are the same code. On standard output it tells
-the demo what happens, as JSON Lines. It appends each execution of a step to the file LOG, outside
-the store, so that executions can be counted without taking the store's word.
+that it will be killed: a first run and a resumed one are the same code. On standard output it
+reports to the demo what happens, as JSON Lines. It appends each execution of a step to the file
+LOG, outside the store, so that executions can be counted without taking the store's word.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class World:
         """Append a line to the file. It is there even if the next instruction is never run."""
         os.write(self._log, f"{what} {step}\n".encode())
 
-    def tell(self, event: str, **details: Any) -> None:
-        """Tell the demo."""
+    def report(self, event: str, **details: Any) -> None:
+        """Let the demo know."""
         sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
         sys.stdout.flush()
 
     def use_tool(self, turn: Turn) -> str:
         """Wait, as for any slow tool, until the demo lets it answer (or kills us meanwhile)."""
-        self.tell("waiting", step=turn.step)
+        self.report("waiting", step=turn.step)
         if not sys.stdin.readline():
             sys.exit("The demo has gone.")
         return turn.result
@@ -112,9 +112,9 @@ class Agent:
         self.task.plan(self.make_plan)
         for step in self.task.remaining():
             step.run(self.execute, step)
-            self.world.tell("done", step=step.name)
+            self.world.report("done", step=step.name)
         self.say("answer", {"role": "assistant", "content": ANSWER})
-        self.world.tell("answer", text=self.task.finish(ANSWER))
+        self.world.report("answer", text=self.task.finish(ANSWER))
 
     def make_plan(self) -> list[str]:
         """The model's plan. Called once, ever."""
@@ -124,7 +124,7 @@ class Agent:
     def execute(self, step: Step) -> str:
         """One step: the model asks for a tool, the tool answers."""
         self.world.note("began", step.name)
-        self.world.tell("began", step=step.name)
+        self.world.report("began", step=step.name)
         turn = next(turn for turn in SCRIPT if turn.step == step.name)
         call = {"name": turn.tool, "arguments": json.dumps(turn.arguments)}
         calls = [{"id": turn.step, "type": "function", "function": call}]
@@ -143,7 +143,7 @@ class Agent:
     def say(self, id_: str, message: dict[str, Any]) -> None:
         """Add to the conversation; what a killed run has said already is not said twice."""
         position = self.chat.append(message, id=id_)
-        self.world.tell("message", position=position, message=message)
+        self.world.report("message", position=position, message=message)
 
 
 def main() -> None:
@@ -155,7 +155,7 @@ def main() -> None:
         began = time.monotonic()
         with store.task(TASK, GOAL, agent="demo-agent", lease=LEASE, wait=2 * LEASE) as task:
             took = time.monotonic() - began
-            world.tell("opened", done=list(task.results), took=round(took, 3))
+            world.report("opened", done=list(task.results), took=round(took, 3))
             Agent(task, store.conversation(CHAT), world).work()
 
 

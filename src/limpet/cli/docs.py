@@ -21,13 +21,22 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m limpet.cli.docs > docs/cli.md`; a test fails when the two differ. -->
 
-`limpet` looks into a store: `ls`, `show`, `tail`, `history`, `diff` and `doctor` only read, and
-create nothing (but for `doctor --repair`; the demo makes a store of its own). The others are for
-those who work with it: tasks are submitted, told things and run, things are deleted, stores are
-copied and filled. `python -m limpet` is the same command.
+```console
+$ limpet ls                       # what is there
+$ limpet show report              # one of them: a conversation, a task, a state
+$ limpet history report --diff    # what changed last
+$ limpet in-doubt                 # what may or may not have happened before a crash
+$ limpet doctor                   # whether all of it can be read
+```
+
+`ls`, `show`, `search`, `tail`, `history`, `in-doubt`, `export` and `doctor` only read, and create
+nothing (but for `doctor --repair`). The demo makes a store of its own. The other commands submit
+tasks, signal and run them, delete things, copy stores and fill them. `python -m limpet` is the same
+command.
+
 Output is as wide as the terminal; in a pipe it is plain text with nothing wrapped or cut off, and
 `--json` gives it to programs. `NO_COLOR` is respected, and control characters in stored text are
-written out (`\\e[31m`), so that they cannot play with your terminal.
+written out (`\\e[31m`), so that they have no effect on your terminal.
 """
 
 

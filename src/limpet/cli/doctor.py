@@ -12,16 +12,24 @@ from rich.text import Text
 from limpet import Codec, Conflict, LimpetError, StoreError
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
-from limpet.cli.errors import FAILED, said
-from limpet.cli.screen import Screen
-from limpet.cli.text import document, safe
-from limpet.cli.where import Where, heads, store_options
+from limpet.cli.options import (
+    FAILED,
+    StoreOptions,
+    heads,
+    json_option,
+    message_of,
+    store_options,
+)
+from limpet.cli.output import Screen, count, json_document, safe
 from limpet.conversations import conversation
 from limpet.conversations.transcript import ConversationMeta
+from limpet.core.calls import calls_in_doubt
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
+from limpet.core.meta import Meta
+from limpet.errors import Unreadable
 from limpet.states import state
-from limpet.states.format import SaveChecker
+from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ class Report(Struct):
 
 
 @click.command(short_help="Check that the store is well.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option(
     "--repair",
     is_flag=True,
@@ -102,112 +110,119 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
     should be; the advice says what to do. Records are those of one tenant. Tasks over 10 KB are
     named: that is no fault, but most need less.
     """
-    where = context.ensure_object(Where)
-    report = Report(where.name, where.tenant)
+    options = context.ensure_object(StoreOptions)
+    report = Report(options.name, options.tenant)
     try:
         if repair:
-            _repair(where, report)
-        with where.open() as store:
-            _examine(store, report, where)
+            with options.open(readonly=False) as store:
+                report.repaired = repair_store(store)
+        with options.open() as store:
+            facts = store.backend.facts(deep=True)
+            report.facts = [
+                structs.replace(fact, advice=options.in_commands(fact.advice)) for fact in facts
+            ]
+            check_journals(store, report)
     except LimpetError as error:
-        report.ok, report.error = False, where.told(f"{type(error).__name__}: {said(error)}")
+        text = f"{type(error).__name__}: {message_of(error)}"
+        report.ok, report.error = False, options.in_commands(text)
         if as_json:
-            click.echo(document(report))
+            click.echo(json_document(report))
         raise
+    # What this user has on this machine of any store, beside the store itself.
+    if (cache := cached()) is not None:
+        indexes, stores = count(cache.indexes, "index", "indexes"), count(cache.stores, "store")
+        about = f"{cache.directory}: {indexes} of {stores}, {human_size(cache.size)}"
+        gone = f"; {cache.gone:,} of them gone, which the next new index removes"
+        report.facts.append(Fact("search cache", about + (gone if cache.gone else "")))
+    report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
     if as_json:
-        click.echo(document(report))
+        click.echo(json_document(report))
     else:
-        _print(report, Screen())
+        print_report(report, Screen())
     context.exit(0 if report.ok else FAILED)
 
 
-# -- repairing -------------------------------------------------------------------------------------
-
-
-def _repair(where: Where, report: Report) -> None:
-    with where.open(readonly=False) as store:
-        report.repaired = store.backend.repair()
-        for tenant, kind in store.backend.kinds() if report.repaired else ():
-            if kind == conversation.KIND:
-                _recount(store.as_tenant(tenant))
-
-
-def _recount(store: Store) -> None:
-    """Let the heads of conversations say how many messages a repair has left."""
-    for head in heads(store, conversation.KIND):
-        if store.backend.lost(head.key):
-            left = len(store.conversation(head.key.id).messages())
-            meta = ConversationMeta.of(head).with_length(head.seq, left)
-            with suppress(Conflict):  # somebody uses it meanwhile, and may be given a wrong length
-                journal = store.journal(conversation.KIND, head.key.id)
-                journal.append(expect=head.expect, meta=meta.encode())
+def repair_store(store: Store) -> list[str]:
+    """Repair what the backend can; what was done."""
+    repaired = store.backend.repair()
+    for tenant, kind in store.backend.kinds() if repaired else ():
+        if kind != conversation.KIND:
+            continue
+        # Let the heads of conversations say how many messages the repair has left.
+        theirs = store.as_tenant(tenant)
+        for head in heads(theirs, kind):
+            if store.backend.lost(head.key):
+                left = len(theirs.conversation(head.key.id).messages())
+                # If somebody writes to it meanwhile, or its meta cannot be read, it stays as it is:
+                # its length may be wrong, and the check below reports the meta.
+                with suppress(Conflict, Unreadable):
+                    meta = ConversationMeta.of(head).with_length(head.seq, left)
+                    journal = theirs.journal(kind, head.key.id)
+                    journal.append(expect=head.expect, meta=meta.encode())
+    return repaired
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
+#: What the head of each model's journals has as its meta.
+_METAS: dict[str, type[Meta]] = {
+    conversation.KIND: ConversationMeta,
+    state.KIND: StateMeta,
+    task.KIND: Meta,
+}
 
-def _examine(store: Store, report: Report, where: Where) -> None:
-    facts = store.backend.facts(deep=True)
-    report.facts = [structs.replace(fact, advice=where.told(fact.advice)) for fact in facts]
-    report.facts += _cache()
-    for kind in _kinds(store, report):
+
+def check_journals(store: Store, report: Report) -> None:
+    """Look at every journal of the tenant. Whatever is wrong with one, the others are looked at."""
+    backend = store.backend
+    try:
+        kinds = [kind for tenant, kind in backend.kinds() if tenant == store.tenant]
+    except StoreError as error:
+        report.unreadable.append(Problem("…", 0, f"They cannot be listed: {error}"))
+        return
+    for kind in kinds:
         try:
             for head in heads(store, kind):
                 report.journals += 1
-                _weigh(head, report)
-                report.unreadable += _check(store.backend, head, report)
+                if kind == task.KIND and head.size > LARGE:
+                    report.large += 1
+                    found = [*report.largest, Weight(f"{kind}/{head.key.id}", head.size)]
+                    report.largest = sorted(found, key=lambda one: -one.size)[:LARGEST]
+                report.unreadable += problems_of(backend, head, report)
         except StoreError as error:
             report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
-    report.ok = all(fact.ok for fact in report.facts) and not report.unreadable
 
 
-def _cache() -> Iterator[Fact]:
-    """What this user has on this machine of any store, beside the store itself."""
-    found = cached()
-    if found is not None:
-        indexes = "1 index" if found.indexes == 1 else f"{found.indexes:,} indexes"
-        stores = "1 store" if found.stores == 1 else f"{found.stores:,} stores"
-        told = f"{found.directory}: {indexes} of {stores}, {human_size(found.size)}"
-        gone = f"; {found.gone:,} of them gone, which the next new index removes"
-        yield Fact("search cache", told + (gone if found.gone else ""))
-
-
-def _weigh(head: Head, report: Report) -> None:
-    """Note a task that is large, by its head alone."""
-    if head.key.kind == task.KIND and head.size > LARGE:
-        report.large += 1
-        found = [*report.largest, Weight(f"{task.KIND}/{head.key.id}", head.size)]
-        report.largest = sorted(found, key=lambda weight: -weight.size)[:LARGEST]
-
-
-def _kinds(store: Store, report: Report) -> list[str]:
+def problems_of(backend: Backend, head: Head, report: Report) -> list[Problem]:
+    """What is wrong with a journal: its meta, and its records up to where it stood."""
+    found: list[Problem] = []
     try:
-        return [kind for tenant, kind in store.backend.kinds() if tenant == store.tenant]
-    except StoreError as error:
-        report.unreadable.append(Problem("…", 0, f"They cannot be listed: {error}"))
+        if head.key.kind in _METAS:
+            _METAS[head.key.kind].of(head)
+        else:  # what is in it otherwise is the affair of whoever made that kind
+            calls_in_doubt(head)
+    except Unreadable as error:
+        what = f"The meta of its head cannot be read: {error.__cause__}."
+        found.append(Problem(f"{head.key.kind}/{head.key.id}", head.seq, what))
+    records = list(record_problems(backend, head, report))
+    now = backend.head(head.key) if records else head
+    if now is None:
         return []
+    if (now.created, now.first) != (head.created, head.first):
+        # It was deleted and begun anew, or compacted, while we looked.
+        records = list(record_problems(backend, now, report))
+    return found + records
 
 
-def _check(backend: Backend, head: Head, report: Report) -> list[Problem]:
-    """What is wrong with one journal, if it was left alone while we looked."""
-    found = list(_problems(backend, head, report))
-    if not found:
-        return []
-    now = backend.head(head.key)
-    if now is None or (now.created, (now.first - 1)) != (head.created, (head.first - 1)):
-        return [] if now is None else list(_problems(backend, now, report))
-    return found
-
-
-def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
-    """What is missing or unreadable among a journal's records, up to where it stood."""
+def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
+    """What is missing or unreadable among the records of a journal."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
     codec, saves = Codec(), SaveChecker()
     last = head.first - 1
 
     def missing(upto: int, what: str) -> Iterator[Problem]:
-        known = (last + 1, upto) in gone  # a repair took them out, and said so
+        known = (last + 1, upto) in gone  # a repair took them out, and recorded that
         if last < upto:
             saves.lose(reported=not known)
         if last < upto and not known:
@@ -215,13 +230,13 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
 
     try:
         gone = backend.lost(head.key)
-        for record in _records(backend, head):
+        for record in records_of(backend, head):
             report.records += 1
             report.entries += record.count
             first = record.seq - record.count + 1
             yield from missing(first - 1, "Entries are missing here.")
             last = record.seq
-            entries, trouble = _entries(codec, record)
+            entries, trouble = decoded(codec, record)
             if trouble:
                 saves.lose(reported=True)
                 yield Problem(name, first, trouble)
@@ -235,14 +250,15 @@ def _problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]
         yield Problem(name, head.seq, TAKEN)
 
 
-def _records(backend: Backend, head: Head) -> Iterator[Record]:
+def records_of(backend: Backend, head: Head) -> Iterator[Record]:
+    """All records up to where the journal stood, read a page at a time."""
     after = head.first - 1
     while page := backend.read(head.key, after=after, upto=head.seq, limit=PAGE):
         yield from page
         after = page[-1].seq
 
 
-def _entries(codec: Codec, record: Record) -> tuple[list[Entry], str | None]:
+def decoded(codec: Codec, record: Record) -> tuple[list[Entry], str | None]:
     """What *record* holds, or why it cannot be read."""
     try:
         found = codec.decode(record.body)
@@ -254,48 +270,34 @@ def _entries(codec: Codec, record: Record) -> tuple[list[Entry], str | None]:
     return [Entry(seq, at, *entry) for seq, entry in enumerate(found, first)], None
 
 
-# -- telling ---------------------------------------------------------------------------------------
+# -- printing --------------------------------------------------------------------------------------
 
 
-def _print(report: Report, screen: Screen) -> None:
-    done = [Fact("repaired", text) for text in report.repaired]
-    facts = [*done, *report.facts, *_records_facts(report)]
-    notes = list(_notes(report))
+def print_report(report: Report, screen: Screen) -> None:
+    """A line for each thing that was looked at; below what is not well, what to do."""
+    facts = [*(Fact("repaired", text) for text in report.repaired), *report.facts]
+    if not report.unreadable:
+        journals = f"{report.journals:,} journals of tenant {report.tenant!r}"
+        facts.append(Fact("records", f"{report.records:,} in {journals}, all readable"))
+    for problem in report.unreadable:
+        what = f"{problem.journal} at {problem.seq}: {problem.problem}"
+        facts.append(Fact("unreadable", what, ok=False, advice=ADVICE))
+    notes = []  # what is no fault, and worth knowing
+    if report.large:
+        names = ", ".join(f"{one.journal} ({human_size(one.size)})" for one in report.largest)
+        more = ", …" if report.large > len(report.largest) else ""
+        value = f"{report.large:,} over {human_size(LARGE)}: {names}{more}"
+        notes.append(Fact("large tasks", value, advice=SLIM))
     width = max(len(fact.name) for fact in [*facts, *notes])
-    for fact in facts:
-        _line(screen, fact, width)
-        if not fact.ok:
+    for fact in [*facts, *notes]:
+        mark = ("✓ ", "green") if fact.ok else ("✗ ", "bold red")
+        mark = ("! ", "yellow") if fact in notes else mark
+        text = Text.assemble(mark, (f"{fact.name:<{width}}  ", "dim"), safe(fact.value))
+        screen.hanging(text, indent=2 if screen.narrow else width + 4)
+        if fact in notes or not fact.ok:
             screen.block(fact.advice, indent=4, first="  →", style="yellow")
-    for note in notes:
-        _line(screen, note, width, ("! ", "yellow"))
-        screen.block(note.advice, indent=4, first="  →", style="yellow")
     bad = sum(not fact.ok for fact in facts)
     if bad:
         screen.line((f"{bad} of {len(facts)} checks found a problem.", "bold red"))
     else:
         screen.line(("All is well.", "bold green"))
-
-
-def _line(screen: Screen, fact: Fact, width: int, mark: tuple[str, str] = ("✓ ", "green")) -> None:
-    mark = mark if fact.ok else ("✗ ", "bold red")
-    text = Text.assemble(mark, (f"{fact.name:<{width}}  ", "dim"), safe(fact.value))
-    screen.hanging(text, indent=2 if screen.narrow else width + 4)
-
-
-def _records_facts(report: Report) -> Iterator[Fact]:
-    """What was found out about the records, in the form of the other facts."""
-    counted = f"{report.records:,} in {report.journals:,} journals of tenant {report.tenant!r}"
-    if not report.unreadable:
-        yield Fact("records", f"{counted}, all readable")
-    for problem in report.unreadable:
-        where = f"{problem.journal} at {problem.seq}"
-        yield Fact("unreadable", f"{where}: {problem.problem}", ok=False, advice=ADVICE)
-
-
-def _notes(report: Report) -> Iterator[Fact]:
-    """What is no fault, and worth knowing."""
-    if report.large:
-        names = ", ".join(f"{one.journal} ({human_size(one.size)})" for one in report.largest)
-        more = ", …" if report.large > len(report.largest) else ""
-        value = f"{report.large:,} over {human_size(LARGE)}: {names}{more}"
-        yield Fact("large tasks", value, advice=SLIM)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import limpet
-from limpet.cli.errors import Failure
-from limpet.cli.screen import Screen
-from limpet.cli.where import Where, pass_where, store_options
+from limpet.cli.options import Failure, StoreOptions, pass_store, store_options
+from limpet.cli.output import Screen
 
 if TYPE_CHECKING:
     from limpet.mcp.tools import Tools
@@ -64,9 +63,9 @@ SHORTEST = 16
     help="With --http: a name that clients call this machine by; give it again for more.",
 )
 @store_options
-@pass_where
+@pass_store
 def mcp(
-    where: Where,
+    options: StoreOptions,
     *,
     namespace: str,
     allow_write: bool,
@@ -91,14 +90,14 @@ def mcp(
     from limpet.mcp import server  # noqa: PLC0415 - its packages are an extra, and slow to load
     from limpet.mcp.tools import Tools  # noqa: PLC0415 - as above
 
-    options: dict[str, Any] = {} if allow_write else {"create": False, "readonly": True}
+    rights: dict[str, Any] = {} if allow_write else {"create": False, "readonly": True}
 
     async def serve() -> None:
-        async with limpet.open_async(where.store, tenant=where.tenant, **options) as store:
+        async with limpet.open_async(options.url, tenant=options.tenant, **rights) as store:
             memory = store.memory(namespace, embed=embeddings)
             tools = Tools(store, memory, writes=allow_write, tasks=tasks, by=by, trust=trust)
             if http:
-                await _listen(tools, host, port, names)
+                await listen(tools, host, port, names)
             else:
                 # The SDK waits for a line that may never come before it lets itself be interrupted;
                 # and what a call has not written yet, nobody was told that it is.
@@ -109,7 +108,8 @@ def mcp(
         asyncio.run(serve())
 
 
-async def _listen(tools: Tools, host: str, port: int, names: tuple[str, ...]) -> None:
+async def listen(tools: Tools, host: str, port: int, names: tuple[str, ...]) -> None:
+    """Serve HTTP to those who have the token."""
     from limpet.mcp import server  # noqa: PLC0415 - as above
 
     local = server.is_loopback(host)

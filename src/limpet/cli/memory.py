@@ -7,25 +7,32 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
-from limpet.cli.errors import Missing
-from limpet.cli.listing import AGE, best_option
-from limpet.cli.screen import Screen
-from limpet.cli.text import document, safe
-from limpet.cli.where import Where, heads, pass_where, store_options
+from limpet.cli.options import (
+    AGE,
+    Commands,
+    Missing,
+    StoreOptions,
+    best_option,
+    heads,
+    json_option,
+    pass_store,
+    store_options,
+)
+from limpet.cli.output import Screen, count, json_document, progress_bar, safe
 from limpet.errors import LimpetError
 from limpet.memory import KIND
 from limpet.memory.entries import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from limpet import Store
-    from limpet.memory import Memory, Receipt, Remembered, Stats
+    from limpet.memory import Memory, Remembered, Stats
 
 __all__ = ["memory", "print_memory"]
 
@@ -33,19 +40,12 @@ __all__ = ["memory", "print_memory"]
 AT_ONCE = 500
 
 namespace_argument = click.argument("namespace", metavar="NAMESPACE")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 embeddings_option = click.option(
     "--embeddings", is_flag=True, help="By meaning too, with the local model (an extra)."
 )
 
 
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the order in which one comes to need them."""
-        return list(self.commands)
-
-
-@click.group(cls=_Commands, short_help="Remember, recall and forget.")
+@click.group(cls=Commands, short_help="Remember, recall and forget.")
 def memory() -> None:
     """What was learned, by namespace: add to it, search it, look at it, forget.
 
@@ -78,37 +78,41 @@ def _existing(store: Store, namespace: str, *, embed: bool = False) -> Memory:
 @click.option("--ttl", type=AGE, help="Forget it so long from now: 30d, 12h, 90min.")
 @json_option
 @store_options
-@pass_where
+@pass_store
 def add(
-    where: Where, /, *, namespace: str, text: tuple[str, ...], as_json: bool, **said: Any
+    options: StoreOptions,
+    /,
+    *,
+    namespace: str,
+    text: tuple[str, ...],
+    as_json: bool,
+    **attributes: Any,
 ) -> None:
-    """Remember TEXT in NAMESPACE; with - in its place, each line of standard input.
+    """Remember TEXT... in NAMESPACE; with - in its place, each line of standard input.
 
     The same words again are the same memory. The store is created if need be.
     """
-    texts = list(_lines()) if text == ("-",) else [" ".join(text)]
-    if len(texts) > 1 and said["key"]:
+    texts = [" ".join(text)]
+    if text == ("-",):
+        texts = [line.strip() for line in sys.stdin if line.strip()]
+    if len(texts) > 1 and attributes["key"]:
         raise click.UsageError("--key is for one text, and there are several lines.")
     try:
-        drafts = [Draft.of({"text": one, **said}) for one in texts]
+        drafts = [Draft.of({"text": one, **attributes}) for one in texts]
     except LimpetError:
         raise
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    with where.open(create=True, readonly=False) as store:
-        kept = store.memory(namespace)
+    with options.open(create=True, readonly=False) as store:
+        space = store.memory(namespace)
         # What was cut short can be done again: the same words are the same memory.
         portions = (drafts[at : at + AT_ONCE] for at in range(0, len(drafts), AT_ONCE))
-        made = [one for portion in portions for one in kept.remember_all(portion)]
+        made = [one for portion in portions for one in space.remember_all(portion)]
     if as_json:
-        click.echo(document(made))
+        click.echo(json_document(made))
     else:
         for one in made:
             click.echo(one.id)
-
-
-def _lines() -> Iterator[str]:
-    return (line.strip() for line in sys.stdin if line.strip())
 
 
 # -- search ----------------------------------------------------------------------------------------
@@ -127,9 +131,9 @@ def _lines() -> Iterator[str]:
 @embeddings_option
 @json_option
 @store_options
-@pass_where
+@pass_store
 def search(
-    where: Where,
+    options: StoreOptions,
     *,
     namespace: str,
     query: tuple[str, ...],
@@ -141,12 +145,12 @@ def search(
     embeddings: bool,
     as_json: bool,
 ) -> None:
-    """Recall what NAMESPACE knows that bears on QUERY, the best first, each with the reason why.
+    """Recall what NAMESPACE knows that bears on QUERY..., the best first, each with the reason why.
 
     The index that this needs is local and made of the store; see `limpet search`.
     """
     since = None if newer_than is None else datetime.now(UTC) - timedelta(seconds=newer_than)
-    with where.open() as store:
+    with options.open() as store:
         found = _existing(store, namespace, embed=embeddings).recall(
             " ".join(query),
             k=most,
@@ -156,7 +160,7 @@ def search(
             min_score=min_score,
         )
     if as_json:
-        click.echo(document(found))
+        click.echo(json_document(found))
     elif not found:
         Screen(stderr=True).line(f"Nothing in {namespace!r} bears on that.")
     else:
@@ -167,13 +171,13 @@ def search(
 
 
 def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
-    """A memory with where it is from and how old it is; *lead* is said before that."""
-    said = [one.kind, *(f"#{tag}" for tag in one.tags)]
-    said += [f"from {one.source}"] if one.source else []
-    said += [f"by {one.by}"] if one.by else []
-    said += ["superseded"] if one.superseded_by else []
-    said += ["contradicted"] if one.contradicted_by else []
-    facts = " · ".join([*said, screen.since(one.at)])
+    """A memory with where it is from and how old it is; *lead* comes before that."""
+    about = [one.kind, *(f"#{tag}" for tag in one.tags)]
+    about += [f"from {one.source}"] if one.source else []
+    about += [f"by {one.by}"] if one.by else []
+    about += ["superseded"] if one.superseded_by else []
+    about += ["contradicted"] if one.contradicted_by else []
+    facts = " · ".join([*about, screen.since(one.at)])
     screen.line((safe(one.id), "bold"), (f"  {lead}{safe(facts)}", "dim"))
     screen.block(one.text, indent=4)
 
@@ -194,9 +198,9 @@ def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
 @click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Without an ID: only this.")
 @json_option
 @store_options
-@pass_where
+@pass_store
 def show(
-    where: Where,
+    options: StoreOptions,
     *,
     namespace: str,
     id_: str | None,
@@ -205,38 +209,37 @@ def show(
     as_json: bool,
 ) -> None:
     """Show the newest memories of NAMESPACE; or the one with ID, with its older versions."""
-    with where.open() as store:
-        kept = _existing(store, namespace)
+    with options.open() as store:
+        space = _existing(store, namespace)
         if id_ is None:
-            found = kept.list(kinds=kinds or None, limit=last)[::-1]
+            found = space.list(kinds=kinds or None, limit=last)[::-1]
         else:
-            found = kept.history(id_)
+            found = space.history(id_)
     if as_json:
-        click.echo(document(found))
+        click.echo(json_document(found))
     else:
         screen = Screen()
         for one in found:
             print_memory(one, screen)
-            if id_ is not None:
-                _particulars(one, screen)
-
-
-def _particulars(one: Remembered, screen: Screen) -> None:
-    facts = {
-        "context": one.context,
-        "key": one.key,
-        "trust": one.trust,
-        "valid from": one.valid_from and screen.time(one.valid_from),
-        "expires": one.expires_at and screen.time(one.expires_at),
-        "superseded by": one.superseded_by,
-        "because": one.because,
-        "contradicted by": ", ".join(one.contradicted_by),
-        "confirmed": one.confirmed,
-        "of use": one.uses,
-    }
-    for name, value in facts.items():
-        if value:
-            screen.block(f"{name}: {value}", indent=4, style="dim")
+            details = (
+                {}
+                if id_ is None
+                else {
+                    "context": one.context,
+                    "key": one.key,
+                    "trust": one.trust,
+                    "valid from": one.valid_from and screen.time(one.valid_from),
+                    "expires": one.expires_at and screen.time(one.expires_at),
+                    "superseded by": one.superseded_by,
+                    "because": one.because,
+                    "contradicted by": ", ".join(one.contradicted_by),
+                    "confirmed": one.confirmed,
+                    "of use": one.uses,
+                }
+            )
+            for name, value in details.items():
+                if value:
+                    screen.block(f"{name}: {value}", indent=4, style="dim")
 
 
 # -- forget ----------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ def _particulars(one: Remembered, screen: Screen) -> None:
 
 @memory.command(short_help="Remove memories for good.")
 @namespace_argument
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--source", metavar="TEXT", help="All that came from there.")
 @click.option("--tag", metavar="WORD", help="All with this tag.")
 @click.option("--subject", metavar="NAME", help="All with this name as a tag, or in their words.")
@@ -252,9 +255,9 @@ def _particulars(one: Remembered, screen: Screen) -> None:
 @click.option("--yes", "-y", "sure", is_flag=True, help="With --all: do not ask.")
 @json_option
 @store_options
-@pass_where
+@pass_store
 def forget(
-    where: Where,
+    options: StoreOptions,
     *,
     namespace: str,
     ids: tuple[str, ...],
@@ -267,47 +270,40 @@ def forget(
 ) -> None:
     """Remove memories from NAMESPACE, with their history: from the store and from the index.
 
-    By ID, or all from a --source, with a --tag, or about a --subject; or --all. What went is
+    By ID..., or all from a --source, with a --tag, or about a --subject; or --all. What went is
     printed.
     """
     if sum(map(bool, (ids, source, tag, subject, everything))) != 1:
         msg = "Say what to forget: IDs, or --source, or --tag, or --subject, or --all."
         raise click.UsageError(msg)
-    with where.open(readonly=False) as store:
-        kept = _existing(store, namespace)
+    with options.open(readonly=False) as store:
+        space = _existing(store, namespace)
         if everything:
-            ids = tuple(one.id for one in kept.list(superseded=True)) or _nothing(namespace)
+            ids = tuple(one.id for one in space.list(superseded=True)) or _nothing(namespace)
             if not sure:
-                many = _count(len(ids), "memory", "memories")
+                many = count(len(ids), "memory", "memories")
                 click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
-        gone = kept.forget(*ids, source=source, tag=tag, subject=subject)
+        gone = space.forget(*ids, source=source, tag=tag, subject=subject)
     if as_json:
-        click.echo(document(gone))
-    elif gone:
-        _say_gone(gone, Screen())
-    else:
+        click.echo(json_document(gone))
+        return
+    if not gone:
         _nothing(namespace)
-
-
-def _nothing(namespace: str) -> NoReturn:
-    raise Missing(f"Nothing in {namespace!r} is like that.")
-
-
-def _say_gone(gone: Receipt, screen: Screen) -> None:
+    screen = Screen()
     for id_ in gone.ids:
         screen.line("forgot ", (safe(id_), "bold"))
     for id_ in gone.contexts:
         screen.line("took what quoted it from the context of ", (safe(id_), "bold"))
-    went = f"{_count(gone.entries, 'entry', 'entries')} of the store"
-    indexed = f"{_count(gone.indexed, 'text')} and {_count(gone.vectors, 'vector')} of the index"
+    went = f"{count(gone.entries, 'entry', 'entries')} of the store"
+    indexed = f"{count(gone.indexed, 'text')} and {count(gone.vectors, 'vector')} of the index"
     screen.block(f"{went}; {indexed}", indent=0, style="dim")
     if not gone.scrubbed:
         words = "This store cannot overwrite by itself where they stood: free room may hold them."
         screen.block(words, indent=0, style="yellow")
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _nothing(namespace: str) -> NoReturn:
+    raise Missing(f"Nothing in {namespace!r} is like that.")
 
 
 # -- stats and reindex -----------------------------------------------------------------------------
@@ -317,52 +313,54 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 @click.argument("namespace", metavar="[NAMESPACE]", required=False)
 @json_option
 @store_options
-@pass_where
-def stats(where: Where, *, namespace: str | None, as_json: bool) -> None:
+@pass_store
+def stats(options: StoreOptions, *, namespace: str | None, as_json: bool) -> None:
     """Say how much NAMESPACE holds; without one, list the namespaces there are."""
-    with where.open() as store:
-        if namespace is None:
-            _list(where, store, as_json=as_json)
-            return
+    if namespace is None:
+        list_namespaces(options, as_json=as_json)
+        return
+    with options.open() as store:
         found = _existing(store, namespace).stats()
     if as_json:
-        click.echo(document(found))
-    else:
-        _figures(found, Screen())
-
-
-def _list(where: Where, store: Store, *, as_json: bool) -> None:
-    found: list[dict[str, Any]] = [
-        {
-            "namespace": head.key.id,
-            "size": head.size,
-            "position": head.seq,
-            "updated_at": from_micros(head.updated),
-        }
-        for head in heads(store, KIND)
-    ]
-    if as_json:
-        click.echo(document(found))
-    elif not found:
-        Screen(stderr=True).line(f"No memory yet in {where.name} for tenant {where.tenant!r}.")
-    else:
-        screen = Screen()
-        for one in found:
-            facts = f"  {human_size(one['size'])} · {screen.since(one['updated_at'])}"
-            screen.line((safe(one["namespace"]), "bold"), (facts, "dim"))
-
-
-def _figures(found: Stats, screen: Screen) -> None:
+        click.echo(json_document(found))
+        return
+    screen = Screen()
     screen.line((safe(found.namespace), "bold"))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, value in _rows(found, screen):
+    for name, value in figures(found, screen):
         table.add_row(name, safe(value))
     screen.show(table)
 
 
-def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
+def list_namespaces(options: StoreOptions, *, as_json: bool) -> None:
+    """A line for each namespace, by its head alone."""
+    with options.open() as store:
+        found = list(heads(store, KIND))
+    if as_json:
+        facts = [
+            {
+                "namespace": head.key.id,
+                "size": head.size,
+                "position": head.seq,
+                "updated_at": from_micros(head.updated),
+            }
+            for head in found
+        ]
+        click.echo(json_document(facts))
+    elif not found:
+        screen = Screen(stderr=True)
+        screen.line(f"No memory yet in {options.name} for tenant {options.tenant!r}.")
+    else:
+        screen = Screen()
+        for head in found:
+            about = f"  {human_size(head.size)} · {screen.since(from_micros(head.updated))}"
+            screen.line((safe(head.key.id), "bold"), (about, "dim"))
+
+
+def figures(found: Stats, screen: Screen) -> Iterator[tuple[str, str]]:
+    """Name and value of what is known of a namespace."""
     yield "memories", f"{found.memories:,}"
     for name in ("superseded", "contradicted", "expired"):
         if getattr(found, name):
@@ -385,27 +383,23 @@ def _rows(found: Stats, screen: Screen) -> Iterable[tuple[str, str]]:
 @namespace_argument
 @embeddings_option
 @store_options
-@pass_where
-def reindex(where: Where, *, namespace: str, embeddings: bool) -> None:
+@pass_store
+def reindex(options: StoreOptions, *, namespace: str, embeddings: bool) -> None:
     """Make the index of NAMESPACE anew from the store: of texts, and with --embeddings of meaning.
 
     It is never needed for what is found to be right: an index that is behind catches up by itself.
     """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    screen = Screen(stderr=True)
-    with (
-        where.open() as store,
-        Progress(*columns, console=screen.console, disable=not screen.terminal) as bar,
-    ):
-        shown = bar.add_task("Indexing", total=None)
+    with options.open() as store, progress_bar(*columns) as bar:
+        job = bar.add_task("Indexing", total=None)
 
         def progress(done: int, total: int) -> None:
-            bar.update(shown, completed=done, total=total)
+            bar.update(job, completed=done, total=total)
 
-        kept = _existing(store, namespace, embed=embeddings)
-        kept.reindex(progress=progress)
-        bar.update(shown, description="Embedding", completed=0, total=None)
-        kept.embed(progress=progress)
-        found = kept.stats()
-    count = _count(found.memories, "memory", "memories")
-    click.echo(f"{count}, {found.embedded:,} with a vector.")
+        space = _existing(store, namespace, embed=embeddings)
+        space.reindex(progress=progress)
+        bar.update(job, description="Embedding", completed=0, total=None)
+        space.embed(progress=progress)
+        found = space.stats()
+    memories = count(found.memories, "memory", "memories")
+    click.echo(f"{memories}, {found.embedded:,} with a vector.")

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.backends.facts import human_size
-from limpet.cli.text import json_line, one_line, shorten
+from limpet.cli.output import json_line, one_line, shorten
 from limpet.conversations import transcript
 from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
@@ -52,7 +52,7 @@ def parts(message: Mapping[str, Any]) -> list[Part]:
     """
     content = message.get("content")
     if content is None or isinstance(content, (str, list)):
-        found = [part for piece in parts_of(message) for part in _shown(piece)]
+        found = [part for piece in parts_of(message) for part in _parts_of_piece(piece)]
     else:
         found = [Part("", written(content))]
     if found:
@@ -61,12 +61,12 @@ def parts(message: Mapping[str, Any]) -> list[Part]:
     return [Part("", _trimmed(rest))] if rest else []
 
 
-def _shown(piece: Piece) -> Iterator[Part]:
+def _parts_of_piece(piece: Piece) -> Iterator[Part]:
     if piece.kind in ("call", "custom"):
         arguments = piece.text if piece.arguments is None else piece.arguments
         yield Part(CALL, tool_call(piece.name, arguments))
     elif piece.kind == "result":
-        inner = [part.text for one in piece.parts for part in _shown(one)]
+        inner = [part.text for one in piece.parts for part in _parts_of_piece(one)]
         yield Part(RESULT, ("(error) " if piece.error else "") + "\n".join(inner))
     elif piece.kind == "thought":
         yield Part(
@@ -76,20 +76,19 @@ def _shown(piece: Piece) -> Iterator[Part]:
         if piece.text:
             yield Part("", piece.text if piece.kind == "text" else f"(refused) {piece.text}")
     elif piece.was.endswith(("_call", "_tool_use")) and isinstance(piece.body, dict):
-        yield from _of_provider(piece.was, piece.body)
+        # A call that the provider has run, with its answer.
+        body = piece.body
+        name = body.get("name") or piece.was.removesuffix("_call")
+        given = body.get("arguments") or body.get("input")
+        rest = {
+            key: value for key, value in body.items() if key not in _ABOUT and value is not None
+        }
+        yield Part(CALL, tool_call(name, given or _without_data(rest)))
+        if body.get("output") is not None:
+            yield Part(RESULT, _trimmed(body["output"]))
     else:
         mark = RESULT if piece.was.endswith("_tool_result") else ""
         yield Part(CALL if piece.was == "tool_call" else mark, _described(piece))
-
-
-def _of_provider(kind: str, body: dict[str, Any]) -> Iterator[Part]:
-    """A call that the provider has run, and answers in the same breath."""
-    name = body.get("name") or kind.removesuffix("_call")
-    given = body.get("arguments") or body.get("input")
-    rest = {key: value for key, value in body.items() if key not in _ABOUT and value is not None}
-    yield Part(CALL, tool_call(name, given or _without_data(rest)))
-    if body.get("output") is not None:
-        yield Part(RESULT, _trimmed(body["output"]))
 
 
 def _described(piece: Piece) -> str:
@@ -153,17 +152,13 @@ SHORT = 200
 
 def summary(entry: Entry) -> str:
     """What *entry* says, on one line."""
-    say = _SUMMARIES.get(entry.type)
-    if say is None or not isinstance(entry.body, dict):
-        return _sentence(entry)
-    try:
-        return one_line(say(entry.body))
-    except (LookupError, TypeError, ValueError):  # of our name, and somebody else's shape
-        return one_line(entry.body)
-
-
-def _sentence(entry: Entry) -> str:
-    """What a task's history says of *entry*; if that is no more than its type, what is in it."""
+    summarise = _SUMMARIES.get(entry.type)
+    if summarise is not None and isinstance(entry.body, dict):
+        try:
+            return one_line(summarise(entry.body))
+        except (LookupError, TypeError, ValueError):  # of our name, and somebody else's shape
+            return one_line(entry.body)
+    # What a task's history says of it; if that is no more than its type, what is in it.
     (version,) = describe_entries([entry])
     if entry.type in TaskState.CHANGES and version.what != entry.type:
         return one_line(version.what)
@@ -198,14 +193,6 @@ def _step(body: dict[str, Any]) -> str:
     return f"{body['name']} {RESULT}{result}" + (f" ({known})" if known else "")
 
 
-def _signal(body: dict[str, Any]) -> str:
-    return f"{body['name']} {RESULT}{shorten(one_line(body.get('payload')), SHORT)}"
-
-
-def _decision(body: dict[str, Any]) -> str:
-    return f"{body['decision']}{_because(body)}"
-
-
 _SUMMARIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     transcript.MESSAGE: _message,
     transcript.COPIED: _message,
@@ -221,8 +208,10 @@ _SUMMARIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     kinds.PLANNED: _plan,
     kinds.REPLANNED: _plan,
     kinds.STEP: _step,
-    kinds.SIGNALLED: _signal,
-    kinds.DECIDED: _decision,
+    kinds.SIGNALLED: lambda body: (
+        f"{body['name']} {RESULT}{shorten(one_line(body.get('payload')), SHORT)}"
+    ),
+    kinds.DECIDED: lambda body: f"{body['decision']}{_because(body)}",
     kinds.DISCOVERED: lambda body: body["discovery"],
     kinds.STOPPED: lambda body: body["error"],
     kinds.FAILED: lambda body: body["error"],

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from limpet import Conflict, LimpetError, Unreadable
-from limpet.cli.errors import FAILED, Failure, Missing
-from limpet.cli.screen import Screen
-from limpet.cli.text import document, safe
-from limpet.cli.where import Where, pass_where, store_options
-from limpet.cli.work import imported
+from limpet.cli.options import (
+    FAILED,
+    Failure,
+    Missing,
+    StoreOptions,
+    json_option,
+    pass_store,
+    store_options,
+)
+from limpet.cli.output import Screen, count, json_document, progress_bar, safe
+from limpet.cli.work import import_module
 from limpet.states import state
 from limpet.states.migrations import Migrations, migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from limpet import State, StateVersion, Store
 
 __all__ = ["migrate"]
@@ -59,13 +62,13 @@ class Outcome(Struct, frozen=True):
     is_flag=True,
     help="Forget the saves of older versions, of states that were migrated before.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @store_options
-@pass_where
+@pass_store
 @click.pass_context
 def migrate(
     context: click.Context,
-    where: Where,
+    options: StoreOptions,
     *,
     app: str,
     prefix: str,
@@ -85,29 +88,35 @@ def migrate(
     save meanwhile are named, and the exit code is 1. So it is where a migration fails: that state
     stays as it was, and the others go on.
     """
-    known = _migrations(app)
-    report = Report(dry_run=dry_run, confirm=confirm)
-    with where.open(readonly=dry_run) as store:
+    known = migrations_of(app)
+    report = Report(dry_run=dry_run)
+    with options.open(readonly=dry_run) as store:
         ids = [info.id for info in store.states(prefix=prefix)]
         if not ids:
             which = f"whose ids begin with {prefix!r} " if prefix else ""
             raise Missing(f"There are no states {which}for tenant {store.tenant!r}.")
-        act = _forget if confirm else _migrate
-        with _progress(len(ids)) as advance:
+        columns = (
+            TextColumn("{task.completed:,} of {task.total:,} states"),
+            BarColumn(bar_width=None),
+            TimeRemainingColumn(compact=True),
+        )
+        with progress_bar(*columns) as bar:
+            job = bar.add_task("", total=len(ids))
             for id_ in ids:
-                report.add(_one(store, id_, known, types, lambda *one: act(*one, dry_run=dry_run)))
-                advance()
+                done = outcome_of(store, id_, known, types, confirm=confirm, dry_run=dry_run)
+                report.outcomes.append(done)
+                bar.advance(job)
     if as_json:
-        click.echo(document(report.data()))
+        click.echo(json_document(report.data()))
     else:
         report.print(Screen())
     context.exit(FAILED if report.of(FAILED_TO) else 0)
 
 
-def _migrations(app: str) -> Migrations:
+def migrations_of(app: str) -> Migrations:
     """What *app* names, as module:name; without a name, all that its module registers."""
     module, _, name = app.partition(":")
-    found = getattr(imported(module), name or "migrations", None)
+    found = getattr(import_module(module), name or "migrations", None)
     if isinstance(found, Migrations):
         return found
     if name:
@@ -126,39 +135,42 @@ def _migrations(app: str) -> Migrations:
     return migrations
 
 
-def _one(
+def outcome_of(
     store: Store,
     id_: str,
     known: Migrations,
     types: tuple[str, ...],
-    act: Callable[[Store, StateVersion, State], Outcome],
+    *,
+    confirm: bool,
+    dry_run: bool,
 ) -> Outcome:
-    """What becomes of the state *id_*; whatever is wrong with it, the others go on."""
+    """Migrate the state *id_*, or *confirm* that; whatever is wrong with it, the others go on."""
     since: int | None = None
     try:
-        newest = _newest(store.state(id_))
+        saved: State = store.state(id_)
+        found: list[StateVersion] = saved.history(last=1)
+        if not found:
+            msg = (
+                "There is no save in it that this release knows. If a newer one wrote it, upgrade."
+            )
+            raise Unreadable(msg)
+        newest = found[-1]
+        if newest.damaged:
+            saved.at(newest.position, migrate=False)  # which says what is wrong with it
         if types and newest.type not in types:
             return Outcome(id_, OTHER)
         since = newest.version
         names = (id_, newest.type) if newest.type else (id_,)
-        to = known.newest(names, since)
-        return act(store, newest, store.state(id_, version=to, migrations=known))
+        opened = store.state(id_, version=known.newest(names, since), migrations=known)
+        if confirm:
+            return forget_older(store, newest, opened, dry_run=dry_run)
+        return migrate_one(newest, opened, dry_run=dry_run)
     except LimpetError as error:
         return Outcome(id_, FAILED_TO, since, why=f"{type(error).__name__}: {error}")
 
 
-def _newest(saved: State) -> StateVersion:
-    """The newest save; an error that says what is wrong with it if it cannot be had."""
-    found: list[StateVersion] = saved.history(last=1)
-    if not found:
-        msg = "There is no save in it that this release knows. If a newer one wrote it, upgrade."
-        raise Unreadable(msg)
-    if found[-1].damaged:
-        saved.at(found[-1].position, migrate=False)
-    return found[-1]
-
-
-def _migrate(_store: Store, newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
+def migrate_one(newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
+    """Save the newest document again, at the version that *opened* is of."""
     if newest.version == opened.version:
         return Outcome(opened.id, CURRENT, newest.version, newest.version)
     made = opened.load()
@@ -173,7 +185,7 @@ def _migrate(_store: Store, newest: StateVersion, opened: State, *, dry_run: boo
     return Outcome(opened.id, MIGRATED, newest.version, opened.version)
 
 
-def _forget(store: Store, newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
+def forget_older(store: Store, newest: StateVersion, opened: State, *, dry_run: bool) -> Outcome:
     """Let go of the saves before the first of the newest version, if that can be read."""
     if newest.version != opened.version:
         why = f"it is still at version {newest.version}: migrate it first"
@@ -190,34 +202,12 @@ def _forget(store: Store, newest: StateVersion, opened: State, *, dry_run: bool)
     return Outcome(opened.id, FORGOTTEN, gone[0].version, newest.version, saves=len(gone))
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], object]]:
-    """What to call for each state that is done: a bar, if somebody is watching."""
-    screen = Screen(stderr=True)
-    if not screen.terminal:
-        yield lambda: None
-        return
-    columns = (
-        TextColumn("{task.completed:,} of {task.total:,} states"),
-        BarColumn(bar_width=None),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=screen.console, transient=True, expand=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
-
-
 class Report:
     """What became of all of them."""
 
-    def __init__(self, *, dry_run: bool, confirm: bool) -> None:
+    def __init__(self, *, dry_run: bool) -> None:
         self.dry_run = dry_run
-        self.confirm = confirm
         self.outcomes: list[Outcome] = []
-
-    def add(self, outcome: Outcome) -> None:
-        """One more."""
-        self.outcomes.append(outcome)
 
     def of(self, what: str) -> list[Outcome]:
         """Those that ended so."""
@@ -236,22 +226,14 @@ class Report:
         for one in self.of(MIGRATED):
             screen.line(safe(one.id), (f"  {one.since} → {one.to}", "bold"))
         for one in self.of(FORGOTTEN):
-            saves = "1 save" if one.saves == 1 else f"{one.saves:,} saves"
+            saves = count(one.saves, "save")
             screen.line(safe(one.id), (f"  {saves} before version {one.to}", "bold"))
         for one in self.of(FAILED_TO):
             since = "" if one.since is None else f", version {one.since}"
             screen.line((f"{safe(one.id)}{since}", "bold red"))
             screen.block(one.why)
-        screen.line("states: " + ", ".join(self._counts()) + ".")
-        if self.of(MIGRATED) and not self.dry_run:
-            screen.line(
-                "What was saved before is kept until you run this with --confirm.", cut=True
-            )
-        elif self.dry_run:
-            screen.line("Nothing was written.")
-
-    def _counts(self) -> Iterator[str]:
         would = "would be " if self.dry_run else ""
+        counts = []
         for outcome, words in (
             (MIGRATED, f"{would}migrated"),
             (FORGOTTEN, f"{would}rid of older versions"),
@@ -259,6 +241,13 @@ class Report:
             (OTHER, "of other types"),
             (FAILED_TO, "failed"),
         ):
-            count = len(self.of(outcome))
-            if count or (outcome == CURRENT and len(self.outcomes) == count):
-                yield f"{count:,} {words}"
+            number = len(self.of(outcome))
+            if number or (outcome == CURRENT and len(self.outcomes) == number):
+                counts.append(f"{number:,} {words}")
+        screen.line("states: " + ", ".join(counts) + ".")
+        if self.of(MIGRATED) and not self.dry_run:
+            screen.line(
+                "What was saved before is kept until you run this with --confirm.", cut=True
+            )
+        elif self.dry_run:
+            screen.line("Nothing was written.")

@@ -1,6 +1,7 @@
-"""``limpet show``: a conversation as chat, a task as the record of its work, a state as JSON.
+"""``limpet show`` and ``limpet tail``: one journal as it is, and as it grows.
 
-Of a memory, what is remembered.
+A conversation is shown as chat, a task as the record of its work, a state as JSON; of a memory,
+what is remembered.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from rich.text import Text
 from limpet import memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
-from limpet.cli.listing import entries, facts_of, holder, labels_of, status_of, status_style
+from limpet.cli.ls import entries, facts_of, holder, labels_of, status_of, status_style
 from limpet.cli.memory import print_memory
-from limpet.cli.messages import parts, role, written
-from limpet.cli.screen import Screen
-from limpet.cli.text import document, one_line, safe, shorten
-from limpet.cli.where import Where, find, pass_where, store_options
+from limpet.cli.messages import parts, role, summary, written
+from limpet.cli.options import (
+    Missing,
+    StoreOptions,
+    find,
+    pass_store,
+    store_options,
+)
+from limpet.cli.output import Screen, count, json_document, json_line, one_line, safe, shorten
 from limpet.conversations import conversation
 from limpet.core.leases import is_dead
 from limpet.states import state
@@ -27,14 +33,14 @@ from limpet.tasks import task
 from limpet.tasks.state import Large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from limpet import Checkpoint, Entry, State, StateVersion, Store, Task
-    from limpet.backends.contract import Head, Lease
+    from limpet.backends.contract import Head
     from limpet.memory import Remembered
     from limpet.tasks.state import TaskState
 
-__all__ = ["show"]
+__all__ = ["show", "tail"]
 
 _ROLES = {
     "user": "bold cyan",
@@ -50,6 +56,9 @@ RESULT = 160
 INPUT = 1_000
 
 
+# -- show ------------------------------------------------------------------------------------------
+
+
 @click.command(short_help="Show a conversation, task, state or memory.")
 @click.argument("id_", metavar="ID")
 @click.option(
@@ -63,116 +72,115 @@ INPUT = 1_000
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, nothing shortened.")
 @store_options
-@pass_where
-def show(where: Where, *, id_: str, last: int | None, context: bool, as_json: bool) -> None:
+@pass_store
+def show(
+    options: StoreOptions, *, id_: str, last: int | None, context: bool, as_json: bool
+) -> None:
     """Show a conversation as chat, a task with its plan, results and decisions, or a saved state.
 
     Of a memory, by its namespace, all that counts now; `limpet memory show` has more of it. ID is
     an id, or KIND/ID where a conversation and a task have the same id.
     """
-    with where.open() as store:
+    with options.open() as store:
         head = find(store, id_)
-        is_task = head.key.kind == task.KIND
-        if context and not is_task:
-            raise click.UsageError(f"--context is for tasks, and {id_!r} is a {head.key.kind}.")
-        if last and head.key.kind in (task.KIND, state.KIND):
-            raise click.UsageError(
-                f"--last is for conversations and memories, and {id_!r} is a {head.key.kind}."
-            )
-        view = _VIEWS.get(head.key.kind, _Journal)(where, store, head, last)
+        kind = head.key.kind
+        if context and kind != task.KIND:
+            raise click.UsageError(f"--context is for tasks, and {id_!r} is a {kind}.")
+        if last and kind in (task.KIND, state.KIND):
+            msg = f"--last is for conversations and memories, and {id_!r} is a {kind}."
+            raise click.UsageError(msg)
+        view = _VIEWS.get(kind, JournalView)(options, store, head, last)
         if as_json:
             extra = {"context": view.context()} if context else {}
-            click.echo(document(facts_of(head) | view.data() | extra))
+            click.echo(json_document(facts_of(head) | view.data() | extra))
         elif context:
             click.echo(safe(view.context()))
         else:
             screen = Screen()
-            _heading(head, screen)
+            view.print_heading(screen)
             view.print(screen)
 
 
-def _heading(head: Head, screen: Screen) -> None:
-    title = Text.assemble((head.key.kind, "dim"), " ", (safe(head.key.id), "bold"))
-    if status := status_of(head):
-        title.append(" · ").append(safe(status), status_style(head.status))
-    screen.line(title)
-    facts = [
-        entries(head),
-        human_size(head.size),
-        f"updated {screen.since(from_micros(head.updated))}",
-        labels_of(head),
-    ]
-    screen.block(" · ".join(fact for fact in facts if fact), indent=0, style="dim")
-
-
-class _Journal:
+class JournalView:
     """Any journal: its entries, as they are."""
 
-    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
-        self.where = where
+    def __init__(self, options: StoreOptions, store: Store, head: Head, last: int | None) -> None:
+        self.options = options
         self.store = store
         self.head = head
         self.last = last
 
-    def _entries(self) -> list[Entry]:
+    def print_heading(self, screen: Screen) -> None:
+        """What the head says."""
+        head = self.head
+        title = Text.assemble((head.key.kind, "dim"), " ", (safe(head.key.id), "bold"))
+        if status := status_of(head):
+            title.append(" · ").append(safe(status), status_style(head.status))
+        screen.line(title)
+        updated = f"updated {screen.since(from_micros(head.updated))}"
+        facts = [entries(head), human_size(head.size), updated, labels_of(head)]
+        screen.block(" · ".join(fact for fact in facts if fact), indent=0, style="dim")
+
+    def found(self) -> list[Any]:
+        """What there is to show."""
         journal = self.store.journal(self.head.key.kind, self.head.key.id)
         if self.last is None:
             return journal.read()
         return journal.read(reverse=True, limit=self.last)[::-1]
 
     def data(self) -> dict[str, Any]:
-        return {"journal": self._entries()}
+        """All of it, for programs."""
+        return {"journal": self.found()}
 
     def context(self) -> str:
+        """What a model resumes from: of tasks only."""
         raise NotImplementedError
 
     def print(self, screen: Screen) -> None:
-        for entry in self._entries():
+        """All of it, for people."""
+        for entry in self.found():
             screen.line()
             screen.line((f"{entry.seq} ", "dim"), (safe(entry.type), "bold"))
             screen.block(written(entry.body) if entry.body is not None else "")
 
 
-class _Conversation(_Journal):
+class ConversationView(JournalView):
     """Messages as chat."""
 
-    def _messages(self) -> list[dict[str, Any]]:
-        chat = self.store.conversation(self.head.key.id)
-        found: list[dict[str, Any]] = chat.messages(last=self.last)
-        return found
+    def found(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.store.conversation(self.head.key.id).messages(
+            last=self.last
+        )
+        return messages
 
     def data(self) -> dict[str, Any]:
-        return {"messages": self._messages()}
+        return {"messages": self.found()}
 
     def print(self, screen: Screen) -> None:
-        found = self._messages()
+        found = self.found()
         for message in found:
+            who = role(message)
+            about = [message.get(key) for key in ("name", "tool_call_id", "call_id")]
+            known = " ".join(one_line(value) for value in about if value)
             screen.line()
-            _print_message(message, screen)
+            screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
+            for part in parts(message):
+                screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
         if not found:
             screen.line("It has no messages.")
 
 
-def _print_message(message: Mapping[str, Any], screen: Screen) -> None:
-    who = role(message)
-    about = [message.get(key) for key in ("name", "tool_call_id", "call_id")]
-    known = " ".join(one_line(value) for value in about if value)
-    screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
-    for part in parts(message):
-        screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
-
-
-class _Memory(_Journal):
+class MemoryView(JournalView):
     """What is remembered, the newest last."""
 
-    def _memories(self) -> list[Remembered]:
+    def found(self) -> list[Remembered]:
         return self.store.memory(self.head.key.id).list(limit=self.last)[::-1]
 
     def data(self) -> dict[str, Any]:
-        return {"memories": self._memories()}
+        return {"memories": self.found()}
 
     def print(self, screen: Screen) -> None:
-        found = self._memories()
+        found = self.found()
         for one in found:
             screen.line()
             print_memory(one, screen)
@@ -180,11 +188,11 @@ class _Memory(_Journal):
             screen.line("It has no memories that count now.")
 
 
-class _State(_Journal):
+class StateView(JournalView):
     """The newest document, as it was saved."""
 
-    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
-        super().__init__(where, store, head, last)
+    def __init__(self, options: StoreOptions, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(options, store, head, last)
         saved: State = store.state(head.key.id)
         self.newest: StateVersion = saved.history(last=1)[-1]
         self.document = saved.at(self.newest.position, migrate=False)
@@ -196,14 +204,18 @@ class _State(_Journal):
         facts = [f"of type {self.newest.type}" if self.newest.type else "", self.newest.note or ""]
         screen.block(" · ".join(fact for fact in facts if fact), indent=0)
         screen.line()
-        screen.block(document(self.document), indent=0)
+        screen.block(json_document(self.document), indent=0)
 
 
-class _Task(_Journal):
+#: A line of a section: the mark before it, its text, and its style.
+Row = tuple[str, str, str]
+
+
+class TaskView(JournalView):
     """The record of a task's work."""
 
-    def __init__(self, where: Where, store: Store, head: Head, last: int | None) -> None:
-        super().__init__(where, store, head, last)
+    def __init__(self, options: StoreOptions, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(options, store, head, last)
         self.task: Task = store.task(head.key.id)
         self.point: Checkpoint = self.task.checkpoint()
         self.state: TaskState = self.task._state  # noqa: SLF001 - what a checkpoint leaves out
@@ -232,61 +244,65 @@ class _Task(_Journal):
         return text
 
     def print(self, screen: Screen) -> None:
-        self._print_state(screen)
-        _section("Plan" if self.point.plan else "Steps", self._steps(screen), screen)
-        because = (change.because for change in self.state.plan_changes)
-        changes = (("- ", why, "") for why in because if why)
-        _section("The plan was changed, because", changes, screen)
-        decisions = (
-            ("- ", d.decision + (f" (because {d.because})" if d.because else ""), "")
-            for d in self.point.decisions
-        )
-        _section("Decisions", decisions, screen)
-        _section("Discoveries", (("- ", text, "") for text in self.point.discoveries), screen)
-        if self.task.done:
-            _section("Outcome", [("", written(self.task.outcome), "")], screen)
-        if self.task.error:
-            cancelled = self.task.status == "cancelled"
-            title = "Cancelled, because" if cancelled else "Last error"
-            _section(title, [("", self.task.error, "red")], screen)
-
-    def _print_state(self, screen: Screen) -> None:
-        if self.head.lease:
-            screen.block(self._holder(self.head.lease, screen), indent=0)
+        lease = self.head.lease
+        if lease and is_dead(lease.holder):
+            line = f"its process is dead ({holder(self.head)}): open it, and it goes on"
+            screen.block(line, indent=0)
+        elif lease:
+            until = screen.time(from_micros(lease.until))
+            line = f"held by {holder(self.head)}, which renews its lease while it works"
+            screen.block(f"{line} (until {until})", indent=0)
         elif self.task.status == "open":
             screen.line(f"nobody works on it; last agent: {safe(self.point.agent_id or 'unnamed')}")
         if self.state.deadline and not self.task.done:
             screen.line(f"to be done by {screen.time(self.state.deadline)}")
-        _section("To go on", (("", text, "") for text in self._ways_on(screen)), screen)
-        _section("Goal", [("", self.point.goal, "")], screen)
+        for title, rows in self.sections(screen):
+            for number, (mark, text, style) in enumerate(rows):
+                if number == 0:
+                    screen.line()
+                    screen.line((title, "bold"))
+                screen.block(text, indent=2 + len(mark), first=f"  {mark}", style=style)
+
+    def sections(self, screen: Screen) -> Iterator[tuple[str, Iterable[Row]]]:
+        """The parts of the record, each with its title; one without rows is not shown."""
+        yield "To go on", (("", text, "") for text in self.next_commands(screen))
+        yield "Goal", [("", self.point.goal, "")]
         if self.state.input is not None:
-            given = shorten(written(self.state.input), INPUT)
-            _section("Input", [("", given, "")], screen)
+            yield "Input", [("", shorten(written(self.state.input), INPUT), "")]
+        yield "Plan" if self.point.plan else "Steps", self.steps(screen)
+        because = (change.because for change in self.state.plan_changes)
+        yield "The plan was changed, because", (("- ", why, "") for why in because if why)
+        decisions = (
+            d.decision + (f" (because {d.because})" if d.because else "")
+            for d in self.point.decisions
+        )
+        yield "Decisions", (("- ", text, "") for text in decisions)
+        yield "Discoveries", (("- ", text, "") for text in self.point.discoveries)
+        if self.task.done:
+            yield "Outcome", [("", written(self.task.outcome), "")]
+        if self.task.error:
+            cancelled = self.task.status == "cancelled"
+            title = "Cancelled, because" if cancelled else "Last error"
+            yield title, [("", self.task.error, "red")]
 
-    def _holder(self, lease: Lease, screen: Screen) -> str:
-        if is_dead(lease.holder):
-            return f"its process is dead ({holder(self.head)}): open it, and it goes on"
-        until = screen.time(from_micros(lease.until))
-        return f"held by {holder(self.head)}, which renews its lease while it works (until {until})"
-
-    def _ways_on(self, screen: Screen) -> Iterator[str]:
+    def next_commands(self, screen: Screen) -> Iterator[str]:
         """What a task that stands still waits for, and the command that lets it go on."""
-        id_, command = shlex.quote(self.head.key.id), self.where.command
+        id_, command = shlex.quote(self.head.key.id), self.options.command
         if self.task.status in ("paused", "cancelled", "failed"):
-            yield command(f"resume {id_}")
+            yield command(f"task resume {id_}")
         waits = self.state.waits if self.task.status == "waiting" else {}
         for name, wait in waits.items():
             until = f" (until {screen.time(wait.until)})" if wait.until else ""
             if wait.kind == "signal":
                 signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
-                yield f"it waits for a signal{until}: {command(f'signal {id_} {signal}')}"
+                yield f"it waits for a signal{until}: {command(f'task signal {id_} {signal}')}"
             elif wait.kind == "ask":
-                asked = command(f"resolve {id_} {shlex.quote(name)} done")
+                asked = command(f"task resolve {id_} {shlex.quote(name)} done")
                 yield f"nobody knows whether {name} has happened: {asked} (or retry, or skip)"
             else:
                 yield f"it waits: {name}{until}"
 
-    def _steps(self, screen: Screen) -> Iterator[tuple[str, str, str]]:
+    def steps(self, screen: Screen) -> Iterator[Row]:
         """The plan with ticks, then the steps that were not planned."""
         state, planned = self.state, self.state.planned
         upcoming = next((name for name in planned if name not in state.results), None)
@@ -298,50 +314,109 @@ class _Task(_Journal):
             elif name in state.timed_out:
                 yield "- ", f"{name}  waited in vain", "dim"
             elif name in state.results:
-                yield "✓ ", f"{name}  {_result(state.results[name])}", ""
+                result = state.results[name]
+                size = f" ({human_size(result.size)})" if isinstance(result, Large) else ""
+                result = result.preview if isinstance(result, Large) else result
+                yield "✓ ", f"{name}  {shorten(one_line(result), RESULT)}{size}", ""
             else:
-                notes = [*(["(next)"] if name == upcoming else []), *self._begun(name, screen)]
-                told = name + ("  " + "; ".join(notes) if notes else "")
-                in_doubt = name in state.calls
-                yield ("? ", told, "yellow") if in_doubt else ("· ", told, "dim")
+                notes = ["(next)"] if name == upcoming else []
+                notes += self.unfinished(name, screen)
+                text = name + ("  " + "; ".join(notes) if notes else "")
+                yield ("? ", text, "yellow") if name in state.calls else ("· ", text, "dim")
 
-    def _begun(self, name: str, screen: Screen) -> Iterator[str]:
+    def unfinished(self, name: str, screen: Screen) -> Iterator[str]:
         """What is known of a step that has no result."""
-        state = self.state
+        state, lease = self.state, self.head.lease
         if name in state.calls:
-            policy, since = state.calls.open[name].policy, state.calls.since[name]
-            lease = self.head.lease
             held = lease is not None and not is_dead(lease.holder)
-            what = "under way" if held else f"in doubt ({policy})"
-            yield f"{what} since {screen.time(since)}"
+            what = "under way" if held else f"in doubt ({state.calls.open[name].policy})"
+            yield f"{what} since {screen.time(state.calls.since[name])}"
         if name in state.progress:
-            come = state.progress[name]
-            far = "some way" if come.fraction is None else f"{come.fraction:.0%}"
-            yield f"{far} done" + (f", {come.note}" if come.note else "")
+            progress = state.progress[name]
+            far = "some way" if progress.fraction is None else f"{progress.fraction:.0%}"
+            yield f"{far} done" + (f", {progress.note}" if progress.note else "")
         if name in state.tried:
             errors = state.tried[name]
-            count = "1 attempt" if len(errors) == 1 else f"{len(errors):,} attempts"
-            yield f"{count} failed, the last: {shorten(one_line(errors[-1]), RESULT)}"
+            last = shorten(one_line(errors[-1]), RESULT)
+            yield f"{count(len(errors), 'attempt')} failed, the last: {last}"
 
 
-def _result(result: Any) -> str:
-    if isinstance(result, Large):
-        return f"{shorten(one_line(result.preview), RESULT)} ({human_size(result.size)})"
-    return shorten(one_line(result), RESULT)
-
-
-def _section(title: str, rows: Iterator[tuple[str, str, str]] | list[Any], screen: Screen) -> None:
-    """*title* and its *rows*, each a mark, a text and a style; nothing at all without rows."""
-    for number, (mark, text, style) in enumerate(rows):
-        if number == 0:
-            screen.line()
-            screen.line((title, "bold"))
-        screen.block(text, indent=2 + len(mark), first=f"  {mark}", style=style)
-
-
-_VIEWS: dict[str, type[_Journal]] = {
-    conversation.KIND: _Conversation,
-    task.KIND: _Task,
-    state.KIND: _State,
-    memory.KIND: _Memory,
+_VIEWS: dict[str, type[JournalView]] = {
+    conversation.KIND: ConversationView,
+    task.KIND: TaskView,
+    state.KIND: StateView,
+    memory.KIND: MemoryView,
 }
+
+
+# -- tail ------------------------------------------------------------------------------------------
+
+#: Seconds that we wait for more before we look whether the journal is still there.
+PATIENCE = 2.0
+
+#: Columns of an entry's type, where there is room to align what follows it.
+TYPE = 10
+
+
+@click.command(short_help="Print the newest entries of a journal.")
+@click.argument("id_", metavar="ID")
+@click.option(
+    "-n",
+    "limit",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many entries.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new ones, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON Lines: one object an entry.")
+@store_options
+@pass_store
+def tail(options: StoreOptions, *, id_: str, limit: int, follow: bool, as_json: bool) -> None:
+    """Print the newest entries under ID, one line each: number, time, type, summary.
+
+    ID is an id, or KIND/ID where a conversation and a task have the same id.
+    """
+    screen = Screen()
+
+    def put(entry: Entry) -> None:
+        if as_json:
+            click.echo(json_line(entry))
+            return
+        screen.line(
+            (f"{entry.seq:>5}  ", "dim"),
+            (f"{screen.time(entry.at)}  ", "dim"),
+            (safe(entry.type).ljust(0 if screen.narrow else TYPE), "bold"),
+            "  ",
+            summary(entry),
+            cut=True,
+        )
+
+    with options.open() as store:
+        head = find(store, id_)
+        journal = store.journal(head.key.kind, head.key.id)
+        for entry in journal.read(upto=head.seq, limit=limit, reverse=True)[::-1] if limit else ():
+            put(entry)
+        try:
+            for entry in new_entries(store, head) if follow else ():
+                put(entry)
+        except KeyboardInterrupt:
+            pass  # how following ends, not a failure
+
+
+def new_entries(store: Store, head: Head) -> Iterator[Entry]:
+    """The entries behind *head*, as they come, for ever."""
+    journal = store.journal(head.key.kind, head.key.id)
+    seq = head.seq
+    while True:
+        store.backend.wait(journal.key, after=seq, timeout=PATIENCE)
+        now = journal.head()
+        if now is None:
+            raise Missing(f"{head.key.kind}/{head.key.id} is no longer there.")
+        if now.created != head.created:  # deleted, and begun anew
+            head, seq = now, 0
+        if now.seq > seq:
+            for entry in journal.read(after=seq):
+                seq = entry.seq
+                yield entry

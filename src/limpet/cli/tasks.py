@@ -1,56 +1,54 @@
-"""What people do to tasks: ``limpet submit``, ``signal``, ``resolve``, ``cancel`` and so on."""
+"""``limpet task``, ``in-doubt`` and ``resolve``: what people do about tasks and calls in doubt."""
 
 from __future__ import annotations
 
 import getpass
-import json
-from typing import TYPE_CHECKING, Any, NoReturn
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from limpet.cli.errors import Missing
-from limpet.cli.screen import Screen
-from limpet.cli.where import Where, pass_where, store_options
-from limpet.core.ids import make_key
-from limpet.errors import InvalidId
-from limpet.tasks import task
+from limpet.cli.options import (
+    JSON,
+    Commands,
+    Missing,
+    StoreOptions,
+    find,
+    head_of,
+    json_option,
+    pass_store,
+    store_options,
+)
+from limpet.cli.output import Screen, json_document, one_line, safe, shorten
+from limpet.tasks.task import KIND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet import Store
 
-__all__ = ["COMMANDS"]
+__all__ = ["in_doubt", "resolve", "task"]
+
+#: Characters of the error that a call in doubt ended with; ``--json`` has all of it.
+ERROR = 160
+
+task_argument = click.argument("id_", metavar="TASK")
+because_option = click.option("--because", metavar="TEXT", help="Why; it is recorded.")
 
 
-class Json(click.ParamType[Any]):
-    """A value as JSON."""
+@click.group(cls=Commands, short_help="Submit tasks, and say things to them.")
+def task() -> None:
+    """Submit a task, send it signals, resolve what is in doubt, pause, cancel and resume it.
 
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What the text means."""
-        try:
-            return json.loads(value, parse_constant=_refused)
-        except ValueError as error:
-            quoted = json.dumps(value, ensure_ascii=False)
-            self.fail(f"{value!r} is not JSON ({error}). For a text, write '{quoted}'.", param, ctx)
+    None of this needs the task to be free: who works on it finds out before its next step.
+    """
 
 
-def _refused(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-because = click.option("--because", metavar="TEXT", help="Why; it is recorded.")
-
-
-def _id(store: Store, name: str) -> str:
-    """The id that *name* means: an id, or task/ID, as other commands take it."""
-    ids = (name, name.removeprefix(f"{task.KIND}/"))
-    for id_ in ids:
-        try:
-            if store.backend.head(make_key(store.tenant, task.KIND, id_)) is not None:
-                return id_
-        except InvalidId:  # what cannot be an id is not there
-            continue
+def task_id(store: Store, name: str) -> str:
+    """The id of the task that *name* means: an id, or task/ID, as other commands take it."""
+    for id_ in (name, name.removeprefix(f"{KIND}/")):
+        if head_of(store, KIND, id_) is not None:
+            return id_
     msg = (
         f"There is no task {name!r} for tenant {store.tenant!r} (or it has expired). "
         "`limpet ls tasks` lists what there is."
@@ -58,19 +56,11 @@ def _id(store: Store, name: str) -> str:
     raise Missing(msg)
 
 
-def _open(where: Where, *, create: bool = False) -> Store:
-    return where.open(create=create, readonly=False)
-
-
-def _say(text: str) -> None:
-    Screen().block(text, indent=0)
-
-
-@click.command(short_help="Submit a task to workers.")
+@task.command(short_help="Submit a task to workers.")
 @click.argument("kind", metavar="KIND")
 @click.argument("id_", metavar="ID")
 @click.option("--goal", metavar="TEXT", required=True, help="What the task is for.")
-@click.option("--input", "input_", type=Json(), metavar="JSON", help="What it gets to work on.")
+@click.option("--input", "input_", type=JSON, metavar="JSON", help="What it gets to work on.")
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0, min_open=True),
@@ -78,102 +68,170 @@ def _say(text: str) -> None:
     help="How long it has; after that it fails.",
 )
 @store_options
-@pass_where
+@pass_store
 def submit(
-    where: Where, *, kind: str, id_: str, goal: str, input_: Any, deadline: float | None
+    options: StoreOptions, *, kind: str, id_: str, goal: str, input_: Any, deadline: float | None
 ) -> None:
     """Create the task ID, to be run by a worker that has a function for KIND.
 
     The same once more does nothing. The store is created if need be.
     """
-    with _open(where, create=True) as store:
+    with options.open(create=True, readonly=False) as store:
         info = store.submit(kind, id_, goal, input=input_, deadline=deadline)
-    _say(f"{info.id} is {info.status}, for a worker that runs {kind!r}.")
+    Screen().block(f"{info.id} is {info.status}, for a worker that runs {kind!r}.", indent=0)
 
 
-@click.command(short_help="Send a signal to a task.")
-@click.argument("id_", metavar="TASK")
+@task.command(short_help="Send a signal to a task.")
+@task_argument
 @click.argument("name", metavar="NAME")
-@click.argument("payload", type=Json(), metavar="[JSON]", required=False)
+@click.argument("payload", type=JSON, metavar="[JSON]", required=False)
 @click.option("--id", "once", metavar="TEXT", help="With the same one again, it is sent once.")
 @store_options
-@pass_where
-def signal(where: Where, *, id_: str, name: str, payload: Any, once: str | None) -> None:
+@pass_store
+def signal(options: StoreOptions, *, id_: str, name: str, payload: Any, once: str | None) -> None:
     """Send the signal NAME to TASK, which may wait for it by task.wait_for(NAME).
 
     What it waits for, `limpet show` says. JSON is what wait_for returns there.
     """
-    with _open(where) as store:
-        id_ = _id(store, id_)
+    with options.open(readonly=False) as store:
+        id_ = task_id(store, id_)
         store.signal(id_, name, payload, id=once)
-    _say(f"Sent {name!r} to {id_}.")
+    Screen().block(f"Sent {name!r} to {id_}.", indent=0)
 
 
-@click.command(short_help="Say what became of a step in doubt.")
-@click.argument("id_", metavar="TASK")
-@click.argument("step", metavar="STEP")
-@click.argument("how", metavar="done|retry|skip", type=click.Choice(["done", "retry", "skip"]))
-@click.option("--result", type=Json(), metavar="JSON", help="With done: what the step returned.")
-@click.option("--by", metavar="NAME", help="Who says so. [default: your login]")
+@task.command(short_help="Cancel a task.")
+@task_argument
+@because_option
 @store_options
-@pass_where
-def resolve(where: Where, *, id_: str, step: str, how: str, result: Any, by: str | None) -> None:
+@pass_store
+def cancel(options: StoreOptions, *, id_: str, because: str | None) -> None:
+    """Cancel TASK: a worker that runs it stops before its next step, and no other takes it up."""
+    with options.open(readonly=False) as store:
+        id_ = task_id(store, id_)
+        store.cancel(id_, because=because)
+    Screen().block(f"Cancelled {id_}.", indent=0)
+
+
+@task.command(short_help="Pause a task.")
+@task_argument
+@because_option
+@store_options
+@pass_store
+def pause(options: StoreOptions, *, id_: str, because: str | None) -> None:
+    """Pause TASK: a worker that runs it stops before its next step, until `limpet task resume`."""
+    with options.open(readonly=False) as store:
+        id_ = task_id(store, id_)
+        store.pause(id_, because=because)
+    Screen().block(f"Paused {id_}.", indent=0)
+
+
+@task.command(short_help="Let a paused or failed task go on.")
+@task_argument
+@store_options
+@pass_store
+def resume(options: StoreOptions, *, id_: str) -> None:
+    """Let TASK go on, if it is paused, cancelled or failed: workers take it up again."""
+    with options.open(readonly=False) as store:
+        id_ = task_id(store, id_)
+        store.resume(id_)
+    Screen().block(f"{id_} is open again.", indent=0)
+
+
+# -- calls in doubt --------------------------------------------------------------------------------
+
+
+@click.command("in-doubt", short_help="List calls that may or may not have happened.")
+@json_option
+@store_options
+@pass_store
+def in_doubt(options: StoreOptions, *, as_json: bool) -> None:
+    """List the calls that began, and of which nobody knows whether they happened.
+
+    Steps of tasks, tools of conversations, calls of agents: of whatever kind, each with the command
+    that says what became of it. What somebody is just doing is not in doubt.
+    """
+    with options.open() as store:
+        found = store.in_doubt()
+    if as_json:
+        click.echo(json_document(found))
+        return
+    if not found:
+        screen = Screen(stderr=True)
+        screen.line(f"Nothing is in doubt in {options.name} for tenant {options.tenant!r}.")
+    screen = Screen()
+    for one in found:
+        call = one.call
+        facts = [f"by {call.agent}" if call.agent else "", call.policy]
+        facts += [f"attempt {call.attempt}" if call.attempt > 1 else ""]
+        facts += [f"it ended with {shorten(one_line(call.error), ERROR)}" if call.error else ""]
+        known = " · ".join(safe(fact) for fact in facts if fact)
+        name = (f"{one.kind}/", "dim"), (safe(one.id), "bold")
+        screen.line(*name, f"  {safe(call.title)}", (f"  {known}" if known else "", "dim"))
+        words = shlex.join([f"{one.kind}/{one.id}", call.id, "done"])
+        screen.verbatim(f"  {options.command(f'resolve {words}')}")
+
+
+def resolve_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The answer that a person gives, and who gives it."""
+    for add in (
+        click.option("--by", metavar="NAME", help="Who says so. [default: your login]"),
+        click.option("--result", type=JSON, metavar="JSON", help="With done: what it returned."),
+        click.argument(
+            "how", metavar="done|retry|skip", type=click.Choice(["done", "retry", "skip"])
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+def resolved(
+    store: Store, kind: str, id_: str, call: str, *, how: str, result: Any, by: str | None
+) -> None:
+    """Record what became of a *call* in doubt, by default in the name of whoever is logged in."""
+    if result is not None and how != "done":
+        raise click.UsageError(f"--result is for done: with {how!r} there is none.")
+    if by is None:
+        try:
+            by = getpass.getuser()
+        except (KeyError, OSError):  # a container may have no name for its user
+            by = None
+    store.resolve(id_, call, how, result=result, by=by, kind=kind)
+
+
+@click.command(short_help="Say what became of a call in doubt.")
+@click.argument("name", metavar="ID")
+@click.argument("call", metavar="CALL")
+@resolve_options
+@store_options
+@pass_store
+def resolve(options: StoreOptions, /, *, name: str, call: str, **answer: Any) -> None:
+    """Say what became of CALL of ID, which may or may not have happened before a crash.
+
+    `limpet in-doubt` lists the calls there are. ID is an id, or KIND/ID.
+
+    done|retry|skip: it happened, and --result is what it returned; or it did not, make it; or go on
+    without it.
+    """
+    with options.open(readonly=False) as store:
+        head = find(store, name)
+        resolved(store, head.key.kind, head.key.id, call, **answer)
+    text = f"Call {call!r} of {head.key.kind}/{head.key.id}: {answer['how']}."
+    Screen().block(text, indent=0)
+
+
+@task.command("resolve", short_help="Say what became of a step in doubt.")
+@task_argument
+@click.argument("step", metavar="STEP")
+@resolve_options
+@store_options
+@pass_store
+def resolve_step(options: StoreOptions, /, *, id_: str, step: str, **answer: Any) -> None:
     """Say what became of STEP of TASK, which may or may not have happened before a crash.
 
     done|retry|skip: it happened, and --result is what it returned; or it did not, run it; or go on
-    without it.
+    without it. `limpet resolve` does the same for calls of any kind.
     """
-    if result is not None and how != "done":
-        raise click.UsageError(f"--result is for done: a step under {how!r} has none.")
-    with _open(where) as store:
-        id_ = _id(store, id_)
-        store.resolve(id_, step, how, result=result, by=by or _login())
-    _say(f"Step {step!r} of {id_}: {how}.")
-
-
-def _login() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
-        return None
-
-
-@click.command(short_help="Cancel a task.")
-@click.argument("id_", metavar="TASK")
-@because
-@store_options
-@pass_where
-def cancel(where: Where, *, id_: str, because: str | None) -> None:
-    """Cancel TASK: a worker that runs it stops before its next step, and no other takes it up."""
-    with _open(where) as store:
-        id_ = _id(store, id_)
-        store.cancel(id_, because=because)
-    _say(f"Cancelled {id_}.")
-
-
-@click.command(short_help="Pause a task.")
-@click.argument("id_", metavar="TASK")
-@because
-@store_options
-@pass_where
-def pause(where: Where, *, id_: str, because: str | None) -> None:
-    """Pause TASK: a worker that runs it stops before its next step, until `limpet resume`."""
-    with _open(where) as store:
-        id_ = _id(store, id_)
-        store.pause(id_, because=because)
-    _say(f"Paused {id_}.")
-
-
-@click.command(short_help="Let a paused or failed task go on.")
-@click.argument("id_", metavar="TASK")
-@store_options
-@pass_where
-def resume(where: Where, *, id_: str) -> None:
-    """Let TASK go on, if it is paused, cancelled or failed: workers take it up again."""
-    with _open(where) as store:
-        id_ = _id(store, id_)
-        store.resume(id_)
-    _say(f"{id_} is open again.")
-
-
-COMMANDS = (submit, signal, resolve, cancel, pause, resume)
+    with options.open(readonly=False) as store:
+        id_ = task_id(store, id_)
+        resolved(store, KIND, id_, step, **answer)
+    Screen().block(f"Step {step!r} of {id_}: {answer['how']}.", indent=0)

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from limpet.cli.errors import FAILED, Failure
-from limpet.cli.screen import Screen
-from limpet.cli.text import safe
-from limpet.cli.where import Where, pass_where, store_options
+from limpet.cli.options import FAILED, Failure, StoreOptions, pass_store, store_options
+from limpet.cli.output import Screen, safe
 from limpet.workers.registry import GIVE_UP_AFTER, Registry
 
 if TYPE_CHECKING:
@@ -25,13 +23,9 @@ if TYPE_CHECKING:
 
     from limpet.workers.worker import Worker
 
-__all__ = ["imported", "work"]
+__all__ = ["import_module", "work"]
 
 _STYLES = {logging.WARNING: "yellow", logging.ERROR: "red"}
-
-
-def _names(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 @click.command(short_help="Run tasks: a worker.")
@@ -47,7 +41,6 @@ def _names(_context: click.Context, _parameter: click.Parameter, text: str | Non
 @click.option(
     "--kinds",
     metavar="KIND,...",
-    callback=_names,
     help="Only tasks of these kinds. [default: all of the registry]",
 )
 @click.option("--agent", metavar="NAME", help="What this worker is called in the store.")
@@ -77,8 +70,10 @@ def _names(_context: click.Context, _parameter: click.Parameter, text: str | Non
 )
 @click.option("--until-idle", is_flag=True, help="End when there is nothing to do now.")
 @store_options
-@pass_where
-def work(where: Where, /, *, app: str, kinds: list[str], until_idle: bool, **options: Any) -> None:
+@pass_store
+def work(
+    options: StoreOptions, /, *, app: str, kinds: str | None, until_idle: bool, **settings: Any
+) -> None:
     """Run the tasks that the functions of a registry are for, until SIGTERM or Ctrl-C.
 
     MODULE:REGISTRY is where the limpet.Registry is, as in app:registry; the module is looked for
@@ -90,24 +85,28 @@ def work(where: Where, /, *, app: str, kinds: list[str], until_idle: bool, **opt
     """
     from limpet.workers.worker import Worker  # noqa: PLC0415 - asyncio is slow to import
 
-    registry = _registry(app)
-    with where.open(create=True, readonly=False) as store, _telling() as log:
+    module, _, name = app.partition(":")
+    if not module:
+        raise click.UsageError("Name a module and the registry in it, as in app:registry.")
+    registry = registry_in(module, name or "registry")
+    names = [name.strip() for name in (kinds or "").split(",") if name.strip()]
+    with options.open(create=True, readonly=False) as store, log_to_screen() as log:
         try:
-            worker = Worker(registry, store, kinds=kinds or None, **options)
+            worker = Worker(registry, store, kinds=names or None, **settings)
         except (LookupError, ValueError) as error:
             raise click.UsageError(str(error)) from error
-        log.info("working on %s for tenant %s: %s", where.name, where.tenant, app)
-        with _heeding(worker):
+        log.info("working on %s for tenant %s: %s", options.name, options.tenant, app)
+        with stopping_on_signals(worker):
             left = worker.run(until_idle=until_idle)
         if left:
             log.warning("left to their leases: %s", ", ".join(left))
-            _end_now(FAILED)
+            _exit_now(FAILED)
         log.info("ended")
     if worker.lingers:
-        _end_now(0)
+        _exit_now(0)
 
 
-def _end_now(code: int) -> None:
+def _exit_now(code: int) -> None:
     """End although functions of the user's run: nothing waits for their threads."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -117,13 +116,9 @@ def _end_now(code: int) -> None:
 # -- the user's module -----------------------------------------------------------------------------
 
 
-def _registry(app: str) -> Registry:
-    """What *app* names, as module:name."""
-    module, _, name = app.partition(":")
-    if not module:
-        raise click.UsageError("Name a module and the registry in it, as in app:registry.")
-    found = imported(module)
-    name = name or "registry"
+def registry_in(module: str, name: str) -> Registry:
+    """The registry *name* of the user's *module*."""
+    found = import_module(module)
     try:
         registry = getattr(found, name)
     except AttributeError:
@@ -136,7 +131,7 @@ def _registry(app: str) -> Registry:
     return registry
 
 
-def imported(module: str) -> Any:
+def import_module(module: str) -> Any:
     """The user's *module*, looked for in this directory first."""
     sys.path.insert(0, os.getcwd())
     try:
@@ -159,11 +154,11 @@ def _broken(module: str, error: BaseException) -> Failure:
     return Failure(f"The module {module} cannot be imported:\n{''.join(lines)}")
 
 
-# -- signals and messages --------------------------------------------------------------------------
+# -- signals and logging ---------------------------------------------------------------------------
 
 
 @contextmanager
-def _heeding(worker: Worker) -> Iterator[None]:
+def stopping_on_signals(worker: Worker) -> Iterator[None]:
     """SIGTERM and Ctrl-C let the worker end; the second of them is the kernel's."""
 
     def stop(number: int, _frame: object) -> None:
@@ -179,11 +174,11 @@ def _heeding(worker: Worker) -> Iterator[None]:
 
 
 @contextmanager
-def _telling() -> Iterator[logging.Logger]:
+def log_to_screen() -> Iterator[logging.Logger]:
     """Show what the worker logs."""
     log = logging.getLogger("limpet.workers.worker")
-    handler = _Lines()
-    before, log.propagate = log.propagate, False  # or a user's own handlers would say it again
+    handler = ScreenHandler()
+    before, log.propagate = log.propagate, False  # or a user's own handlers would print it again
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
@@ -194,7 +189,7 @@ def _telling() -> Iterator[logging.Logger]:
         log.propagate = before
 
 
-class _Lines(logging.Handler):
+class ScreenHandler(logging.Handler):
     """One line an event, on standard error; with colours if that is a terminal.
 
     Below a failure, one line for each place that it came through.
@@ -210,12 +205,9 @@ class _Lines(logging.Handler):
         Rich exits when a pipe is broken: in the middle of somebody's task, or of the worker.
         """
         with suppress(OSError, SystemExit):
-            self._print(record)
-
-    def _print(self, record: logging.LogRecord) -> None:
-        at = self._screen.time(datetime.fromtimestamp(record.created, UTC))
-        first, *places = record.getMessage().split("\n")
-        style = _STYLES.get(record.levelno, "")
-        self._screen.line((f"{at}  ", "dim"), (safe(first), style), cut=True)
-        for place in places:
-            self._screen.line((" " * len(at), "dim"), (safe(place), "dim"))
+            at = self._screen.time(datetime.fromtimestamp(record.created, UTC))
+            first, *places = record.getMessage().split("\n")
+            style = _STYLES.get(record.levelno, "")
+            self._screen.line((f"{at}  ", "dim"), (safe(first), style), cut=True)
+            for place in places:
+                self._screen.line((" " * len(at), "dim"), (safe(place), "dim"))

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from limpet.backends.contract import UNSET, from_micros
 from limpet.backends.decide import holder_for_people
 from limpet.core.leases import is_dead
-from limpet.errors import Conflict, LeaseHeld, NotFound
+from limpet.errors import Conflict, LeaseHeld, NotFound, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,6 +41,7 @@ __all__ = [
     "calls_in_doubt",
     "check_answer",
     "resolve_call",
+    "unreadable_meta",
 ]
 
 # Entry types of any journal that has calls.
@@ -158,8 +159,20 @@ def calls_in_doubt(head: Head) -> list[Call]:
     """
     if head.meta is None or b'"calls"' not in head.meta:
         return []
-    calls = msgspec.json.decode(head.meta, type=_Calls).calls.values()
+    try:
+        calls = msgspec.json.decode(head.meta, type=_Calls).calls.values()
+    except msgspec.DecodeError as error:
+        raise unreadable_meta(head, error) from error
     return [call for call in calls if not _is_running(call, head)]
+
+
+def unreadable_meta(head: Head, error: msgspec.DecodeError) -> Unreadable:
+    """The meta of a journal's *head* cannot be read."""
+    msg = (
+        f"The head of {head.key.kind} {head.key.id!r} has a meta that cannot be read: {error}. "
+        "`limpet doctor` finds all such journals."
+    )
+    return Unreadable(msg)
 
 
 def _is_running(call: Call, head: Head) -> bool:
@@ -208,13 +221,15 @@ async def resolve_call(
         head = await journal.head()
         if head is None:
             raise NotFound(f"There is no {kind} {id_!r} (or it has expired).")
-        meta = {} if head.meta is None else msgspec.json.decode(head.meta)
-        calls: dict[str, Any] = meta.get("calls", {})
+        try:
+            calls = msgspec.json.decode(head.meta or b"{}", type=_Calls).calls
+        except msgspec.DecodeError as error:
+            raise unreadable_meta(head, error) from error
         if resolution.id not in calls:
             known = ", ".join(calls) or "none"
             msg = f"{resolution.id!r} of {kind} {id_!r} is not in doubt. In doubt: {known}."
             raise NotFound(msg)
-        call = msgspec.convert(calls.pop(resolution.id), Call)
+        call = calls[resolution.id]
         if head.lease is not None and _is_running(call, head):
             holder = holder_for_people(head.lease.holder)
             msg = (
@@ -222,7 +237,10 @@ async def resolve_call(
                 "when it has ended, or when that worker's lease has."
             )
             raise LeaseHeld(msg, holder, from_micros(head.lease.until), head.lease.epoch)
-        if not calls:
+        # What the model of that kind has in the meta besides stays as it is.
+        meta = msgspec.json.decode(head.meta or b"{}")
+        del meta["calls"][call.id]
+        if not meta["calls"]:
             del meta["calls"]
         if "others" in meta:  # which the entry below is one of
             meta["others"] += 1

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import Struct
 
-from limpet.core.calls import Call
-from limpet.errors import Unreadable
+from limpet.core.calls import Call, unreadable_meta
 
 if TYPE_CHECKING:
     from limpet.backends.contract import Head
@@ -35,11 +34,7 @@ class Meta(Struct, frozen=True, omit_defaults=True, kw_only=True):
         try:
             return msgspec.json.decode(head.meta, type=cls)
         except msgspec.DecodeError as error:
-            msg = (
-                f"The head of {head.key.kind} {head.key.id!r} has a meta that cannot be read: "
-                f"{error}. `limpet doctor` finds all such journals."
-            )
-            raise Unreadable(msg) from error
+            raise unreadable_meta(head, error) from error
 
     def encode(self) -> bytes | None:
         """What is stored: nothing, where it says nothing."""

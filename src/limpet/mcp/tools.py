@@ -153,17 +153,6 @@ class Tools:
         self._trust = trust
         self.writes = writes
         self.specs = [spec for spec in SPECS if writes or not spec.writes]
-        self._handlers: dict[str, Callable[[Any], Awaitable[str]]] = {
-            "recall": self._recall,
-            "remember": self._remember,
-            "update": self._update,
-            "forget": self._forget,
-            "related": self._related,
-            "status": self._status,
-            "snapshot": self._snapshot,
-            "checkpoint": self._checkpoint,
-            "resume_context": self._resume_context,
-        }
 
     async def call(self, name: str, given: dict[str, Any]) -> Answer:
         """Call the tool *name*. If it fails, the answer says why, in words of ours only.
@@ -177,7 +166,8 @@ class Tools:
         if spec.writes and not self.writes:
             return Answer(READ_ONLY, failed=True)
         try:
-            return Answer(await self._handlers[name](arguments.parse(given, spec.arguments)))
+            tool: Callable[[Any], Awaitable[str]] = getattr(self, spec.name)  # one of those below
+            return Answer(await tool(arguments.parse(given, spec.arguments)))
         except arguments.InvalidArguments as error:
             return Answer(str(error), failed=True)
         except LimpetError as error:
@@ -193,7 +183,7 @@ class Tools:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def _recall(self, asked: arguments.Recall) -> str:
+    async def recall(self, asked: arguments.Recall) -> str:
         hits = await self._memory.recall(
             asked.query,
             k=asked.k,
@@ -208,7 +198,7 @@ class Tools:
             none="Nothing that fits is remembered here.",
         )
 
-    async def _related(self, asked: arguments.Related) -> str:
+    async def related(self, asked: arguments.Related) -> str:
         hits = await self._memory.related(asked.id, k=asked.k)
         return render_lines(
             f"{_count(len(hits))} that are linked to it.",
@@ -216,7 +206,7 @@ class Tools:
             none="Nothing is linked to it.",
         )
 
-    async def _status(self, _asked: arguments.Status) -> str:
+    async def status(self, _asked: arguments.Status) -> str:
         stats = await self._memory.stats()
         tasks: list[dict[str, Any]] = []
         async for info in self._store.tasks(prefix=self._prefix, status="open"):
@@ -228,7 +218,7 @@ class Tools:
         listed = render_lines(some, tasks[:TASKS], none="No task is open.")
         return f"Access: {writing}. {_count(stats.memories)}.\n{listed}"
 
-    async def _snapshot(self, asked: arguments.Snapshot) -> str:
+    async def snapshot(self, asked: arguments.Snapshot) -> str:
         kinds = (await self._memory.stats()).kinds
         found = []
         for kind, count in list(kinds.items())[:KINDS]:
@@ -242,10 +232,10 @@ class Tools:
             none="Nothing is remembered yet.",
         )
 
-    async def _checkpoint(self, asked: arguments.Checkpoint) -> str:
+    async def checkpoint(self, asked: arguments.Checkpoint) -> str:
         return render_checkpoint(await self._store.task(self._allowed(asked.task)).checkpoint())
 
-    async def _resume_context(self, asked: arguments.ResumeContext) -> str:
+    async def resume_context(self, asked: arguments.ResumeContext) -> str:
         task = self._store.task(self._allowed(asked.task))
         return await task.resume_context(max_tokens=asked.max_tokens, memories=self._memory)
 
@@ -257,7 +247,7 @@ class Tools:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    async def _remember(self, asked: arguments.Remember) -> str:
+    async def remember(self, asked: arguments.Remember) -> str:
         made = await self._memory.remember(
             asked.text,
             kind=asked.kind,
@@ -270,14 +260,14 @@ class Tools:
         )
         return f"Remembered as {made.id}."
 
-    async def _update(self, asked: arguments.Update) -> str:
+    async def update(self, asked: arguments.Update) -> str:
         # Whoever said the older version did not say this.
         made = await self._memory.update(
             asked.id, asked.text, asked.because or None, by=self._by, trust=self._trust
         )
         return f"Updated: {made.id} now stands for it."
 
-    async def _forget(self, asked: arguments.Forget) -> str:
+    async def forget(self, asked: arguments.Forget) -> str:
         gone = (await self._memory.forget(*asked.ids)).ids
         return f"Forgot {_count(len(gone))}, older versions included."
 

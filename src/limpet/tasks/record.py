@@ -370,7 +370,7 @@ class LiveTask:
             msg = f"Task {self.id!r} is half a fork. Finish it by the same fork() again."
             raise TaskNotOpen(msg)
         if status in (kinds.PAUSED, kinds.CANCELLED):
-            by_command = self.scope.command("resume", self.id)
+            by_command = self.scope.command("task", "resume", self.id)
             way_out = f"To let it go on: store.resume({self.id!r}), or {by_command}."
             if status == kinds.PAUSED:
                 msg = f"Task {self.id!r} is paused, and {what}. {way_out}"

@@ -252,7 +252,7 @@ class StepRunner:
                 continue
             error = live.state.calls.open[name].error
             ended = "its process died" if error is None else f"it ended with {error!s:.200}"
-            by_command = self.record.scope.command("resolve", live.id, name, "done")
+            by_command = self.record.scope.command("task", "resolve", live.id, name, "done")
             msg = (
                 f"Nobody knows whether step {name!r} of task {live.id!r} happened before {ended}. "
                 f"Find out, then say so: store.resolve({live.id!r}, {name!r}, 'done' | 'retry' | "

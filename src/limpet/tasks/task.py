@@ -391,7 +391,7 @@ class AsyncTask(_TaskView):
         default: Any = UNSET,
         block: float = 0,
     ) -> Any:
-        """The payload of the next *signal*, from `Store.signal` or ``limpet signal``.
+        """The payload of the next *signal*, from `Store.signal` or ``limpet task signal``.
 
         If it is not there, the wait is recorded and `TaskWaiting` leaves the block: the process is
         free, and whoever opens the task after the signal continues after this call. *block*: first

@@ -64,7 +64,7 @@ class Waits:
             away = time.monotonic() >= patience
             if await self._write(name, "signal", until, away=away, expect=expect) and away:
                 when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
-                by_command = record.scope.command("signal", live.id, signal)
+                by_command = record.scope.command("task", "signal", live.id, signal)
                 msg = (
                     f"Task {live.id!r} waits for the signal {signal!r}{when}. Send it with "
                     f"store.signal({live.id!r}, {signal!r}, …) or {by_command}, "

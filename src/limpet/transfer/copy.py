@@ -119,8 +119,8 @@ def copy(
     """Copy every journal from *source* to *target*, and say what became of each, in any order.
 
     *tenants* and *kinds*: only these, if any are named. *dry_run*: write nothing; a *target* of
-    None is then one that is not there yet. *progress* is told of bytes that are done, from several
-    threads. An error of a store (it is away, it is full) ends the copy; run it again to go on.
+    None is then one that is not there yet. *progress* is called, from several threads, with bytes
+    that are done. An error of a store (it is away, it is full) ends the copy; run it again.
     """
     if target is None and not dry_run:
         raise ValueError("A copy needs a target; only a dry run can do without.")
@@ -462,17 +462,20 @@ class _JournalCopy:
         """Read both, behind *after* and up to *upto*; raise at the first difference."""
         ours = self._read(self._source, after, upto)
         theirs = self._read(self._target, after, upto)
+        same = self._run.bodies.are_same
         for one, other in zip_longest(ours, theirs):
-            if one is None or other is None or not self._are_same(one, other):
+            if (
+                one is None
+                or other is None
+                or (one.seq, one.count, one.at, one.id)
+                != (other.seq, other.count, other.at, other.id)
+                or not same(one.body, other.body)
+            ):
                 found = one or other
                 first = 0 if found is None else found.seq - found.count + 1
                 raise _Differs(f"The copy has something else at {first}.")
             self._verified += one.count
             self._advance(len(one.body) / (2 if again else 1))
-
-    def _are_same(self, one: Record, other: Record) -> bool:
-        facts = [(record.seq, record.count, record.at, record.id) for record in (one, other)]
-        return facts[0] == facts[1] and self._run.bodies.are_same(one.body, other.body)
 
     def _read(self, backend: Backend, after: int, upto: int) -> Iterator[Record]:
         """Records in pages that are small enough to be held by every thread."""

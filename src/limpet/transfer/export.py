@@ -182,7 +182,12 @@ def put(store: Store, found: Any, *, id: str | None = None, dry_run: bool = Fals
     if id is not None and len(documents) != 1:
         raise NotImportable(f"It has {len(documents)} conversations, which cannot all be {id!r}.")
     with limpet.open("memory:") as passing:
-        wholes = [_whole(*one) for one in documents]
+        wholes = []
+        for where, one in documents:
+            try:
+                wholes.append(_Whole.of(one))
+            except (msgspec.ValidationError, InvalidId, _Damaged) as error:
+                raise NotImportable(f"{where} is damaged: {str(error).rstrip('.')}.") from error
         if len({whole.id for whole in wholes}) < len(wholes):
             raise NotImportable("Two of its conversations have the same id.")
         keys = [_fill(passing.backend, store, whole, id) for whole in wholes]
@@ -191,13 +196,6 @@ def put(store: Store, found: Any, *, id: str | None = None, dry_run: bool = Fals
         over = copying.Copied(key=key, outcome=copying.GONE, why="Its time to live is over.")
         done.setdefault(key, over)
     return [done[key] for key in keys]
-
-
-def _whole(where: str, found: Any) -> _Whole:
-    try:
-        return _Whole.of(found)
-    except (msgspec.ValidationError, InvalidId, _Damaged) as error:
-        raise NotImportable(f"{where} is damaged: {str(error).rstrip('.')}.") from error
 
 
 def _documents(found: Any) -> Iterator[tuple[str, Any]]:
@@ -311,9 +309,8 @@ class _Whole(msgspec.Struct):
         check_id(whole.id, "conversation id")
         check_id(whole.incarnation, "journal's incarnation", 64)
         check_labels(whole.labels)
-        whole._check_records()  # noqa: SLF001 - its own
-        whole._check_ids()  # noqa: SLF001
-        whole._check_times()  # noqa: SLF001
+        whole.check_records()
+        whole.check_times()
         if whole.status is not None:
             check_id(whole.status, "status")
         meta = whole.meta or ConversationMeta()
@@ -331,7 +328,8 @@ class _Whole(msgspec.Struct):
         meta = self.meta or ConversationMeta()
         return meta.with_length(self.position, len(messages.found))
 
-    def _check_records(self) -> None:
+    def check_records(self) -> None:
+        """Their numbers have no gap, and their ids are ids, each there once."""
         last = self.first - 1
         for record in self.records:
             if record.seq - len(record.entries) != last or not record.entries:
@@ -343,27 +341,22 @@ class _Whole(msgspec.Struct):
         if last != self.position:
             msg = f"{self.id!r} is cut off: it ends at {last}, and not at {self.position}."
             raise NotImportable(msg)
-
-    def _check_ids(self) -> None:
         ids = [check_id(record.id, "record id") for record in self.records if record.id is not None]
         twice = next((id_ for id_, count in Counter(ids).items() if count > 1), None)
         if twice is not None:
             raise _Damaged(f"two of its records have the id {twice!r}")
 
-    def _check_times(self) -> None:
+    def check_times(self) -> None:
         """Within what every backend can keep, with a time to live behind it."""
-        for name, at in self._times():
+        times = {"created_at": self.created_at, "updated_at": self.updated_at}
+        times |= {f"the time of record {record.seq}": record.at for record in self.records}
+        if self.expires_at is not None:
+            times["expires_at"] = self.expires_at
+        for name, at in times.items():
             if not _FIRST <= at <= _LAST:
                 raise _Damaged(f"{name} is {at.isoformat()}")
-
-    def _times(self) -> Iterator[tuple[str, datetime]]:
-        yield "created_at", self.created_at
-        yield "updated_at", self.updated_at
-        for record in self.records:
-            yield f"the time of record {record.seq}", record.at
-        if self.expires_at is not None:
-            yield "expires_at", self.expires_at
-            yield "expires_at less ttl", self.set_at
+        if not _FIRST <= self.set_at <= _LAST:  # it can be calculated, now that the others are well
+            raise _Damaged(f"expires_at less ttl is {self.set_at.isoformat()}")
 
     @property
     def set_at(self) -> datetime:

@@ -113,8 +113,11 @@ def parse(data: bytes, *, lines: bool = False) -> Any:
 
 
 def _loads(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise _NotJson(name)
+
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=_object)
     except RecursionError as error:
         raise NotImportable("It is nested too deep to be read.") from error
     except (json.JSONDecodeError, NotImportable):
@@ -130,10 +133,6 @@ def _loads(text: str) -> Any:
 
 class _NotJson(Exception):
     """NaN or Infinity, which Python writes although JSON has no such thing."""
-
-
-def _no_constant(name: str) -> Any:
-    raise _NotJson(name)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,7 +205,7 @@ def understand(
 
 
 class _Asked(Struct, frozen=True):
-    """What the caller said about a document."""
+    """What the caller wants of a document."""
 
     name: str
     id: str | None
@@ -227,8 +226,9 @@ _WANTED = {
 
 def _read(document: Any, asked: _Asked) -> list[Item]:
     found = _readers(document, asked.as_)
-    if not found and _are_many(document, asked.as_):
-        found = [_from_many]
+    if not found and isinstance(document, (dict, list)) and document:
+        parts = document.values() if isinstance(document, dict) else document
+        found = [_from_many] if all(_readers(part, asked.as_) for part in parts) else []
     if not found:
         raise NotImportable(
             f"{_odd_one(document, asked.as_)} is not {_WANTED[asked.as_]}. What is not known can "
@@ -256,15 +256,6 @@ def _readers(document: Any, as_: str | None) -> list[Callable[[Any, _Asked], Ite
     if as_ != conversation.KIND and is_checkpoint(document):
         found.append(_from_checkpoint)
     return found
-
-
-def _are_many(document: Any, as_: str | None) -> bool:
-    parts = document.values() if isinstance(document, dict) else document
-    return (
-        isinstance(document, (dict, list))
-        and bool(document)
-        and all(_readers(part, as_) for part in parts)
-    )
 
 
 def _odd_one(document: Any, as_: str | None) -> str:
@@ -384,7 +375,7 @@ def look(store: Store, item: Item) -> str:
 def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: None) -> bool:
     """Store *item*; False if it was there already. `Conflict` if something else has its id.
 
-    *progress* is told of entries that are there.
+    *progress* is called with how many more entries are there.
     """
     was = look(store, item)
     if was == OTHER:

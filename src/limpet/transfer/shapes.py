@@ -136,29 +136,22 @@ def agents(state: Message, path: str = "") -> Iterator[tuple[str, list[Message]]
             yield from agents(member, f"{path}/{name.partition('/')[0]}")
 
 
-def _from_system(item: Message) -> Iterator[Message]:
-    yield {"role": "system", "content": item.get("content")}
-
-
 def _from_user(item: Message) -> Iterator[Message]:
+    def convert(part: Any) -> Any:
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        if isinstance(part, dict) and isinstance(part.get("data"), str):
+            url = f"data:image/png;base64,{part['data']}"
+            return {"type": "image_url", "image_url": {"url": url}}
+        return part
+
     content = item.get("content")
     if isinstance(content, list):
-        content = [_part(part) for part in content]
+        content = [convert(part) for part in content]
     message: Message = {"role": "user", "content": content}
     if item.get("source") not in (None, "user"):  # another agent of the team
         message["name"] = item["source"]
     yield message
-
-
-def _part(part: Any) -> Any:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    if isinstance(part, dict) and isinstance(part.get("data"), str):
-        return {
-            "type": "image_url",
-            "image_url": {"url": f"data:image/png;base64,{part['data']}"},
-        }
-    return part
 
 
 def _from_assistant(item: Message) -> Iterator[Message]:
@@ -183,7 +176,7 @@ def _from_results(item: Message) -> Iterator[Message]:
 
 
 _AUTOGEN: dict[str, Callable[[Message], Iterator[Message]]] = {
-    "SystemMessage": _from_system,
+    "SystemMessage": lambda item: iter([{"role": "system", "content": item.get("content")}]),
     "UserMessage": _from_user,
     "AssistantMessage": _from_assistant,
     "FunctionExecutionResultMessage": _from_results,
@@ -269,7 +262,7 @@ def task_of(document: Message, goal: str | None = None) -> ImportedTask:
         (kinds.STEP, {"name": name, "result": result, "took": 0.0})
         for name, result in steps.done.items()
     ]
-    for entry in (*_decisions(fields), *_discoveries(fields)):
+    for entry in _learned(fields):
         if entry not in entries:
             entries.append(entry)
     return ImportedTask(
@@ -363,9 +356,15 @@ class _Steps:
     def _done(self, completed: Any, results: Any) -> dict[str, Any]:
         by_name = self._results(results, completed)
         if completed is None:
-            done = self._marked_done() or by_name
-            if not done:
-                self._refuse_counters()
+            done = self._done_by_plan() or by_name
+            # A number of the step that is next says nothing of what was done.
+            document = self._fields.document
+            counter = next((name for name in _COUNTERS if document.get(name)), None)
+            if counter is not None and not done:
+                raise NotImportable(
+                    f"It says {counter!r} = {document[counter]!r}, but not which steps are done. "
+                    'Add "completed": [the names of those that are].'
+                )
         elif isinstance(completed, list):
             done = self._by_name(completed, [_result_beside(c) for c in completed])
         else:
@@ -400,7 +399,7 @@ class _Steps:
         seen: dict[str, int] = {}
         return {numbered(self._name(s), seen): r for s, r in zip(steps, results, strict=True)}
 
-    def _marked_done(self) -> dict[str, Any]:
+    def _done_by_plan(self) -> dict[str, Any]:
         """The steps that the plan itself says are done."""
         return {
             name: _result_beside(item)
@@ -408,16 +407,6 @@ class _Steps:
             if isinstance(item, dict)
             and (item.get("status") in _ENDED or True in (item.get("done"), item.get("completed")))
         }
-
-    def _refuse_counters(self) -> None:
-        """A number of the step that is next says nothing of what was done."""
-        document = self._fields.document
-        for counter in _COUNTERS:
-            if document.get(counter):
-                raise NotImportable(
-                    f"It says {counter!r} = {document[counter]!r}, but not which steps are done. "
-                    'Add "completed": [the names of those that are].'
-                )
 
     def _name(self, step: Any) -> str:
         """Which step is meant: by its name, or by its number in the plan."""
@@ -471,7 +460,8 @@ def _first(item: Message, names: tuple[str, ...]) -> Any:
     return next((item[name] for name in names if item.get(name) is not None), None)
 
 
-def _decisions(fields: _Fields) -> Iterator[tuple[str, Any]]:
+def _learned(fields: _Fields) -> Iterator[tuple[str, Any]]:
+    """The decisions, then the discoveries."""
     items = fields.list("decisions")
     fields.covers(items, _DECISIONS, _REASONS)
     for item in items:
@@ -481,9 +471,6 @@ def _decisions(fields: _Fields) -> Iterator[tuple[str, Any]]:
         if what is not None and because is not None:
             body["because"] = _text(because)
         yield kinds.DECIDED, body
-
-
-def _discoveries(fields: _Fields) -> Iterator[tuple[str, Any]]:
     items = fields.list("discoveries")
     fields.covers(items, _DISCOVERIES)
     for item in items:

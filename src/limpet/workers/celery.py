@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import MissingExtra
-from limpet.workers.engine import DEFAULT_TENANT, OFTEN, Runs, TaskFailed, failed
+from limpet.workers.engine import DEFAULT_TENANT, OFTEN, JobRunner, TaskFailed, failure_message
 from limpet.workers.registry import AWAY
 
 try:
@@ -39,11 +39,11 @@ LONGEST = 600.0
 
 
 class Tasks:
-    """Starts tasks and gives them signals; made by `register`."""
+    """Starts tasks and sends them signals; made by `register`."""
 
-    def __init__(self, job: Task, runs: Runs, tenant: str) -> None:
+    def __init__(self, job: Task, jobs: JobRunner, tenant: str) -> None:
         self._job = job
-        self._runs = runs
+        self._jobs = jobs
         self._tenant = tenant
 
     def start(self, task_id: str, *, tenant: str | None = None, **options: Any) -> AsyncResult:
@@ -63,8 +63,8 @@ class Tasks:
         tenant: str | None = None,
         **options: Any,
     ) -> AsyncResult:
-        """Give the task a signal in the store, which keeps the payload, and `start` it again."""
-        top = self._runs.signal(task_id, tenant or self._tenant, name, payload, id=id)
+        """Send the task a signal in the store, which keeps the payload, and `start` it again."""
+        top = self._jobs.signal(task_id, tenant or self._tenant, name, payload, id=id)
         return self.start(top, tenant=tenant, **options)
 
 
@@ -83,7 +83,7 @@ def register(
     *tenant*: whose tasks are started, unless `Tasks.start` says otherwise. *name* is what Celery
     calls its task, and *options* are further settings of it: queue, rate_limit, …
     """
-    runs = Runs(registry, url)
+    jobs = JobRunner(registry, url)
     settings = {
         # Acknowledged when it has run: what a killed worker had comes back, and goes on.
         "acks_late": True,
@@ -95,19 +95,20 @@ def register(
 
     @app.task(name=name, bind=True, **settings)  # type: ignore[untyped-decorator]
     def run(self: Task, task_id: str, tenant: str) -> str:
-        return _run(self, runs, task_id, tenant)
+        return run_job(self, jobs, task_id, tenant)
 
-    return Tasks(run, runs, tenant)
+    return Tasks(run, jobs, tenant)
 
 
-def _run(job: Task, runs: Runs, task_id: str, tenant: str) -> str:
+def run_job(job: Task, jobs: JobRunner, task_id: str, tenant: str) -> str:
+    """What the Celery task *job* does: run a task, and have itself retried when it is time."""
     try:
-        went = runs.run(task_id, tenant)
+        result = jobs.run(task_id, tenant)
     except AWAY as error:
         raise job.retry(exc=error, countdown=OFTEN) from error
-    if went.status == "failed":
-        raise TaskFailed(failed(task_id))
-    # Eager jobs are retried at once, in the caller: he would wait for ever.
-    if went.again is not None and not job.request.is_eager:
-        raise job.retry(countdown=min(went.again, LONGEST))
-    return went.status
+    if result.status == "failed":
+        raise TaskFailed(failure_message(task_id))
+    # Eager jobs are retried at once, in the caller: who would wait for ever.
+    if result.again is not None and not job.request.is_eager:
+        raise job.retry(countdown=min(result.again, LONGEST))
+    return result.status

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import MissingExtra
-from limpet.workers.engine import DEFAULT_TENANT, Runs, Went
+from limpet.workers.engine import DEFAULT_TENANT, JobResult, JobRunner
 from limpet.workers.registry import AWAY
 
 try:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from limpet.workers.engine import Opener
     from limpet.workers.registry import Registry
 
-__all__ = ["Tasks", "Went"]
+__all__ = ["JobResult", "Tasks"]
 
 
 class Tasks:
@@ -47,17 +47,21 @@ class Tasks:
         max_retries: int = 3,
         **options: Any,
     ) -> None:
-        self._runs = Runs(registry, url)
+        self._jobs = JobRunner(registry, url)
         self._tenant = tenant
-        self._job = ray.remote(_run).options(
+
+        def run(jobs: JobRunner, task_id: str, tenant: str) -> JobResult:
+            return jobs.run(task_id, tenant)
+
+        self._job = ray.remote(run).options(
             max_retries=max_retries,
             retry_exceptions=list(AWAY),
             **options,
         )
 
-    def start(self, task_id: str, *, tenant: str | None = None) -> ray.ObjectRef[Went]:
-        """Have the task run by a worker, once: how it went, and when it is to be started again."""
-        return self._job.remote(self._runs, task_id, tenant or self._tenant)
+    def start(self, task_id: str, *, tenant: str | None = None) -> ray.ObjectRef[JobResult]:
+        """Have the task run by a worker, once: its status, and when it is to be started again."""
+        return self._job.remote(self._jobs, task_id, tenant or self._tenant)
 
     def signal(
         self,
@@ -67,9 +71,9 @@ class Tasks:
         *,
         id: str | None = None,
         tenant: str | None = None,
-    ) -> ray.ObjectRef[Went]:
-        """Give the task a signal in the store, which keeps the payload, and `start` it again."""
-        top = self._runs.signal(task_id, tenant or self._tenant, name, payload, id=id)
+    ) -> ray.ObjectRef[JobResult]:
+        """Send the task a signal in the store, which keeps the payload, and `start` it again."""
+        top = self._jobs.signal(task_id, tenant or self._tenant, name, payload, id=id)
         return self.start(top, tenant=tenant)
 
     def run_many(
@@ -93,9 +97,9 @@ class Tasks:
 class _Batch:
     """The loop of a caller: what runs now, and what is to be started again later."""
 
-    def __init__(self, start: Callable[[str], ray.ObjectRef[Went]]) -> None:
+    def __init__(self, start: Callable[[str], ray.ObjectRef[JobResult]]) -> None:
         self._start = start
-        self._running: dict[ray.ObjectRef[Went], str] = {}
+        self._running: dict[ray.ObjectRef[JobResult], str] = {}
         self._later: list[tuple[float, str]] = []  # a heap
         self.statuses: dict[str, str] = {}
         self.errors: list[Exception] = []
@@ -110,29 +114,22 @@ class _Batch:
 
     def turn(self, *, wait: bool) -> None:
         """Wait until something ends or is due, and deal with it."""
-        for ended in self._ended():
-            self._note(self._running.pop(ended), ended, wait=wait)
+        left = max(self._later[0][0] - time.monotonic(), 0) if self._later else None
+        ended: list[ray.ObjectRef[JobResult]] = []
+        if self._running:
+            ended = ray.wait(list(self._running), timeout=left, fetch_local=False)[0]
+        else:
+            time.sleep(left or 0)
+        for job in ended:
+            task_id = self._running.pop(job)
+            try:
+                result = ray.get(job)
+            except Exception as error:  # noqa: BLE001 - the others go on
+                error.add_note(f"This was task {task_id!r}.")
+                self.errors.append(error)
+                continue
+            self.statuses[task_id] = result.status
+            if wait and result.again is not None:
+                heapq.heappush(self._later, (time.monotonic() + result.again, task_id))
         while self._later and self._later[0][0] <= time.monotonic():
             self.start(heapq.heappop(self._later)[1])
-
-    def _ended(self) -> list[ray.ObjectRef[Went]]:
-        left = max(self._later[0][0] - time.monotonic(), 0) if self._later else None
-        if self._running:
-            return ray.wait(list(self._running), timeout=left, fetch_local=False)[0]
-        time.sleep(left or 0)
-        return []
-
-    def _note(self, task_id: str, ended: ray.ObjectRef[Went], *, wait: bool) -> None:
-        try:
-            went = ray.get(ended)
-        except Exception as error:  # noqa: BLE001 - the others go on
-            error.add_note(f"This was task {task_id!r}.")
-            self.errors.append(error)
-            return
-        self.statuses[task_id] = went.status
-        if wait and went.again is not None:
-            heapq.heappush(self._later, (time.monotonic() + went.again, task_id))
-
-
-def _run(runs: Runs, task_id: str, tenant: str) -> Went:
-    return runs.run(task_id, tenant)

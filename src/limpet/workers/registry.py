@@ -139,7 +139,11 @@ class Registry:
             raise ValueError(f"A limit is at least 1, not {limit}.")
 
         def add(function: F) -> F:
-            self._kinds[kind] = Kind(kind, function, limit, lease, _is_async(function))
+            from inspect import iscoroutinefunction  # noqa: PLC0415 - slow to import
+
+            called = getattr(function, "__call__", None)  # noqa: B004 - it may be an object's own
+            is_async = iscoroutinefunction(function) or iscoroutinefunction(called)
+            self._kinds[kind] = Kind(kind, function, limit, lease, is_async)
             return function
 
         return add
@@ -192,21 +196,20 @@ class Registry:
     async def _look(self, store: AsyncStore, task_id: str) -> tuple[Kind, TaskInfo]:
         info = await store.task(task_id).info()
         kind = self._kinds.get(info.kind or "")
-        if kind is None:
-            raise UnknownKind(self._unknown(info))
-        return kind, info
-
-    def _unknown(self, info: TaskInfo) -> str:
+        if kind is not None:
+            return kind, info
         if info.kind is None:
-            return (
+            msg = (
                 f"Task {info.id!r} was not submitted, so it has no kind and no function here. "
                 "Create tasks for workers with store.submit(kind, id, goal)."
             )
-        there = ", ".join(map(repr, self._kinds)) or "none"
-        return (
-            f"Task {info.id!r} is of kind {info.kind!r}, and this registry has no function for it "
-            f"(it has: {there}). Register one with @registry.task({info.kind!r})."
-        )
+        else:
+            there = ", ".join(map(repr, self._kinds)) or "none"
+            msg = (
+                f"Task {info.id!r} is of kind {info.kind!r}, and this registry has no function for "
+                f"it (it has: {there}). Register one with @registry.task({info.kind!r})."
+            )
+        raise UnknownKind(msg)
 
 
 class _Run(Struct, frozen=True):
@@ -219,41 +222,39 @@ class _Run(Struct, frozen=True):
     on_open: Any
 
     async def on(self, store: AsyncStore) -> RunResult:
-        """On the face of *store* that the function is made for."""
+        """On *store*, which is sync or async as the function is."""
         task = store.task(self.info.id, agent=self.agent, lease=self.kind.lease)
         if self.info.status not in (kinds.OPEN, kinds.WAITING):  # opening it would resume it
             await task.checkpoint()
-            return _as_it_is(task)
+            return _result_of(task)
         try:
-            return await self._open(store, task)
+            async with task:
+                if self.on_open is not None:
+                    self.on_open()
+                if task.runner.live.state.fruitless > self.give_up_after:
+                    await task.fail(
+                        f"given up: {self.give_up_after} runs in a row ended, or killed their "
+                        "process, before anything was done"
+                    )
+                    return _result_of(task)
+                return _result_of(task, None if task.done else await self.call(store, task))
         except TaskHeld:
             return RunResult(task.id, HELD)
         except LeaseLost:
             return RunResult(task.id, LOST)
         except (TaskHalted, DeadlinePassed) as end:
-            return _as_it_is(task, end)
+            return _result_of(task, end)
 
-    async def _open(self, store: AsyncStore, task: AsyncTask) -> RunResult:
-        async with task:
-            if self.on_open is not None:
-                self.on_open()
-            if task.runner.live.state.fruitless > self.give_up_after:
-                await task.fail(
-                    f"given up: {self.give_up_after} runs in a row ended, or killed their process, "
-                    "before anything was done"
-                )
-                return _as_it_is(task)
-            return _as_it_is(task, None if task.done else await self._call(store, task))
-
-    async def _call(self, store: AsyncStore, task: AsyncTask) -> BaseException | None:
+    async def call(self, store: AsyncStore, task: AsyncTask) -> BaseException | None:
         """Call the function, and finish or fail the task; the error, if there was one."""
         try:
-            shown = Task(task) if store.scope.is_sync else task
-            outcome = await store._runtime.invoke(self.kind.function, shown)  # noqa: SLF001
+            given = Task(task) if store.scope.is_sync else task
+            outcome = await store._runtime.invoke(self.kind.function, given)  # noqa: SLF001
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
         except (Exception, SystemExit, BaseExceptionGroup) as error:
-            if isinstance(error, SystemExit) and _in_main_thread():
+            in_main_thread = threading.current_thread() is threading.main_thread()
+            if isinstance(error, SystemExit) and in_main_thread:
                 raise  # as a rule of a signal handler's: the process ends, which is no failure
             # A TaskGroup wraps what its parts end with.
             errors = flatten(error)
@@ -267,7 +268,7 @@ class _Run(Struct, frozen=True):
         return None
 
 
-def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> RunResult:
+def _result_of(task: AsyncTask, error: BaseException | None = None) -> RunResult:
     status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
     if isinstance(error, TaskHalted) and error.task_id != task.id:
         status = kinds.WAITING  # for a child
@@ -281,14 +282,3 @@ def _as_it_is(task: AsyncTask, error: BaseException | None = None) -> RunResult:
         raised=None if failure is None else type(failure).__name__,
         frames=() if failure is None else frames(failure),
     )
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    from inspect import iscoroutinefunction  # noqa: PLC0415 - slow to import
-
-    called = getattr(function, "__call__", None)  # noqa: B004 - it may be an object's own
-    return iscoroutinefunction(function) or iscoroutinefunction(called)

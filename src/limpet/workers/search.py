@@ -99,7 +99,7 @@ class Search:
         self._store = store
         self._poll = poll
         self._away = Pauses(poll)
-        self._shelf = Pauses(poll)
+        self._shelved = Pauses(poll)
         self._trouble = Pauses(poll)  # the same, for what nobody waits for to be idle
         self._cursors: dict[str, str | None] = {}
         self._due: dict[str, tuple[float, Found]] = {}  # when those that wait are to be woken
@@ -116,12 +116,12 @@ class Search:
         self._begun.pop(found.id, None)
         self._trouble.clear(found.id)
         if pause:
-            self._shelf.put(found.id)
+            self._shelved.put(found.id)
         self._look_again()
 
     def troubled(self, found: Found, *, passing: bool) -> None:
         """It could not be run to an end; leave it alone for ever longer. *passing*: it will be."""
-        (self._shelf if passing else self._trouble).put(found.id, longer=True)
+        (self._shelved if passing else self._trouble).put(found.id, longer=True)
         self._look_again()
 
     def _look_again(self) -> None:
@@ -137,11 +137,14 @@ class Search:
         """
         began = time.monotonic()
         try:
-            found = [f for f in self._chosen(room) if room.admits(f)]
+            candidates = self._candidates(room)
+            random.shuffle(candidates)
+            begun = [f for f in candidates if not f.new][: room.concurrency]
+            chosen = [*map(self._examined, begun), *(f for f in candidates if f.new)]
         except LimpetError as error:
             away = isinstance(error, AWAY)
             if not (away or room.running):
-                raise  # damage does not mend itself; but whoever runs is let end first
+                raise  # damage does not go away by itself; but whoever runs is let end first
             self.again, self.idle = self._away.put("", longer=True), False
             what = "is away" if away else "cannot be searched"
             why = " ".join(str(error).split())
@@ -149,24 +152,41 @@ class Search:
             return []
         if self._away.clear(""):
             log.info("the store is back")
-        self.idle = not found and not self._shelf.any()
-        self.again = self._next(began, found)
+        found = [f for f in chosen if room.admits(f)]
+        self.idle = not found and not self._shelved.any()
+        if found:
+            self.again = began + BREATH
+        else:
+            soon = [due for due, _ in self._due.values() if due > began]
+            self.again = min([_jittered(began, self._poll), *soon])
         return found
 
-    def _next(self, began: float, found: list[Found]) -> float:
-        if found:
-            return began + BREATH
-        soon = [due for due, _ in self._due.values() if due > began]
-        return min([_jittered(began, self._poll), *soon])
-
-    def _chosen(self, room: Room) -> list[Found]:
-        found = [f for f in self._look(room) if not self._is_left_alone(f)]
-        random.shuffle(found)
-        begun = [f for f in found if not f.new][: room.concurrency]
-        return [*map(self._examined, begun), *(f for f in found if f.new)]
-
-    def _is_left_alone(self, found: Found) -> bool:
-        return self._shelf.has(found.id) or self._trouble.has(found.id)
+    def _candidates(self, room: Room) -> list[Found]:
+        """Tasks of kinds for which there is room, which nobody runs and nothing speaks against."""
+        free = room.kinds()
+        found = {f.id: f for kind in free for f in self._open_tasks(kind, 10 * room.free(kind))}
+        now = time.monotonic()
+        if now >= self._sweep_again:
+            self._sweep(room)
+            took = time.monotonic() - now
+            self._sweep_again = now + max(self._poll / 2, LEISURE * took)
+        found.update((f.id, f) for f in self._begun.values() if f.kind in free)
+        for due, one in self._due.values():
+            if due <= now and one.kind in free:
+                # It may have been woken by somebody else meanwhile, or wait for another time.
+                key = make_key(self._store.tenant, task.KIND, one.id)
+                head = self._store.backend.head(key)
+                if head is None or head.status != kinds.WAITING or not _is_free(head):
+                    continue
+                moment = _due(head)
+                if moment is not None and moment <= self._now():
+                    found[one.id] = one
+        paused = (self._shelved, self._trouble)
+        return [
+            f
+            for f in found.values()
+            if f.id not in room.running and not any(pauses.has(f.id) for pauses in paused)
+        ]
 
     def _examined(self, found: Found) -> Found:
         """The same; as a suspect, if its last runs came to nothing."""
@@ -174,31 +194,27 @@ class Search:
             tail = self._store.journal(task.KIND, found.id).read(reverse=True, limit=TAIL)
         except AWAY:
             raise
-        except LimpetError:  # a damaged task is not to end the worker: who opens it will tell
+        except LimpetError:  # a damaged task is not to end the worker: opening it will say so
             return found
         last = itertools.takewhile(lambda entry: entry.type in FRUITLESS, tail)
         fruitless = sum(entry.type == kinds.RESUMED for entry in last)
         return Found(found.id, found.kind, suspect=fruitless >= SUSPECT)
-
-    def _look(self, room: Room) -> list[Found]:
-        free = room.kinds()
-        found = {f.id: f for kind in free for f in self._open(kind, 10 * room.free(kind))}
-        now = time.monotonic()
-        if now >= self._sweep_again:
-            self._sweep(room)
-            took = time.monotonic() - now
-            self._sweep_again = now + max(self._poll / 2, LEISURE * took)
-        found.update((f.id, f) for f in self._begun.values() if f.kind in free)
-        ripe = (f for due, f in self._due.values() if due <= now and f.kind in free)
-        found.update((f.id, f) for f in ripe if self._is_ripe(f))
-        return [f for f in found.values() if f.id not in room.running]
 
     def _sweep(self, room: Room) -> None:
         """Look at all that wait; and at all that is open, of kinds of which a look sees a part.
 
         Or a task whose worker has died would be one among thousands of new ones.
         """
-        self._due = {f.id: (due, f) for kind in room.limits for due, f in self._waiting(kind)}
+        waiting: dict[str, tuple[float, Found]] = {}
+        for kind in room.limits:
+            for page in self._pages(kind, kinds.WAITING, None):
+                for head in page.heads:
+                    due = _due(head)
+                    if due is not None and _is_free(head):
+                        left = (due - self._now()).total_seconds()
+                        found = Found(head.key.id, kind)
+                        waiting[found.id] = (time.monotonic() + left, found)
+        self._due = waiting
         many = [kind for kind in room.limits if self._cursors.get(kind) is not None]
         self._begun = {
             head.key.id: Found(head.key.id, kind)
@@ -208,7 +224,7 @@ class Search:
             if head.seq > 1 and _is_free(head)
         }
 
-    def _open(self, kind: str, enough: int) -> list[Found]:
+    def _open_tasks(self, kind: str, enough: int) -> list[Found]:
         """Open tasks of nobody, from where the last look ended: all shall have their turn."""
         found: dict[str, Found] = {}
         start = self._cursors.get(kind)
@@ -222,25 +238,8 @@ class Search:
                     return list(found.values())
         return list(found.values())
 
-    def _waiting(self, kind: str) -> Iterator[tuple[float, Found]]:
-        """Those that wait for a time, and when that is by our monotonic clock."""
-        for page in self._pages(kind, kinds.WAITING, None):
-            for head in page.heads:
-                due = _due(head)
-                if due is not None and _is_free(head):
-                    left = (due - self._now()).total_seconds()
-                    yield time.monotonic() + left, Found(head.key.id, kind)
-
     def _now(self) -> datetime:
         return store_now(self._store.backend, self._store.tenant)
-
-    def _is_ripe(self, found: Found) -> bool:
-        """Whether it still waits for that time, and for nobody else."""
-        head = self._store.backend.head(make_key(self._store.tenant, task.KIND, found.id))
-        if head is None or head.status != kinds.WAITING or not _is_free(head):
-            return False
-        due = _due(head)
-        return due is not None and due <= self._now()
 
     def _pages(self, kind: str, status: str, cursor: str | None) -> Iterator[Page]:
         scan, labels = self._store.backend.scan, {kinds.RUN: kind}

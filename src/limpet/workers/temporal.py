@@ -28,7 +28,13 @@ from urllib.parse import quote
 from limpet.core.runtime import in_thread
 from limpet.errors import MissingExtra
 from limpet.store import as_async
-from limpet.workers.engine import DEFAULT_TENANT, Runs, Went, failed, give
+from limpet.workers.engine import (
+    DEFAULT_TENANT,
+    JobResult,
+    JobRunner,
+    failure_message,
+    send_signal,
+)
 
 try:
     from temporalio import activity, workflow
@@ -59,7 +65,7 @@ LONGEST = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Order:
-    """All that Temporal is told: which task, whose, and two times in seconds; see `start`."""
+    """All that Temporal knows: which task, whose, and two times in seconds; see `start`."""
 
     task_id: str
     tenant: str = DEFAULT_TENANT
@@ -77,7 +83,7 @@ class Order:
 class TaskWorkflow:
     """Runs a task until it has ended, and returns its status; a failed task fails the workflow.
 
-    While the task waits, so does the workflow: until the time is due, or until it is told to look.
+    While the task waits, so does the workflow: until the time is due, or until `look` is called.
     To cancel the workflow is to cancel the task.
     """
 
@@ -113,33 +119,28 @@ class TaskWorkflow:
     async def _finish(self, order: Order) -> str:
         while True:
             self._look = False  # what happened before now, the activity will see
-            went = await self._run(order)
-            self._status = went.status
-            if went.status == "failed":
-                raise ApplicationError(failed(order.task_id), type="TaskFailed", non_retryable=True)
-            if went.again is None and went.status != "waiting":
-                return went.status
-            await self._wait(min(went.again or order.look, order.look))
+            result: JobResult = await workflow.execute_activity(
+                RUN,
+                order,
+                result_type=JobResult,
+                start_to_close_timeout=LONGEST,
+                heartbeat_timeout=timedelta(seconds=order.heartbeat),
+                retry_policy=RetryPolicy(
+                    maximum_interval=timedelta(minutes=1),
+                    non_retryable_error_types=["TaskNotFound", "UnknownKind", "InvalidId"],
+                ),
+            )
+            self._status = result.status
+            if result.status == "failed":
+                msg = failure_message(order.task_id)
+                raise ApplicationError(msg, type="TaskFailed", non_retryable=True)
+            if result.again is None and result.status != "waiting":
+                return result.status
+            with suppress(TimeoutError):
+                seconds = min(result.again or order.look, order.look)
+                await workflow.wait_condition(lambda: self._look, timeout=seconds)
             if workflow.info().is_continue_as_new_suggested():
                 workflow.continue_as_new(order)
-
-    async def _run(self, order: Order) -> Went:
-        went: Went = await workflow.execute_activity(
-            RUN,
-            order,
-            result_type=Went,
-            start_to_close_timeout=LONGEST,
-            heartbeat_timeout=timedelta(seconds=order.heartbeat),
-            retry_policy=RetryPolicy(
-                maximum_interval=timedelta(minutes=1),
-                non_retryable_error_types=["TaskNotFound", "UnknownKind", "InvalidId"],
-            ),
-        )
-        return went
-
-    async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._look, timeout=seconds)
 
 
 # -- the activities ----------------------------------------------------------------------------
@@ -151,21 +152,21 @@ def activities(registry: Registry, url: Opener = None) -> list[Callable[..., Any
     *url* may be a function that opens the store. Each task runs in a thread of its own: how many at
     once is the worker's ``max_concurrent_activities``.
     """
-    runs = Runs(registry, url)
+    jobs = JobRunner(registry, url)
 
     @activity.defn(name=RUN)
-    async def run(order: Order) -> Went:
-        return await _beating(partial(runs.run, order.task_id, order.tenant))
+    async def run(order: Order) -> JobResult:
+        return await run_with_heartbeats(partial(jobs.run, order.task_id, order.tenant))
 
     @activity.defn(name=CANCEL)
     async def cancel(order: Order) -> None:
-        await asyncio.to_thread(runs.cancel, order.task_id, order.tenant, "cancelled in Temporal")
+        await asyncio.to_thread(jobs.cancel, order.task_id, order.tenant, "cancelled in Temporal")
 
     return [run, cancel]
 
 
-async def _beating(work: Callable[[], T]) -> T:
-    """What *work* returns, with heartbeats while it runs.
+async def run_with_heartbeats(work: Callable[[], T]) -> T:
+    """What *work* returns, with heartbeats while it jobs.
 
     If the activity is cancelled, because its worker shuts down, the thread goes on to the end of
     the process. Whoever is given the task next finds it held, or at the step where that end came.
@@ -200,8 +201,8 @@ async def start(
     """Have a worker of *task_queue* run the task; if its workflow is there, have that look again.
 
     *heartbeat*: a worker that is silent for so many seconds is dead, and another gets the task.
-    *look*: how often to look after a task that waits, should nobody tell Temporal that it need not
-    any more. *options* are those of ``client.start_workflow``.
+    *look*: how often to look after a task that waits, should nobody let Temporal know that it need
+    not any more. *options* are those of ``client.start_workflow``.
     """
     return await client.start_workflow(
         TaskWorkflow.run,
@@ -224,6 +225,6 @@ async def signal(
     id: str | None = None,
     **options: Any,
 ) -> WorkflowHandle[TaskWorkflow, str]:
-    """Give the task a signal in the *store*, which keeps the payload, and `start` it again."""
-    top = await give(as_async(store), task_id, name, payload, id=id)
+    """Send the task a signal in the *store*, which keeps the payload, and `start` it again."""
+    top = await send_signal(as_async(store), task_id, name, payload, id=id)
     return await start(client, top, task_queue=task_queue, tenant=store.tenant, **options)

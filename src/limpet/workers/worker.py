@@ -81,7 +81,7 @@ class Worker:
         self._drain = drain
         self._room = Room(_limits(registry, kinds, concurrency), concurrency)
         self._search = Search(store, poll)
-        #: Runs that have ended, and when we were told to stop. Signal handlers may put into it.
+        #: Runs that have ended, and when `stop` was called. Signal handlers may put into it.
         self._events: SimpleQueue[_Run | float] = SimpleQueue()
         self._loop = _Loop()
         self._stop_by: float | None = None
@@ -102,94 +102,82 @@ class Worker:
         Returns the tasks that did not end in time. They still run: end the process, and others take
         them over.
         """
-        self._heed_all()
-        while not self._is_over(until_idle=until_idle):
-            self._wait()
+        self._handle_events()
+        while True:
+            if self._stop_by is not None:
+                if not self._room.running or time.monotonic() >= self._stop_by:
+                    break
+            elif self._room.kinds() and time.monotonic() >= self._search.again:
+                self._start_what_is_found()
+            if until_idle and not self._room.running and self._search.idle:
+                break
+            # Wait until a run ends, we are to stop, or it is time to look again.
+            now = time.monotonic()
+            until = self._search.again if self._room.kinds() else now + PATIENCE
+            until = until if self._stop_by is None else self._stop_by
+            self._handle_events(timeout=max(until - now, 0))
         left = sorted(self._room.running)
         if not left:
-            self._close()
+            # End the event loop; but nothing that functions have left there holds us up for ever.
+            now = time.monotonic()
+            patience = self._drain if self._stop_by is None else self._stop_by - now
+            self.lingers = not self._loop.close(max(patience, GRACE))
+            self._loop = _Loop()
+            if self.lingers:
+                log.warning("async functions have left behind what does not end; it is cut off")
         return left
 
-    def _close(self) -> None:
-        """End the event loop; but nothing that functions have left there holds us up for ever."""
-        now = time.monotonic()
-        patience = self._drain if self._stop_by is None else self._stop_by - now
-        self.lingers = not self._loop.close(max(patience, GRACE))
-        self._loop = _Loop()
-        if self.lingers:
-            log.warning("async functions have left behind what does not end; it is cut off")
-
-    def _is_over(self, *, until_idle: bool) -> bool:
-        """Start what there is room for; whether nothing remains to be waited for."""
-        if self._stop_by is not None:
-            return not self._room.running or time.monotonic() >= self._stop_by
-        if self._room.kinds() and time.monotonic() >= self._search.again:
-            self._look()
-        return until_idle and not self._room.running and self._search.idle
-
-    def _look(self) -> None:
+    def _start_what_is_found(self) -> None:
         looked = self._search.look(self._room)
-        self._heed_all()  # a store that does not answer may have kept us for a while
-        if self._stop_by is None:
-            for found in looked:
-                if self._room.take(found):
-                    self._start(found)
+        self._handle_events()  # a store that does not answer may have kept us for a while
+        if self._stop_by is not None:
+            return
+        for found in looked:
+            if not self._room.take(found):
+                continue
+            run = _Run(found)
+            if self._registry[found.kind].is_async:
+                self._loop.start(self._run_async(run))
+            else:
+                # A daemon: what does not end in time is left to its lease, and holds up no exit.
+                name = f"limpet {found.id}"
+                threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
 
-    def _wait(self) -> None:
-        """Until a run ends, we are to stop, or it is time to look again."""
-        now = time.monotonic()
-        until = self._search.again if self._room.kinds() else now + PATIENCE
-        until = until if self._stop_by is None else self._stop_by
+    def _handle_events(self, timeout: float = 0) -> None:
+        """Deal with runs that have ended, and with `stop`; wait for the first up to *timeout*."""
         with suppress(Empty):
-            self._heed(self._events.get(timeout=max(until - now, 0)))
-        self._heed_all()
-
-    def _heed_all(self) -> None:
-        with suppress(Empty):
+            event = self._events.get(timeout=timeout)
             while True:
-                self._heed(self._events.get_nowait())
-
-    def _heed(self, event: _Run | float) -> None:
-        if isinstance(event, _Run):
-            self._ended(event)
-        elif self._stop_by is None:
-            self._stop_by = event + self._drain
-            running = len(self._room.running)
-            has = "1 has" if running == 1 else f"{running} have"
-            log.info("stopping; %s %g s to end", has, self._drain)
+                if isinstance(event, _Run):
+                    self._room.give_back(event.found)
+                    event.log_end()
+                    result = event.result
+                    if isinstance(result, RunResult):
+                        pause = result.status in (runs.HELD, runs.LOST, kinds.WAITING)
+                        self._search.ended(event.found, pause=pause)
+                    else:
+                        self._search.troubled(event.found, passing=isinstance(result, AWAY))
+                elif self._stop_by is None:
+                    self._stop_by = event + self._drain
+                    running = len(self._room.running)
+                    has = "1 has" if running == 1 else f"{running} have"
+                    log.info("stopping; %s %g s to end", has, self._drain)
+                event = self._events.get_nowait()
 
     # -- running -------------------------------------------------------------------------------
 
-    def _start(self, found: Found) -> None:
-        run = _Run(found)
-        if self._registry[found.kind].is_async:
-            self._loop.start(self._run_async(run))
-        else:
-            # A daemon: what does not end in time is left to its lease, and holds up no exit.
-            name = f"limpet {found.id}"
-            threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
-
     def _run(self, run: _Run) -> None:
         with run.ending(self._events):
-            run.how = self._registry.run(
+            run.result = self._registry.run(
                 self._store, run.found.id, on_open=run.opened, **self._options
             )
 
     async def _run_async(self, run: _Run) -> None:
         with run.ending(self._events):
             store = AsyncStore(self._store._core.scope.as_async())  # noqa: SLF001
-            run.how = await self._registry.run_async(
+            run.result = await self._registry.run_async(
                 store, run.found.id, on_open=run.opened, **self._options
             )
-
-    def _ended(self, run: _Run) -> None:
-        self._room.give_back(run.found)
-        run.tell()
-        if isinstance(run.how, RunResult):
-            again = run.how.status in (runs.HELD, runs.LOST, kinds.WAITING)
-            self._search.ended(run.found, pause=again)
-        else:
-            self._search.troubled(run.found, passing=isinstance(run.how, AWAY))
 
 
 def _limits(registry: Registry, names: Collection[str] | None, concurrency: int) -> dict[str, int]:
@@ -210,11 +198,11 @@ def _limits(registry: Registry, names: Collection[str] | None, concurrency: int)
 
 
 class _Run:
-    """One run of a task: when it began, how it ended, and what is told of that."""
+    """One run of a task: when it began, how it ended, and what is logged of that."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
-        self.how: RunResult | BaseException | None = None
+        self.result: RunResult | BaseException | None = None
         self._began: float | None = None
         self._took = 0.0
 
@@ -226,45 +214,38 @@ class _Run:
 
     @contextmanager
     def ending(self, events: SimpleQueue[_Run | float]) -> Iterator[None]:
-        """Tell the thread that looks, whatever happens."""
+        """Let the thread that looks know, whatever happens."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - it is dealt with there
-            self.how = error
+            self.result = error
         if self._began is not None:
             self._took = time.monotonic() - self._began
         events.put(self)
 
-    def tell(self) -> None:
+    def log_end(self) -> None:
         """One line, with nothing that the task was given or has found; and where it failed."""
-        if not isinstance(self.how, RunResult):
-            self._tell_of_error()
-        elif self._began is not None:
-            level, text = self._told(self.how)
-            log.log(level, "%s: %s", self.found.id, text)
-
-    def _told(self, ran: RunResult) -> tuple[int, str]:
-        after = f"after {self._took:.1f} s"
-        if ran.status == kinds.WAITING:
-            return logging.INFO, f"waits ({ran.waits_for})"
-        if ran.status == runs.LOST:
-            return logging.WARNING, f"taken over by another worker {after}"
-        if ran.status == kinds.FAILED:
-            why = f" ({ran.raised})" if ran.raised else ""
-            return logging.ERROR, "\n  ".join([f"failed {after}{why}", *ran.frames])
-        return logging.INFO, f"{ran.status} {after}"
-
-    def _tell_of_error(self) -> None:
-        if isinstance(self.how, NotFound):
-            log.info("%s: no longer there", self.found.id)
-        elif isinstance(self.how, AWAY):
-            log.warning("%s: stopped, for the store is away; it is tried again", self.found.id)
-        else:
-            error = self.how
-            why = type(error).__name__
-            where = frames(error) if isinstance(error, BaseException) else ()
-            text = "\n  ".join([f"stopped ({why}); it is tried again", *where])
-            log.error("%s: %s", self.found.id, text)
+        result, after = self.result, f"after {self._took:.1f} s"
+        level, text = logging.INFO, "no longer there"
+        if isinstance(result, AWAY):
+            level, text = logging.WARNING, "stopped, for the store is away; it is tried again"
+        elif not isinstance(result, (RunResult, NotFound)):
+            places = frames(result) if isinstance(result, BaseException) else ()
+            why = f"stopped ({type(result).__name__}); it is tried again"
+            level, text = logging.ERROR, "\n  ".join([why, *places])
+        elif isinstance(result, RunResult):
+            if self._began is None:
+                return
+            if result.status == kinds.WAITING:
+                text = f"waits ({result.waits_for})"
+            elif result.status == runs.LOST:
+                level, text = logging.WARNING, f"taken over by another worker {after}"
+            elif result.status == kinds.FAILED:
+                why = f" ({result.raised})" if result.raised else ""
+                level, text = logging.ERROR, "\n  ".join([f"failed {after}{why}", *result.frames])
+            else:
+                text = f"{result.status} {after}"
+        log.log(level, "%s: %s", self.found.id, text)
 
 
 # -- async functions -------------------------------------------------------------------------------
@@ -292,7 +273,7 @@ class _Loop:
             self._ready.set()
             while not self._ended:
                 # What calls sys.exit in a task of asyncio's own ends the loop. Whoever awaits that
-                # task has the error too, and is told of; the others have nothing to do with it.
+                # task has the error too, and it is logged; the others have nothing to do with it.
                 with suppress(SystemExit, KeyboardInterrupt):
                     self._loop.run_forever()
 
@@ -300,10 +281,11 @@ class _Loop:
         """End it, with what functions have left there; False if that does not end in time."""
         if self._thread is None:
             return True
-        self._loop.call_soon_threadsafe(self._end)
+
+        def end() -> None:
+            self._ended = True
+            self._loop.stop()
+
+        self._loop.call_soon_threadsafe(end)
         self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._loop.stop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.workers.engine import Runs, Went
+from limpet.workers.engine import JobResult, JobRunner
 from limpet.workers.registry import Registry
 from tests.support import engines
 from tests.support.dispatched import registry
@@ -54,7 +54,7 @@ def test_no_engine_is_loaded_before_it_is_wanted() -> None:
 
 def test_a_task_that_waits_is_not_opened(stage: Stage) -> None:
     """An engine may look at it as often as it likes, and its journal does not grow."""
-    runs = Runs(registry, stage.url)
+    runs = JobRunner(registry, stage.url)
     stage.submit("tale", sleeps=HOUR)
     first = runs.run("tale", "default")
     position = stage.store.task("tale").info().position
@@ -66,18 +66,18 @@ def test_a_task_that_waits_is_not_opened(stage: Stage) -> None:
 
 def test_a_task_that_waits_for_a_person_is_not_looked_at_again(stage: Stage) -> None:
     """It may take weeks. Who gives the signal starts it."""
-    runs = Runs(registry, stage.url)
+    runs = JobRunner(registry, stage.url)
     stage.submit("tale", asks=True)
-    assert runs.run("tale", "default") == Went("waiting", None)
+    assert runs.run("tale", "default") == JobResult("waiting", None)
     assert runs.signal("tale", "default", "word", "aye", id=None) == "tale"
-    assert runs.run("tale", "default") == Went("done", None)
+    assert runs.run("tale", "default") == JobResult("done", None)
 
 
 def test_a_held_task_is_looked_at_again_when_its_lease_may_have_ended(stage: Stage) -> None:
     """A worker of another machine that died cannot say so."""
     stage.submit("tale")
     with stage.store.task("tale", lease=5):
-        went = Runs(registry, stage.url).run("tale", "default")
+        went = JobRunner(registry, stage.url).run("tale", "default")
     assert went.status == "held"
     assert went.again is not None
     assert 1 <= went.again <= 5
@@ -88,13 +88,13 @@ def test_a_task_that_was_stopped_is_left_alone(stage: Stage, do: str, status: st
     """A message that was on its way does not bring it back."""
     stage.submit("tale")
     getattr(stage.store, do)("tale")
-    assert Runs(registry, stage.url).run("tale", "default") == Went(status, None)
+    assert JobRunner(registry, stage.url).run("tale", "default") == JobResult(status, None)
     assert stage.diary.steps() == []
 
 
 def test_to_cancel_what_has_ended_changes_nothing(stage: Stage) -> None:
     """The engine may learn of it late."""
-    runs = Runs(registry, stage.url)
+    runs = JobRunner(registry, stage.url)
     stage.submit("tale")
     runs.run("tale", "default")
     runs.cancel("tale", "default", "too late")
@@ -104,7 +104,7 @@ def test_to_cancel_what_has_ended_changes_nothing(stage: Stage) -> None:
 
 def test_tenants_share_a_connection_and_nothing_else(stage: Stage) -> None:
     """A worker for a thousand customers opens one store."""
-    runs = Runs(registry, stage.url)
+    runs = JobRunner(registry, stage.url)
     stage.submit("tale")
     with pytest.raises(limpet.TaskNotFound):
         runs.run("tale", "acme")
@@ -121,11 +121,11 @@ def test_a_signal_for_a_child_starts_the_task_at_the_top(stage: Stage) -> None:
     def parent(task: limpet.Task) -> Any:
         return task.child("child", lambda child: child.wait_for("word"), goal="Listen")
 
-    runs = Runs(family, stage.url)
+    runs = JobRunner(family, stage.url)
     stage.store.submit("parent", "elder", "Have a child")
     assert runs.run("elder", "default").status == "waiting"
     assert runs.signal("elder/child", "default", "word", "aye", id=None) == "elder"
-    assert runs.run("elder", "default") == Went("done")
+    assert runs.run("elder", "default") == JobResult("done")
     assert stage.outcome("elder") == "aye"
 
 
@@ -138,7 +138,7 @@ def test_async_functions_are_run_too(stage: Stage) -> None:
         return await task.step("one", lambda: 1)
 
     stage.store.submit("modern", "new", "Be modern")
-    assert Runs(modern, stage.url).run("new", "default") == Went("done")
+    assert JobRunner(modern, stage.url).run("new", "default") == JobResult("done")
     assert stage.outcome("new") == 1
 
 
@@ -150,10 +150,10 @@ def test_the_store_may_be_opened_by_a_function(stage: Stage) -> None:
         opened.append(limpet.open(stage.url))
         return opened[-1]
 
-    runs = Runs(registry, open_store)
+    runs = JobRunner(registry, open_store)
     stage.submit("tale")
-    assert runs.run("tale", "default") == Went("done")
-    assert runs.run("tale", "default") == Went("done")
+    assert runs.run("tale", "default") == JobResult("done")
+    assert runs.run("tale", "default") == JobResult("done")
     assert len(opened) == 1
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import limpet
-from limpet.workers.celery import LONGEST, _run
-from limpet.workers.engine import Runs, TaskFailed
+from limpet.workers.celery import LONGEST, run_job
+from limpet.workers.engine import JobRunner, TaskFailed
 from tests.support import engines
 from tests.support.dispatched import celery_tasks, registry
 from tests.support.engines import EXAMPLES, Stage, Worker, run_example
@@ -200,10 +200,10 @@ class Job:
 def test_a_long_sleep_is_cut_into_pieces(stage: Stage) -> None:
     """A message that is kept for longer than the broker's patience would be delivered again."""
     stage.submit("tale", sleeps=24 * 60 * 60)
-    runs = Runs(registry, stage.url)
+    runs = JobRunner(registry, stage.url)
     for _ in range(10):
         with pytest.raises(Retried) as retried:
-            _run(Job(), runs, "tale", "default")
+            run_job(Job(), runs, "tale", "default")
         assert retried.value.args == (LONGEST,)
     assert stage.status("tale") == "waiting"
     assert stage.diary.steps() == ["one", "two"]
@@ -212,7 +212,9 @@ def test_a_long_sleep_is_cut_into_pieces(stage: Stage) -> None:
 def test_an_eager_job_is_not_retried(stage: Stage) -> None:
     """It would be, at once and for ever, in the caller's own process."""
     stage.submit("tale", sleeps=60)
-    assert _run(Job(is_eager=True), Runs(registry, stage.url), "tale", "default") == "waiting"
+    assert (
+        run_job(Job(is_eager=True), JobRunner(registry, stage.url), "tale", "default") == "waiting"
+    )
 
 
 @pytest.mark.parametrize("error", [limpet.StoreUnavailable, limpet.StoreBusy, limpet.StoreFull])
@@ -223,4 +225,4 @@ def test_a_store_that_is_away_is_tried_again(error: type[limpet.StoreError]) -> 
         raise error("not now")
 
     with pytest.raises(Retried):
-        _run(Job(), Runs(registry, away), "tale", "default")
+        run_job(Job(), JobRunner(registry, away), "tale", "default")

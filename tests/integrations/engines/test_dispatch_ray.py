@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import ray
 
-from limpet.workers.ray import Tasks, Went
+from limpet.workers.ray import JobResult, Tasks
 from tests.support import engines
 from tests.support.dispatched import registry
 from tests.support.engines import Stage, run_example
@@ -67,7 +67,7 @@ def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(
     stage.wait_for_step("two")
     stage.diary.kill("two", number)
     stage.diary.let_go("two")
-    assert ray.get(started) == Went("done")
+    assert ray.get(started) == JobResult("done")
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
@@ -114,14 +114,14 @@ def test_a_task_that_is_started_twice_runs_each_step_once(stage: Stage, tasks: T
     assert second.again is not None
     stage.diary.let_go("two")
     assert tasks.run_many(["tale", "tale"]) == {"tale": "done"}
-    assert ray.get(first) == Went("done")
+    assert ray.get(first) == JobResult("done")
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
 def test_a_waiting_task_goes_on_after_a_signal(stage: Stage, tasks: Tasks) -> None:
     """It takes no worker's time until a person has spoken."""
     assert tasks.run_many([stage.submit("tale", asks=True)]) == {"tale": "waiting"}
-    assert ray.get(tasks.signal("tale", "word", "aye")) == Went("done")
+    assert ray.get(tasks.signal("tale", "word", "aye")) == JobResult("done")
     assert stage.outcome("tale")["answer"] == "aye"
     assert stage.diary.steps() == ["one", "two", "three"]
 

@@ -152,7 +152,7 @@ def test_what_must_not_happen_twice_does_not(step: str) -> None:
     said("effects.py", "--die-in", step)
     shown = said("effects.py")
     if step == "letter":
-        assert "limpet resolve order-7 letter:Ann done" in shown
+        assert "limpet task resolve order-7 letter:Ann done" in shown
         assert world()["letter"] == 1
         answer = ["--store", "orders.db", "resolve", "order-7", "letter:Ann", "done"]
         subprocess.run([sys.executable, "-m", "limpet", *answer], check=True)
@@ -168,7 +168,7 @@ def test_the_task_tells_what_it_asks() -> None:
     command = [sys.executable, "-m", "limpet", "--store", "orders.db", "show", "order-7"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "? letter:Ann  in doubt (ask) since " in shown
-    assert "limpet resolve order-7 letter:Ann done --store" in shown
+    assert "limpet task resolve order-7 letter:Ann done --store" in shown
 
 
 # -- memory ----------------------------------------------------------------------------------------

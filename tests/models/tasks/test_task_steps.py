@@ -102,7 +102,10 @@ def test_a_step_that_asks_waits_for_a_person(everywhere: Place) -> None:
     with killed(), store.task("t", GOAL) as task:
         task.step("send", dying(task), in_doubt="ask")
     send = Calls()
-    with pytest.raises(TaskWaiting, match="limpet resolve t send done"), store.task("t") as task:
+    with (
+        pytest.raises(TaskWaiting, match="limpet task resolve t send done"),
+        store.task("t") as task,
+    ):
         task.step("send", send, in_doubt="ask")
     assert [found.id for found in store.tasks(status="waiting")] == ["t"]
     store.resolve("t", "send", "done", result="receipt 7", by="alice")
@@ -116,7 +119,7 @@ def test_a_task_does_not_end_before_a_person_was_asked(place: Place, store: Stor
     """Also if the program that goes on does not come to the step; but an error, it has seen."""
     with killed(), store.task("t", GOAL) as task:
         task.step("charge", dying(task), in_doubt="ask")
-    with ended_by(TaskWaiting, place.open().task("t"), "limpet resolve t charge done") as task:
+    with ended_by(TaskWaiting, place.open().task("t"), "limpet task resolve t charge done") as task:
         task.finish("all done")
     assert [found.id for found in store.tasks(status="waiting")] == ["t"]
     store.resolve("t", "charge", "done")

@@ -45,7 +45,7 @@ def test_a_task_waits_for_a_signal_and_frees_its_process(everywhere: Place) -> N
     """Whoever opens it after the signal goes on with its payload."""
     store = everywhere.open()
     with (
-        pytest.raises(TaskWaiting, match="limpet signal t approval") as caught,
+        pytest.raises(TaskWaiting, match="limpet task signal t approval") as caught,
         store.task("t", GOAL) as task,
     ):
         task.wait_for("approval")
@@ -342,7 +342,7 @@ def test_a_paused_task_is_not_opened_until_it_is_resumed(everywhere: Place) -> N
     with store.task("t", GOAL) as task:
         task.step("a", lambda: 1)
     store.pause("t", because="the customer called")
-    with pytest.raises(TaskPaused, match=r"limpet resume t"), store.task("t"):
+    with pytest.raises(TaskPaused, match=r"limpet task resume t"), store.task("t"):
         pass
     store.resume("t")
     with store.task("t") as task:

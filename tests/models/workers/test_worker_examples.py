@@ -27,7 +27,7 @@ TOOK = re.compile(r"[\d.]+ s")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory with copies of the examples."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LIMPET_URL", raising=False)
@@ -58,14 +58,15 @@ def steps(session: str) -> list[tuple[str, str]]:
 
 def test_the_page_shows_the_example_as_it_is() -> None:
     """One file, in two places."""
-    assert PYTHON[0] == (EXAMPLES / "worker_app.py").read_text()
+    assert PYTHON[1] == (EXAMPLES / "worker_app.py").read_text()
 
 
 def test_the_commands_print_what_is_shown() -> None:
     """From the first task to the last."""
-    (session,) = (text for language, text in BLOCKS if language == "console")
-    assert len(steps(session)) == 4
-    for command, output in steps(session):
+    Path("app.py").write_text(PYTHON[0])
+    first, second = (steps(text) for language, text in BLOCKS if language == "console")
+    assert (len(first), len(second)) == (3, 4)
+    for command, output in [*first, *second]:
         assert said(command) == told(output), command
     assert len(Path("outbox.jsonl").read_text().splitlines()) == 1
 
@@ -99,7 +100,7 @@ def test_the_answer_decides(answer: str, outcome: str) -> None:
     """Whoever gives it."""
     store = "limpet --store refunds.db"
     assert said("python approval.py") == ["refund-17 waits for approval"]
-    said(f"{store} signal refund-17 approval {shlex.quote(answer)}")
+    said(f"{store} task signal refund-17 approval {shlex.quote(answer)}")
     said(f"{store} work approval:registry --until-idle")
     assert said("python approval.py") == [f"refund-17: {outcome}"]
     assert Path("payments.jsonl").exists() == outcome.startswith("paid")

@@ -14,7 +14,7 @@ from tests.support.commands import run
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the reader's own setting leaks in."""
     monkeypatch.chdir(tmp_path)
     for name in ("LIMPET_URL", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
@@ -129,3 +129,54 @@ def test_repair_is_refused_where_it_cannot_be_done(tmp_path: Path) -> None:
         store.conversation("alice").append({"role": "user", "content": "Hello"})
     result = run("--store", "agents.db", "doctor", "--repair", code=1)
     assert "cannot be repaired in place" in result.stderr
+
+
+# -- heads -----------------------------------------------------------------------------------------
+
+BROKEN = [b"\xff", b'{"calls": 7}', b'{"calls": {"c1": {"name": 7}}}', b'{"others": "many"}']
+
+
+@pytest.mark.parametrize("meta", BROKEN, ids=repr)
+def test_doctor_names_each_journal_with_a_damaged_meta_and_goes_on(meta: bytes) -> None:
+    """Its journal and number; what lies behind it in the store is looked at as well."""
+    with limpet.open("agents.db") as store:
+        for name in ("alice", "bob", "carol"):
+            store.conversation(name).append({"role": "user", "content": "Hello"})
+            store.state(name).save({"a": 1})
+            with store.task(name, "Go") as task:
+                task.step("look", lambda: 1)
+            store.journal("note", name).append(("added", 1), meta=b"anything")
+        for kind in ("conversation", "state", "task"):
+            for name in ("alice", "carol"):
+                store.journal(kind, name).append(meta=meta)
+        store.journal("note", "bob").append(meta=b'"calls": half')
+        numbers = {
+            f"{head.key.kind}/{head.key.id}": head.seq
+            for kind in ("conversation", "note", "state", "task")
+            for head in store.backend.heads("default", kind)
+        }
+    found = json.loads(run("--store", "agents.db", "doctor", "--json", code=1).stdout)
+    broken = [
+        *("conversation/alice", "conversation/carol", "note/bob"),
+        *("state/alice", "state/carol", "task/alice", "task/carol"),
+    ]
+    assert [(one["journal"], one["seq"]) for one in found["unreadable"]] == [
+        (name, numbers[name]) for name in broken
+    ]
+    why = [one["problem"] for one in found["unreadable"]]
+    assert all(text.startswith("The meta of its head cannot be read: ") for text in why)
+    assert (found["ok"], found["journals"]) == (False, 12)
+    shown = run("--store", "agents.db", "doctor", code=1).stdout
+    for name in broken:
+        assert f" {name} at {numbers[name]}: The meta of its head" in shown
+    assert "state/alice" in run("--store", "agents.db", "ls").stdout
+
+
+def test_a_damaged_meta_is_one_clear_error_elsewhere() -> None:
+    """It sends its reader to the doctor."""
+    with limpet.open("agents.db") as store:
+        store.journal("note", "x").append(("added", 1), meta=b'{"calls": 7}')
+    for command in (["in-doubt"], ["resolve", "note/x", "c1", "done"]):
+        said = run("--store", "agents.db", *command, code=1).stderr
+        assert said.startswith("Unreadable: The head of note 'x' has a meta that cannot be read")
+        assert "limpet doctor" in said

@@ -102,7 +102,7 @@ def test_a_task_that_is_worked_on_stays(store: limpet.Store) -> None:
     lease = store.backend.acquire(key, "agent@elsewhere", 3600)
     said = run("delete", "alice", "task/twin", "--yes", code=1).stderr
     assert said.startswith("TaskHeld: task/twin is worked on by agent@elsewhere, until ")
-    assert "`limpet cancel twin`" in said
+    assert "`limpet task cancel twin`" in said
     assert names(store) == before
     store.backend.release(key, lease)
     run("delete", "alice", "task/twin", "--yes")

@@ -1,0 +1,264 @@
+"""``limpet ls`` and ``limpet search``: what is in the store, and who said what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from limpet.backends.contract import from_micros
+from limpet.backends.decide import holder_for_people
+from limpet.backends.facts import human_size
+from limpet.cli.options import (
+    AGE,
+    KINDS,
+    SIZE,
+    StoreOptions,
+    best_option,
+    heads,
+    json_option,
+    label_option,
+    pass_store,
+    store_options,
+)
+from limpet.cli.output import Screen, count, json_document, safe
+from limpet.errors import Unreadable
+from limpet.memory import KIND as MEMORY
+from limpet.states.format import KIND as STATE
+from limpet.states.format import StateMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.backends.contract import Head
+
+__all__ = [
+    "entries",
+    "facts_of",
+    "holder",
+    "labels_of",
+    "ls",
+    "search",
+    "status_of",
+    "status_style",
+]
+
+#: What is listed unless a kind is named, and how people may call it.
+_PLURALS = {f"{kind}s": kind for kind in KINDS} | {"memories": MEMORY}
+_STYLES = {"open": "yellow", "done": "green", "failed": "red"}
+
+
+# -- what a head says ------------------------------------------------------------------------------
+
+
+def status_of(head: Head) -> str:
+    """The status; of a state its version."""
+    if head.key.kind == STATE:
+        try:
+            version = StateMeta.of(head).version
+        except Unreadable:
+            return "damaged: see limpet doctor"
+        if version is not None:
+            return f"version {version}"
+    return head.status or ""
+
+
+def status_style(status: str | None) -> str:
+    """The colour of a status."""
+    return _STYLES.get(status or "", "")
+
+
+def holder(head: Head) -> str:
+    """Who works on it, for people: without the mark in brackets that is for the machine."""
+    return safe(holder_for_people(head.lease.holder)) if head.lease else ""
+
+
+def labels_of(head: Head) -> str:
+    """The labels, as they are given to ``--label``."""
+    return safe(", ".join(f"{name}={value}" for name, value in sorted(head.labels.items())))
+
+
+def entries(head: Head) -> str:
+    """How many entries there are."""
+    return count(head.seq - (head.first - 1), "entry", "entries")
+
+
+def facts_of(head: Head) -> dict[str, Any]:
+    """What is known of a journal without reading it, for JSON."""
+    return {
+        "kind": head.key.kind,
+        "id": head.key.id,
+        "status": head.status,
+        "labels": head.labels,
+        "entries": head.seq - (head.first - 1),
+        "position": head.seq,
+        "size": head.size,
+        "created_at": from_micros(head.created),
+        "updated_at": from_micros(head.updated),
+        "expires_at": head.expires_at,
+        "held_by": head.lease.holder if head.lease else None,
+        "held_until": from_micros(head.lease.until) if head.lease else None,
+    }
+
+
+# -- ls --------------------------------------------------------------------------------------------
+
+_ORDERS: dict[str, Callable[[Head], Any]] = {
+    "id": lambda head: head.key.id,
+    "updated": lambda head: head.updated,
+    "size": lambda head: head.size,
+}
+
+
+@click.command(short_help="List conversations, tasks, states and memories.")
+@click.argument("kind", metavar="[KIND]", required=False)
+@click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
+@click.option(
+    "--status",
+    type=click.Choice(["open", "waiting", "paused", "done", "failed", "cancelled"]),
+    help="Only tasks that are so.",
+)
+@label_option
+@click.option(
+    "--older-than", type=AGE, help="Only what was last written to so long ago: 30d, 12h, 90min."
+)
+@click.option("--newer-than", type=AGE, help="Only what was written to since then.")
+@click.option("--larger-than", type=SIZE, help="Only what takes more room: 500kB, 2MB.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_ORDERS)),
+    default="id",
+    help="By what: id; updated, the newest first; size, the largest first. [default: id]",
+)
+@json_option
+@store_options
+@pass_store
+def ls(
+    options: StoreOptions,
+    *,
+    kind: str | None,
+    prefix: str,
+    status: str | None,
+    labels: dict[str, str],
+    older_than: float | None,
+    newer_than: float | None,
+    larger_than: float | None,
+    sort: str,
+    as_json: bool,
+) -> None:
+    """List what is in the store, or only KIND.
+
+    That is conversations, tasks, states, memories (by namespace), or a kind of your own.
+    """
+    now = datetime.now(UTC)
+
+    def fits(head: Head) -> bool:
+        age = (now - from_micros(head.updated)).total_seconds()
+        return (
+            (older_than is None or age > older_than)
+            and (newer_than is None or age <= newer_than)
+            and (larger_than is None or head.size > larger_than)
+        )
+
+    kinds = list(_PLURALS.values()) if kind is None else [_PLURALS.get(kind, kind)]
+    with options.open() as store:
+        found = [
+            head
+            for one in kinds
+            for head in heads(store, one, prefix=prefix, status=status, labels=labels)
+            if fits(head)
+        ]
+    if sort != "id":
+        found.sort(key=_ORDERS[sort], reverse=True)
+    if as_json:
+        click.echo(json_document([facts_of(head) for head in found]))
+    elif not found:
+        asked = (kind, prefix, status, labels, older_than, newer_than, larger_than)
+        what = "nothing like that" if any(asked) else "nothing yet"
+        screen = Screen(stderr=True)
+        screen.line(f"There is {what} in {options.name} for tenant {options.tenant!r}.")
+    else:
+        print_heads(found, Screen())
+
+
+def print_heads(found: list[Head], screen: Screen) -> None:
+    """A table, a row for each; or some lines for each, where a table would not fit."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("id", overflow="fold")
+    table.add_column("status, labels", overflow="fold")
+    table.add_column("entries", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("updated", no_wrap=True)
+    held = any(head.lease for head in found)
+    if held:
+        table.add_column("held by", overflow="fold")
+    for head in found:
+        name = Text.assemble((f"{head.key.kind}/", "dim"), (safe(head.key.id), "bold"))
+        parts = ((status_of(head), status_style(head.status)), (labels_of(head), "cyan"))
+        state = Text(" ").join(Text(safe(text), style) for text, style in parts if text)
+        size, updated = human_size(head.size), screen.since(from_micros(head.updated))
+        if screen.narrow:
+            screen.line(name)
+            if state:
+                screen.line("  ", state)
+            screen.block(f"{entries(head)} · {size} · {updated}")
+            if head.lease:
+                screen.block(f"held by {holder(head)}")
+        else:
+            length = f"{head.seq - (head.first - 1):,}"
+            table.add_row(name, state, length, size, updated, *([holder(head)] if held else []))
+    if not screen.narrow:
+        screen.show(table)
+
+
+# -- search ----------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Find what was said.")
+@click.argument("query", metavar="QUERY...", nargs=-1, required=True)
+@best_option(10)
+@click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
+@label_option
+@json_option
+@store_options
+@pass_store
+def search(
+    options: StoreOptions,
+    *,
+    query: tuple[str, ...],
+    most: int,
+    prefix: str,
+    labels: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Find the messages in which the words QUERY... are: all of them, else some.
+
+    "several words" in quotes are found only next to each other, and a word that ends in * is the
+    beginning of one. The index that this needs is local and made of the store: it is kept in a
+    cache directory ($LIMPET_CACHE, or none for memory only) and brought up to date at each
+    search. The first one takes a while.
+    """
+    with options.open() as store:
+        found = store.search_conversations(" ".join(query), k=most, prefix=prefix, labels=labels)
+    if as_json:
+        click.echo(json_document(found))
+        return
+    if not found:
+        screen = Screen(stderr=True)
+        screen.line(f"Nobody said that in {options.name}, tenant {options.tenant!r}.")
+    screen = Screen()
+    # Conversations by their best hit, and within each in the order in which it was said.
+    order = {id_: number for number, id_ in enumerate(dict.fromkeys(hit.id for hit in found))}
+    hits = sorted(found, key=lambda hit: (order[hit.id], hit.position))
+    for number, (id_, group) in enumerate(groupby(hits, key=lambda hit: hit.id)):
+        if number:
+            screen.line()
+        screen.line(("conversation/", "dim"), (safe(id_), "bold"))
+        for hit in group:
+            about = f"{hit.position} {safe(hit.role)} · {screen.since(hit.at)}"
+            screen.line("  ", (about, "dim"))
+            screen.block(hit.excerpt, indent=4)

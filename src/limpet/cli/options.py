@@ -1,0 +1,310 @@
+"""What commands share: options, which store and id is meant, and how a command ends.
+
+A command that cannot do what it was asked ends with one message and an exit code.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+import click
+from rich.text import Text
+
+import limpet
+from limpet import memory
+from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
+from limpet.cli.output import Screen, safe
+from limpet.conversations import conversation
+from limpet.core.ids import make_key
+from limpet.errors import InvalidId, LimpetError, NotFound, StoreNotFound, Unreadable
+from limpet.states import state
+from limpet.tasks import task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from limpet.backends.contract import Head
+
+__all__ = [
+    "AGE",
+    "FAILED",
+    "JSON",
+    "KINDS",
+    "MISSING",
+    "SIZE",
+    "USAGE",
+    "Ambiguous",
+    "Commands",
+    "Failure",
+    "Missing",
+    "StoreOptions",
+    "best_option",
+    "failure_of",
+    "find",
+    "head_of",
+    "heads",
+    "json_option",
+    "label_option",
+    "message_of",
+    "pass_store",
+    "store_options",
+]
+
+C = TypeVar("C", bound="Callable[..., Any]")
+
+#: The models that have an id of their own; a store may hold journals of other kinds too, which are
+#: named as KIND/ID.
+KINDS = (conversation.KIND, task.KIND, state.KIND)
+
+
+class Commands(click.Group):
+    """A group that lists its commands in the order in which one comes to need them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+# -- how a command ends ----------------------------------------------------------------------------
+
+FAILED = 1
+USAGE = 2  # click's own
+MISSING = 3
+
+_HINTS: dict[type[LimpetError], str] = {
+    StoreNotFound: "Name a store with --store or $LIMPET_URL; `limpet demo` makes one.",
+    Unreadable: "`limpet doctor` lists every record that cannot be read.",
+}
+
+#: Advice to those who write Python: a command has no such arguments.
+_ARGUMENT = re.compile(r"[,;] (?:or|to begin a store [a-z ]+,) open it with \w+=True")
+
+
+class Failure(click.ClickException):
+    """Something is wrong, and the message says what."""
+
+    exit_code = FAILED
+    title: ClassVar[str] = "Error"
+
+    def __init__(self, message: str, title: str | None = None) -> None:
+        super().__init__(message)
+        self._title = title or self.title
+        #: The store that the commands in the message are about.
+        self.store = StoreOptions()
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
+        """Print the message to standard error."""
+        screen = Screen(stderr=True)
+        first, *others = self.store.in_commands(self.message).split("\n")
+        title = Text.assemble((f"{self._title}: ", "bold red"), safe(first))
+        screen.hanging(title, indent=2)
+        screen.block("\n".join(others))
+
+
+class Missing(Failure):
+    """There is nothing under that id."""
+
+    exit_code = MISSING
+    title = "Not found"
+
+
+class Ambiguous(Failure):
+    """An id that could mean several things."""
+
+    exit_code = USAGE
+    title = "Ambiguous"
+
+    def __init__(self, name: str, kinds: Sequence[str]) -> None:
+        choices = " or ".join(f"{kind}/{name}" for kind in kinds)
+        super().__init__(f"{name!r} is a {' and a '.join(kinds)}. Say which: {choices}")
+
+
+def failure_of(error: LimpetError | OSError) -> Failure:
+    """*error* as the message that a command ends with."""
+    if not isinstance(error, LimpetError):
+        if error.errno == errno.EPIPE:  # the reader has gone; click ends quietly by itself
+            raise error
+        return Failure(str(error))
+    hints = [hint for kind, hint in _HINTS.items() if isinstance(error, kind)]
+    make = Missing if isinstance(error, NotFound) else Failure
+    return make("\n".join([message_of(error), *hints]), type(error).__name__)
+
+
+def message_of(error: LimpetError) -> str:
+    """What *error* says, without advice that only a program can follow."""
+    return _ARGUMENT.sub("", str(error))
+
+
+# -- which store -----------------------------------------------------------------------------------
+
+#: A command that a message names; the demo has a store of its own.
+_COMMAND = re.compile(r"`limpet (?!demo\b)((?:(?!--store|--tenant)[^`\n])+)`")
+
+
+class StoreOptions:
+    """What ``--store`` and ``--tenant`` say."""
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self.tenant = DEFAULT_TENANT
+
+    @property
+    def name(self) -> str:
+        """The store's URL, without the password that may be in it."""
+        return safe_url(self.url or os.environ.get("LIMPET_URL") or DEFAULT_URL)
+
+    def command(self, words: str) -> str:
+        """The command ``limpet`` *words* for this store and tenant: it can be pasted."""
+        return command(words, url=self.url, tenant=self.tenant)
+
+    def in_commands(self, text: str) -> str:
+        """*text*, with this store and tenant in each command that it names in backticks."""
+        return _COMMAND.sub(lambda found: f"`{self.command(found[1])}`", text)
+
+    def open(self, *, create: bool = False, readonly: bool = True) -> limpet.Store:
+        """Open the store: to look at it, and without creating one, unless asked otherwise."""
+        return limpet.open(self.url, tenant=self.tenant, create=create, readonly=readonly)
+
+
+pass_store = click.make_pass_decorator(StoreOptions, ensure=True)
+
+
+def store_options(command: C) -> C:
+    """The options ``--store`` and ``--tenant``: before the command or behind it."""
+
+    def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            attribute = "url" if parameter.name == "store" else "tenant"
+            setattr(context.ensure_object(StoreOptions), attribute, value)
+
+    for name, metavar, text in (
+        ("--tenant", "NAME", f"Whose state. [default: {DEFAULT_TENANT}]"),
+        ("--store", "URL", "The store: a file or a URL. [default: $LIMPET_URL, else limpet.db]"),
+    ):
+        add = click.option(name, metavar=metavar, help=text, expose_value=False, callback=remember)
+        command = add(command)
+    return command
+
+
+# -- which journal ---------------------------------------------------------------------------------
+
+
+def heads(store: limpet.Store, kind: str, **filters: Any) -> Iterator[Head]:
+    """The heads of all journals of one *kind*, by id."""
+    yield from store.backend.heads(store.tenant, kind, **filters)
+
+
+def head_of(store: limpet.Store, kind: str, id_: str) -> Head | None:
+    """The head of one journal; None if there is none, or if that cannot be an id."""
+    try:
+        return store.backend.head(make_key(store.tenant, kind, id_))
+    except InvalidId:
+        return None
+
+
+def find(store: limpet.Store, name: str) -> Head:
+    """The head of what *name* means: ``kind/id``, or an id alone if one model only has it."""
+    kind, slash, rest = name.partition("/")
+    models = (*KINDS, memory.KIND)
+    # A kind in front comes before an id that happens to begin so: there is no other way to name it.
+    if slash and kind in models and (named := head_of(store, kind, rest)) is not None:
+        return named
+    found = [head for model in models if (head := head_of(store, model, name)) is not None]
+    if len(found) > 1:
+        raise Ambiguous(name, [head.key.kind for head in found])
+    if not found and slash and (other := head_of(store, kind, rest)) is not None:
+        return other
+    if not found:
+        msg = (
+            f"There is no conversation, task, state or memory {name!r} for tenant "
+            f"{store.tenant!r} (or it has expired). `limpet ls` lists what there is."
+        )
+        raise Missing(msg)
+    return found[0]
+
+
+# -- other options ---------------------------------------------------------------------------------
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def best_option(count: int) -> Callable[[C], C]:
+    """The option ``-k``: how many that fit best, *count* unless it is given."""
+    return click.option(
+        "-k",
+        "most",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=count,
+        help=f"The N that fit best. [default: {count}]",
+    )
+
+
+def label_option(command: C) -> C:
+    """The option ``--label NAME=VALUE``, as often as there are labels."""
+
+    def parse(_: object, __: object, pairs: tuple[str, ...]) -> dict[str, str]:
+        for pair in pairs:
+            if "=" not in pair:
+                raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.")
+        return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+    return click.option(
+        "--label",
+        "labels",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=parse,
+        help="Only what has this label; give it again for more.",
+    )(command)
+
+
+class Measure(click.ParamType[float]):
+    """A number with a unit; without one it is of the first."""
+
+    def __init__(self, name: str, units: dict[str, float]) -> None:
+        self.name = name
+        self._units = units
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """How much *value* says, in the smallest of the units."""
+        if isinstance(value, (int, float)):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-zA-Z]*)", value)
+        scale = self._units.get(found[2].lower()) if found else None
+        if found is None or scale is None:
+            units = ", ".join(unit for unit in self._units if unit)
+            self.fail(f"{value!r} is not a number with one of the units {units}.", param, ctx)
+        return float(found[1]) * scale
+
+
+AGE = Measure(
+    "AGE", {"": 1, "s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+)
+SIZE = Measure("SIZE", {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20})
+
+
+class Json(click.ParamType[Any]):
+    """A value as JSON."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What the text means."""
+
+        def refuse(constant: str) -> NoReturn:
+            raise ValueError(f"{constant} is not a number of JSON")
+
+        try:
+            return json.loads(value, parse_constant=refuse)
+        except ValueError as error:
+            quoted = json.dumps(value, ensure_ascii=False)
+            self.fail(f"{value!r} is not JSON ({error}). For a text, write '{quoted}'.", param, ctx)
+
+
+JSON = Json()
