@@ -59,12 +59,13 @@ from limpet.errors import (
     LeaseHeld,
     MissingExtra,
     NoMigration,
+    NotFound,
     NotStorable,
     WrongState,
 )
 from limpet.integrations import autogen
-from limpet.integrations.autogen import dump as dumping
-from limpet.integrations.autogen.counters import Counters
+from limpet.integrations.autogen import members
+from limpet.integrations.autogen.members import Counters
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.states.migrations import Migrations
 from limpet.transfer import imports as importing
@@ -697,14 +698,14 @@ def test_what_is_saved_is_what_autogen_would_save(monkeypatch: pytest.MonkeyPatc
     async def work() -> None:
         nonlocal asked
         one = agent("anna")
-        dump = dumping.Dump(one)
+        dump = members.StateDump(one)
         for edit in _edits(picture):
             edit(one.model_context._messages)
             expected = json.dumps(dict(await save_state(one)))
             assert json.dumps(await dump()) == expected
             assert json.dumps(await dump()) == expected
         asked = 0
-        for number in range(dumping.TRUSTED + 5):
+        for number in range(members.TRUSTED + 5):
             one.model_context._messages.append(UserMessage(content=f"{number}", source="user"))
             assert await dump() == await save_state(one)
         assert asked == 1  # once in a while all of it is gone through
@@ -728,7 +729,7 @@ async def cut(store: AsyncStore, id: str = "it", **options: Any) -> None:
     one = agent("anna", calling("pay"), tools=[pay], reflect_on_tool_use=True)
     await autogen.keep(one, store, id, **options)
     await broken(one.run(task="Pay it."), began.wait())
-    assert [doubt.tool for doubt in autogen.kept(one).in_doubt] == ["pay"]
+    assert [call.name for call in autogen.kept(one).in_doubt] == ["pay"]
 
 
 async def broken(run: Any, when: Awaitable[Any]) -> None:
@@ -759,7 +760,7 @@ def test_a_tool_that_was_cut_short_is_not_run_again() -> None:
         paid: list[str] = []
         one = await autogen.keep(payer(paid), store, "it")
         kept = autogen.kept(one)
-        assert [(doubt.tool, doubt.call_id) for doubt in kept.in_doubt] == [("pay", "call-2")]
+        assert [(call.name, call.id) for call in kept.in_doubt] == [("pay", "call-2")]
         result = await one.run()
         assert not paid
         assert texts(result)[-1] == f"anna: The tool says {INTERRUPTED}"
@@ -810,17 +811,17 @@ def test_a_tool_that_may_run_twice_does() -> None:
 
 
 def test_somebody_can_say_what_came_of_it() -> None:
-    """With repair="raise" it waits for a person who has looked."""
+    """With in_doubt="ask" it waits for a person who has looked."""
 
     async def work(store: AsyncStore) -> None:
         await cut(store)
         paid: list[str] = []
-        one = await autogen.keep(payer(paid), store, "it", repair="raise")
+        one = await autogen.keep(payer(paid), store, "it", in_doubt="ask")
         with pytest.raises(autogen.CallsInDoubt, match=r"pay \(call-2\)"):
             await one.run()
-        with pytest.raises(ValueError, match="in doubt"):
-            await autogen.kept(one).resolve("call-9", "paid")
-        await autogen.kept(one).resolve("call-2", "paid, the bank says")
+        with pytest.raises(NotFound, match="'call-9' of state 'it' is not in doubt"):
+            await autogen.kept(one).resolve("call-9", "done", result="paid")
+        await autogen.kept(one).resolve("call-2", "done", result="paid, the bank says")
         assert texts(await one.run())[-1] == "anna: The tool says paid, the bank says"
         assert not paid
 
@@ -828,18 +829,20 @@ def test_somebody_can_say_what_came_of_it() -> None:
 
 
 def test_a_call_that_is_left_out_was_never_made() -> None:
-    """With repair="drop" the model is asked again, and may call the tool once more, or not."""
+    """With in_doubt="drop" the model is asked again, and may call the tool once more, or not."""
 
     async def work(store: AsyncStore) -> None:
         await cut(store)
         paid: list[str] = []
-        one = await autogen.keep(payer(paid), store, "it", repair="drop")
+        one = await autogen.keep(payer(paid), store, "it", in_doubt="drop")
         assert texts(await one.run())[-1] == "anna: The tool says paid"
         assert paid == ["n2"]
         (repair,) = autogen.kept(one).repairs
         assert repair["what"].endswith("it was left out")
         await cut(store, "other")
-        other = await autogen.keep(agent("anna"), store, "other", repair="drop", on_change="ignore")
+        other = await autogen.keep(
+            agent("anna"), store, "other", in_doubt="drop", on_change="ignore"
+        )
         await other.run(task="Never mind.")
         assert [m["content"] for m in await context(other)][:2] == ["Pay it.", "Never mind."]
 
@@ -881,7 +884,7 @@ def test_of_several_calls_only_the_one_in_doubt_is_left_out() -> None:
         one = await autogen.keep(made(), store, "it", component=False)
         await broken(one.run(task="Pay, and note it."), noted())
         assert looked == ["5"]
-        other = await autogen.keep(made(), store, "it", repair="drop")
+        other = await autogen.keep(made(), store, "it", in_doubt="drop")
         assert texts(await other.run())[-1] == "anna: noted"
         assert looked == ["5"]
 
@@ -1470,6 +1473,8 @@ def test_what_is_not_autogens_is_refused() -> None:
             await autogen.keep({}, store, "it")  # type: ignore[type-var]
         with pytest.raises(ValueError, match="repair is"):
             await autogen.keep(agent("anna"), store, "it", repair="ask")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="in_doubt is"):
+            await autogen.keep(agent("anna"), store, "it", in_doubt="stub")  # type: ignore[arg-type]
         assert "Kept('it'" in repr(autogen.kept(await autogen.keep(agent("bo"), store, "it")))
 
     in_store(work)
