@@ -65,6 +65,7 @@ from limpet.errors import (
 )
 from limpet.integrations import autogen
 from limpet.integrations.autogen import members
+from limpet.integrations.autogen.identity import MASK, masked
 from limpet.integrations.autogen.members import Counters
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.states.migrations import Migrations
@@ -644,6 +645,79 @@ def test_the_component_is_kept_without_secrets() -> None:
         await autogen.kept(one).save()
 
     in_store(work)
+
+
+def test_no_credential_of_a_component_is_stored() -> None:
+    """AutoGen masks ``api_key``; a gateway's is in a header, or in the address."""
+    openai = pytest.importorskip("autogen_ext.models.openai")
+
+    async def send(text: str) -> str:
+        """Send it."""
+        api_key = "HUSH-source"
+        return text + api_key
+
+    async def work(store: AsyncStore) -> None:
+        client = openai.OpenAIChatCompletionClient(
+            model="gpt-4o",
+            api_key="HUSH-key",
+            base_url="https://ann:HUSH-password@gateway.example/v1?sig=HUSH-query&v=2",
+            default_headers={"Authorization": "Bearer HUSH-header", "X-Team": "HUSH-team"},
+        )
+        sender = AssistantAgent("sender", client, tools=[send])
+        team = RoundRobinGroupChat([sender, AssistantAgent("other", client)])
+        await autogen.keep(team, store, "it")
+        await autogen.kept(team).save()
+        component = json.dumps((await store.state("it").load())["limpet"]["component"])
+        assert "HUSH" not in component
+        told = ("gpt-4o", "gateway.example/v1?sig=", "Authorization", "X-Team", "async def send")
+        assert all(text in component for text in told)
+
+    in_store(work)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"azure_ad_token": "HUSH"},
+        {"clientSecret": "HUSH", "max_tokens": 5},
+        {"nested": [{"auth": {"user": "HUSH", "scopes": ["HUSH"]}}]},
+        {"connection_string": "HUSH"},
+        {"endpoint": "Endpoint=sb://x/;SharedAccessKey=HUSH;EntityPath=y"},
+        {"store": "postgresql://ann:HUSH@db/agents"},
+        {"webhook": "https://x.example/hook?code=HUSH#top"},
+        {"path": "/blob?sv=HUSH"},
+        {"note": "call it with Bearer HUSH-0123456789abcdef"},
+        {"source_code": 'client(password="HUSH", retries=3)'},
+        {"args": ["-H", "Authorization: Bearer HUSH"]},
+        {"server_params": {"command": "x", "args": ["--api-key", "HUSH", "--token=HUSH"]}},
+        {"StdioServerParams": {"command": "x", "env": {"DATABASE": "HUSH"}}},
+        {"SseServerParams": {"url": "https://x.example/?a=HUSH", "headers": {"X": "HUSH"}}},
+        {"pem": "-----BEGIN RSA PRIVATE KEY-----\nHUSH\n-----END RSA PRIVATE KEY-----"},
+        {"anything": "sk-HUSHHUSH"},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_what_may_be_a_credential_is_masked(config: dict[str, Any]) -> None:
+    """By the name of its field, or by what it looks like; the names of fields stay."""
+    found = masked(config)
+    assert "HUSH" not in json.dumps(found)
+    assert MASK in json.dumps(found)
+    assert found.keys() == config.keys()
+    assert found.get("max_tokens", 5) == 5
+
+
+def test_what_is_no_credential_is_stored_as_it_is() -> None:
+    """Prompts, names, models and limits are what the description is for."""
+    config = {
+        "model": "gpt-4o",
+        "max_tokens": 40,
+        "tokenizer": "cl100k",
+        "stop": ["END"],
+        "api_key": None,
+        "system_message": "Use basic arithmetic; a risk-averse tone. See https://docs.example/a.",
+        "server_params": {"type": "StdioServerParams", "command": "uvx", "args": ["server"]},
+    }
+    assert masked(config) == config
 
 
 # -- saved without going through all of it ---------------------------------------------------------
