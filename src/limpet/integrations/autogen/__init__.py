@@ -191,22 +191,13 @@ async def keep(
     """
     _require("autogen_agentchat")
     from limpet.integrations.autogen.keeper import Keeper  # noqa: PLC0415 - it needs AutoGen
-    from limpet.integrations.autogen.members import members_of  # noqa: PLC0415 - as above
     from limpet.integrations.autogen.running import runner_for  # noqa: PLC0415 - as above
 
     if in_doubt not in get_args(InDoubt):
         raise ValueError(f'in_doubt is "skip", "ask", "retry" or "drop"; not {in_doubt!r}.')
     if repair not in ("stub", "drop", "raise"):
         raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
-    for member in members_of(agent):
-        found: Kept | None = getattr(member.it, _KEPT, None)
-        if found is not None:  # one agent with two pasts would tell each of the other
-            msg = (
-                f"The {type(member.it).__name__} {member.it.name!r} is kept as "
-                f"{found.state.id!r} already. Make another one; or let it go first, with "
-                "kept(agent).release()."
-            )
-            raise AlreadyKept(msg)
+    _check_not_kept(agent)
     keeper = await Keeper.make(
         agent,
         as_async(store),
@@ -225,6 +216,21 @@ async def keep(
     for member in keeper.member:
         setattr(member.it, _KEPT, made)
     return agent
+
+
+def _check_not_kept(agent: ChatAgent | Team) -> None:
+    """`AlreadyKept` if it is: one agent with two pasts would tell each of the other."""
+    from limpet.integrations.autogen.members import members_of  # noqa: PLC0415 - it needs AutoGen
+
+    for member in members_of(agent):
+        found: Kept | None = getattr(member.it, _KEPT, None)
+        if found is not None:
+            msg = (
+                f"The {type(member.it).__name__} {member.it.name!r} is kept as "
+                f"{found.state.id!r} already. Make another one; or let it go first, with "
+                "kept(agent).release()."
+            )
+            raise AlreadyKept(msg)
 
 
 def kept(agent: ChatAgent | Team) -> Kept:

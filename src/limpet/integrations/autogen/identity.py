@@ -136,11 +136,12 @@ def masked(value: Any, *, is_credential: bool = False) -> Any:
             for name, item in value.items()
         }
     if isinstance(value, list):
-        options = [None, *value]  # what is before each
-        return [
-            masked(item, is_credential=is_credential or _is_option_for_credential(before))
-            for before, item in zip(options, value, strict=False)
-        ]
+        found, before = [], ""
+        for item in value:
+            is_after_option = bool(_OPTION.fullmatch(before)) and _names_credential(before)
+            found.append(masked(item, is_credential=is_credential or is_after_option))
+            before = item if isinstance(item, str) else ""
+        return found
     if not isinstance(value, str):
         return value  # a number, such as ``max_tokens``; nothing that opens a door is one
     if is_credential:
@@ -158,8 +159,3 @@ def _names_credential(name: str) -> bool:
     return any(map(_CREDENTIAL_WORDS.fullmatch, words)) or any(
         part in joined for part in _CREDENTIAL_PARTS
     )
-
-
-def _is_option_for_credential(before: Any) -> bool:
-    is_option = isinstance(before, str) and _OPTION.fullmatch(before) is not None
-    return is_option and _names_credential(before)

@@ -341,8 +341,6 @@ def _has_content(state: dict[str, Any]) -> bool:
 
 # -- termination conditions ------------------------------------------------------------------------
 
-_START, _STOPS, _CONDITIONS = "_start_time", "_stop_messages", "_conditions"
-
 
 class Counters:
     """How far a termination condition has counted, and those that it is made of.
@@ -365,13 +363,15 @@ class Counters:
             found["own"] = await _awaited(own())
             return found
         now = internals.counter_attributes(condition)
-        found |= {name: now[name] for name in now if now[name] != self._first.get(name)}
+        counted = {name: now[name] for name in now if now[name] != self._first.get(name)}
+        if counted:
+            found["counted"] = counted
         if isinstance(condition, TimeoutTermination):
-            found[_START] = time.monotonic() - internals.start_time(condition)
+            found["elapsed"] = time.monotonic() - internals.start_time(condition)
         if stops := internals.stop_messages(condition):
-            found[_STOPS] = [message.dump() for message in stops]
+            found["stops"] = [message.dump() for message in stops]
         if self._inner:
-            found[_CONDITIONS] = [await inner.save() for inner in self._inner]
+            found["conditions"] = [await inner.save() for inner in self._inner]
         return found
 
     async def load(self, saved: dict[str, Any] | None) -> None:
@@ -383,14 +383,15 @@ class Counters:
         if "own" in saved and hasattr(condition, "load_state"):
             await _awaited(condition.load_state(saved["own"]))
             return
+        counted = saved.get("counted", {})
         for name, value in self._first.items():
-            setattr(condition, name, self._checked(name, saved.get(name, value)))
+            setattr(condition, name, self._checked(name, counted.get(name, value)))
         if isinstance(condition, TimeoutTermination):
-            internals.set_start_time(condition, time.monotonic() - saved.get(_START, 0))
+            internals.set_start_time(condition, time.monotonic() - saved.get("elapsed", 0))
         if internals.stop_messages(condition) is not None:
-            stops = [StopMessage.model_validate(message) for message in saved.get(_STOPS, ())]
+            stops = [StopMessage.model_validate(message) for message in saved.get("stops", ())]
             internals.set_stop_messages(condition, stops)
-        inner: list[Any] = saved.get(_CONDITIONS, [])
+        inner: list[Any] = saved.get("conditions", [])
         if len(inner) != len(self._inner):
             inner = [None] * len(self._inner)
         for counters, state in zip(self._inner, inner, strict=True):
