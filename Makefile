@@ -24,10 +24,10 @@ demo: run-env ## watch an agent get killed and carry on
 
 test: lint servers ## check everything: style, types, and every test, against real servers
 	@echo '· Running the tests'
-	@$(BIN)/python -m pytest $(TOGETHER) $(ARGS)
+	@$(BIN)/python -m pytest $(TOGETHER) -m 'not long' $(ARGS)
 
 test-fast: dev-env ## run the tests that need no server and little time
-	@$(BIN)/python -m pytest $(TOGETHER) -m 'not server and not soak and not slow' $(ARGS)
+	@$(BIN)/python -m pytest $(TOGETHER) -m 'not (long or server or slow or soak)' $(ARGS)
 
 servers: ## install the servers that the tests start
 	@tools/servers
@@ -57,8 +57,8 @@ bench-memory: dev-env ## measure recall on LoCoMo, DATA=path/to/locomo10.json
 matrix: dev-env ## kill a task at each of its writes, and print what became of it
 	@rm -rf .matrix && $(BIN)/python -m tests.support.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
-soak: dev-env servers ## repeat the crash and power-loss tests, ROUNDS=10 times as long
-	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+soak: dev-env servers ## run all of the matrices, and the crash tests ROUNDS=10 times as long
+	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m 'soak or long' --timeout 0 $(ARGS)
 
 # Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.
 # uv itself is not pinned: what it writes is.

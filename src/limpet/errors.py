@@ -465,7 +465,7 @@ class EmbeddingFailed(LimpetError, RuntimeError):
 
 
 class NotLoaded(LimpetError, LookupError):
-    """A large result is kept apart, and this face loads nothing by itself."""
+    """A large result is kept apart, and these fields load nothing by themselves."""
 
 
 def outside() -> int:

@@ -1,4 +1,4 @@
-"""Stores: a URL in, nouns out."""
+"""Stores: a URL in, models out."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class AsyncStore:
 
     @property
     def tenant(self) -> str:
-        """Whose state this is; other tenants' cannot be seen from here."""
+        """Whose state this is. Nothing of other tenants can be seen from here."""
         return self.scope.tenant
 
     @property
     def backend(self) -> Backend:
-        """What keeps the journals."""
+        """Where the journals are stored."""
         return self.scope.backend
 
     def as_tenant(self, tenant: str) -> AsyncStore:
@@ -107,7 +107,7 @@ class AsyncStore:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what is under way and let go of the backend. A second call does nothing."""
+        """Finish what is running and close the backend. A second call does nothing."""
         if self.backend.blocks and not self.scope.is_sync:
             import asyncio  # noqa: PLC0415 - sync programs never pay for it
 
@@ -118,7 +118,7 @@ class AsyncStore:
     # -- models -----------------------------------------------------------------------------
 
     def journal(self, kind: str, id: str) -> AsyncJournal:
-        """The journal *id* of some *kind*: what all nouns are made of, for making your own."""
+        """The journal *id* of some *kind*: what all models are built on, for building your own."""
         return self.scope.journal(kind, id)
 
     def conversation(
@@ -128,7 +128,7 @@ class AsyncStore:
         labels: Mapping[str, str] | None = None,
         ttl: float | UnsetType | None = UNSET,
     ) -> AsyncConversation:
-        """The conversation *id*; it comes to be with its first message, with *labels* and *ttl*."""
+        """The conversation *id*; its first message creates it, with *labels* and *ttl*."""
         return AsyncConversation(
             self.scope,
             id,
@@ -146,8 +146,8 @@ class AsyncStore:
     ) -> AsyncIterator[ConversationInfo]:
         """The conversations of this tenant, by id.
 
-        *older_than*: that were last written to more than so many seconds ago, be it a message, a
-        pin, a summary, or a repair that a window recorded. *larger_than*: in bytes.
+        *older_than*: only those that nobody has written to for so many seconds (a message, a pin, a
+        summary, or a repair that a window recorded). *larger_than*: only those of more bytes.
         """
         filters = {"prefix": prefix, "labels": labels}
 
@@ -167,10 +167,10 @@ class AsyncStore:
         prefix: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> list[ConversationHit]:
-        """The *k* messages that fit *query* best: those with all of its words, then with some.
+        """The *k* messages that match *query* best: those with all of its words, then with some.
 
-        By a full-text index that is kept beside the store, on this machine, and is brought up to
-        date by each search: it finds what was said until now, and nothing that was deleted.
+        They are found by a full-text index on this machine, which each search brings up to date:
+        it finds all that was stored until now, and nothing that was deleted.
         """
         from limpet.conversations.search import search  # noqa: PLC0415 - most programs never search
 
@@ -193,9 +193,9 @@ class AsyncStore:
 
         While it is open it is under a lease of *lease* seconds that renews itself, at least every
         *heartbeat* seconds, and then stores the progress that steps report. If another worker holds
-        it, opening raises `TaskHeld`, after up to *wait* seconds; a worker that died is succeeded
-        when its lease ends, on the same machine at once. A new task has until *deadline*: a time,
-        or so many seconds from now.
+        it, opening waits up to *wait* seconds and then raises `TaskHeld`. The task of a worker that
+        died can be opened when its lease ends, on the same machine at once. *deadline* is a time,
+        or a number of seconds from now, until which a new task must be done.
         """
         options = TaskOptions(
             goal=goal,
@@ -233,11 +233,11 @@ class AsyncStore:
         ttl: float | UnsetType | None = UNSET,
         migrations: Migrations | None = None,
     ) -> AsyncState:
-        """The state *id* of an agent, a team or any object; it comes to be with its first save.
+        """The state *id* of an agent, a team or any object; its first save creates it.
 
         *version* is that of the program: older documents are migrated to it when they are loaded,
         by the functions registered with `limpet.migration` or by *migrations*. *type* is what is
-        saved; a state of another type is refused. AutoGen's states say their type themselves.
+        saved; a state of another type is refused. AutoGen's states carry their type.
         """
         state = _late("states.state")
         made: AsyncState = state.AsyncState(
@@ -259,10 +259,10 @@ class AsyncStore:
         return self._list(state.KIND, state.StateInfo.of, {"prefix": prefix, "labels": labels})
 
     def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
-        """What is remembered in a *namespace* of this tenant, over all tasks.
+        """The memory of one *namespace* of this tenant, shared by all tasks.
 
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
-        of ``limpet[embeddings]``; memories are then found by what they mean as well.
+        of ``limpet[embeddings]``; memories are then also found by meaning.
         """
         found: AsyncMemory = self.scope.memory(namespace, embed)
         return found
@@ -301,28 +301,28 @@ class AsyncStore:
     async def resolve(
         self, task: str, step: str, how: str, *, result: Any = None, by: str | None = None
     ) -> None:
-        """Say what became of a *step* in doubt: it is "done", with *result*; "retry"; or "skip".
+        """Answer for a *step* in doubt: it is "done", with *result*; "retry" it; or "skip" it.
 
-        *by* is recorded with it: who said so.
+        *by* is recorded: who gave the answer.
         """
         await control.resolve(self.scope, task, step, how, result=result, by=by)
 
     async def pause(self, task: str, *, because: str | None = None) -> None:
-        """Let nobody work on the task until `resume`. Who does now stops before its next step."""
+        """Stop the task until `resume`. A worker that has it open stops before its next step."""
         await control.pause(self.scope, task, because)
 
     async def cancel(self, task: str, *, because: str | None = None) -> None:
-        """End the task without an outcome. Who works on it now stops before its next step."""
+        """End the task without an outcome. A worker that has it open stops before its next step."""
         await control.cancel(self.scope, task, because)
 
     async def resume(self, task: str) -> None:
-        """Let a task go on that was paused or cancelled, has failed, or waits: it looks again."""
+        """Let a task continue that is paused, cancelled or failed; one that waits checks again."""
         await control.resume(self.scope, task)
 
     def on_finish(self, function: H) -> H:
-        """Hand the checkpoint of every task that finishes here to *function*, before it may go.
+        """Call *function* with the checkpoint of every task that finishes here, before it may go.
 
-        After a crash it may be handed on a second time, never not at all. Usable as a decorator.
+        At least once: after a crash it may be called a second time. Usable as a decorator.
         """
         self.scope.store.on_finish.append(function)
         return function
@@ -364,7 +364,7 @@ class AsyncStore:
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
     async def sweep(self) -> int:
-        """Free the room of everything that has expired; how many journals that were."""
+        """Free the room of everything that has expired; returns how many journals that were."""
         total = 0
         while count := await self._runtime.call(self.backend.sweep):
             total += count
@@ -426,23 +426,23 @@ class Store(SyncWrapper[AsyncStore]):
 
     @property
     def tenant(self) -> str:
-        """Whose state this is; other tenants' cannot be seen from here."""
+        """Whose state this is. Nothing of other tenants can be seen from here."""
         return self._core.tenant
 
     @property
     def backend(self) -> Backend:
-        """What keeps the journals."""
+        """Where the journals are stored."""
         return self._core.backend
 
     @property
     def scope(self) -> Scope:
-        """What models are made of: for those who write one of their own."""
+        """One tenant and a runtime: what models are built on, for building your own."""
         return self._core.scope
 
     def on_finish(self, function: H) -> H:
-        """Hand the checkpoint of every task that finishes here to *function*, before it may go.
+        """Call *function* with the checkpoint of every task that finishes here, before it may go.
 
-        After a crash it may be handed on a second time, never not at all. Usable as a decorator.
+        At least once: after a crash it may be called a second time. Usable as a decorator.
         """
         return self._core.on_finish(function)
 
@@ -494,12 +494,13 @@ def open(
     codec: Codec | None = None,
     **options: Any,
 ) -> Store:
-    """Open a store, and create it if need be.
+    """Open a store, and create it if it does not exist.
 
-    *url*: a file (``agents.db``), ``sqlite:agents.db?timeout=5`` or ``memory:``; without one,
-    ``$LIMPET_URL``, else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
-    see each other. *ttl*: how many seconds after its last append a new thing expires, unless it
-    says otherwise. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    *url*: a SQLite file (``agents.db``), or a URL that begins with ``sqlite:``, ``file:``,
+    ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
+    ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
+    see each other. *ttl*: how many seconds after its last append something expires, unless it
+    has a ttl of its own. *options*: those of the backend; for SQLite ``create``, ``readonly``,
     ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:

@@ -63,10 +63,11 @@ def a_dict() -> Iterator[Callable[[], Backend]]:
     yield MemoryBackend
 
 
-TestSqliteMachine = contract_machine(a_file, examples=60)
-TestMemoryMachine = contract_machine(a_dict, reopen=False)
+TestSqliteMachine = pytest.mark.slow(contract_machine(a_file, examples=60))
+TestMemoryMachine = pytest.mark.slow(contract_machine(a_dict, reopen=False))
 
 
+@pytest.mark.slow
 def test_a_backend_of_ones_own_is_found_by_its_entry_point(tmp_path: Path) -> None:
     """The example package, installed as people would; then its scheme works in any program."""
     example = ROOT / "examples" / "backend"

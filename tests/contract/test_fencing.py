@@ -84,6 +84,7 @@ def crew(everybody: Crew) -> Iterator[Crew]:
 # -- a journal -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @clocks
 def test_a_writer_that_slept_through_its_lease_is_refused(
     where: Where, crew: Crew, ahead: int
@@ -158,6 +159,7 @@ def test_a_writer_whose_journal_was_deleted_meanwhile_is_refused(
         assert rival.do("append", "goes on") == 2
 
 
+@pytest.mark.slow
 def test_of_many_rivals_one_takes_over(where: Where, crew: Crew) -> None:
     """And the others are told who it was."""
     late, *rivals = [crew.hire(where) for _ in range(4)]
@@ -210,6 +212,7 @@ def test_a_writer_may_be_stopped_at_any_moment(safe: Where, crew: Crew) -> None:
 # -- a task --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @clocks
 @pytest.mark.parametrize("notices", [False, True], ids=["at-once", "noticed"])
 def test_a_task_whose_worker_sleeps_goes_on_elsewhere(

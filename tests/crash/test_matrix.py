@@ -8,12 +8,11 @@ import pytest
 
 PLACES = [
     "sqlite",
-    "file",
+    pytest.param("file", marks=pytest.mark.long),
     pytest.param("postgresql", marks=pytest.mark.server),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize("backend", PLACES)
 def test_a_task_survives_being_killed_at_any_write(

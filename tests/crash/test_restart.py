@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -50,6 +50,9 @@ RESTARTS = 4
 KILLS = 8
 
 
+T = TypeVar("T")
+
+
 class OneNode(RedisCluster):
     """A cluster of which now one master is killed, now another; the others go on."""
 
@@ -63,17 +66,22 @@ class OneNode(RedisCluster):
         self.nodes[self._turn % len(self.nodes)].kill()
 
 
-@pytest.fixture(
-    params=[PostgresServer, RedisServer, RedisCluster, OneNode, ValkeyServer, DynamoServer],
-    ids=lambda kind: kind.__name__,
-)
+def others_long(first: T, *others: T) -> list[Any]:
+    """Parameters of which `make test` tries the first and `make soak` all."""
+    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
+
+
+MORTAL = (PostgresServer, RedisServer, RedisCluster, OneNode, ValkeyServer, DynamoServer)
+
+
+@pytest.fixture(params=others_long(*MORTAL), ids=lambda kind: kind.__name__)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that nobody else uses."""
     with request.param() as server:
         yield server
 
 
-@pytest.fixture(params=SHARED)
+@pytest.fixture(params=others_long(*SHARED))
 def shared(request: pytest.FixtureRequest) -> Server:
     """Each server of the session."""
     server: Server = request.getfixturevalue(request.param)

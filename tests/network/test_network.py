@@ -55,6 +55,7 @@ class TestRedis(_Network):
         return redis_server
 
 
+@pytest.mark.long
 class TestRedisCluster(_Network):
     """Three masters. Each tells every client where the others are: by way of the same network."""
 
@@ -93,6 +94,7 @@ def _knows(ports: Iterable[int], node: RedisServer) -> bool:
     return all(f"127.0.0.1:{port}@" in addresses for port in ports)
 
 
+@pytest.mark.long
 class TestValkey(_Network):
     """Valkey."""
 

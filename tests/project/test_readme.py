@@ -1,4 +1,4 @@
-"""The README, and the examples in docstrings, do what they say."""
+"""The README, pages without tests of their own, and the examples in docstrings do what they say."""
 
 from __future__ import annotations
 
@@ -20,6 +20,26 @@ if TYPE_CHECKING:
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 PYTHON = [code for language, code in BLOCKS if language == "python"]
+COMMANDS = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
+
+
+def commands(session: str) -> list[tuple[str, str]]:
+    """Each command of a *session*, and what is shown below it."""
+    parted = [step.partition("\n") for step in session.split("$ ")[1:]]
+    return [(command, output) for command, _, output in parted]
+
+
+def run(command: str, directory: Path) -> str:
+    """What ``limpet …`` prints in *directory*, with nothing to complain about."""
+    arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
+    done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def without_times(text: str) -> str:
+    """*text* without times, and without sizes, which have the time that a step took in them."""
+    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d+ B", "…", text)
 
 
 def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
@@ -34,20 +54,20 @@ def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout == output
         assert (done.returncode == 0) == ("--crash" not in command)
+    afterwards = commands(COMMANDS[0])
+    assert [command for command, _ in afterwards] == ["limpet ls", "limpet show report-42"]
+    for command, output in afterwards:
+        assert without_times(run(command, tmp_path)) == without_times(output)
 
 
 def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
     """Import and copy, one after the other, with the files of the examples."""
     for file in (ROOT / "examples").glob("*.json"):
         shutil.copy(file, tmp_path)
-    sessions = [text for language, text in BLOCKS if language == "console" and "$ limpet" in text]
-    steps = [step for session in sessions for step in session.split("$ ")[1:]]
+    steps = [step for session in COMMANDS[1:] for step in commands(session)]
     assert len(steps) == 3
-    for step in steps:
-        command, _, output = step.partition("\n")
-        arguments = [sys.executable, "-m", "limpet", *command.split()[1:]]
-        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.stdout, done.stderr) == (output, "")
+    for command, output in steps:
+        assert run(command, tmp_path) == output
 
 
 def test_the_other_examples_run(tmp_path: Path) -> None:
@@ -57,6 +77,33 @@ def test_the_other_examples_run(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sent")
+
+
+def blocks(page: str) -> list[str]:
+    """The Python code of a *page*, block by block."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["index.md", "which.md", "memory.md", "messages.md", "mcp.md"])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
+    """One after the other, in one program."""
+    (tmp_path / "page.py").write_text("\n".join(blocks(page)))
+    command = [sys.executable, "-W", "error", "page.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_backend_and_the_integration_that_are_explained_work(tmp_path: Path) -> None:
+    """A newcomer who types them in has a backend that keeps the whole contract."""
+    for code in blocks("extending.md"):
+        name = re.match(r"# (\w+\.py)\n", code)
+        (tmp_path / (name[1] if name else "main.py")).write_text(code)
+    program = [sys.executable, "-W", "error", "main.py"]
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_onefile.py"]
+    for command in (program, suite):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

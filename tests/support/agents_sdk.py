@@ -152,7 +152,7 @@ async def ask(scene: Scene) -> Any:
 
 async def resume(scene: Scene) -> Any:
     """The run goes on."""
-    return await _resumed(scene, "raise")
+    return await _resumed(scene, "ask")
 
 
 async def retry(scene: Scene) -> Any:
@@ -160,7 +160,7 @@ async def retry(scene: Scene) -> Any:
     return await _resumed(scene, "retry")
 
 
-async def _resumed(scene: Scene, in_doubt: str) -> Any:
+async def _resumed(scene: Scene, in_doubt: Any) -> Any:
     agent = scene.agent(say("Bob is paid."), approval=True)
     runs = AsyncRuns(scene.store)
     try:

@@ -143,7 +143,16 @@ class Place:
         self._loop.close()
 
 
-@pytest.fixture(params=["memory-sync", "memory-async", "sqlite-sync", "sqlite-async"])
+#: `make test-fast` is content with two of the four.
+WAYS = [
+    "memory-sync",
+    pytest.param("memory-async", marks=pytest.mark.slow),
+    pytest.param("sqlite-sync", marks=pytest.mark.slow),
+    "sqlite-async",
+]
+
+
+@pytest.fixture(params=WAYS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Each backend, through each face."""
     backend, _, face = request.param.partition("-")

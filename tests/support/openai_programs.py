@@ -16,7 +16,8 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 import limpet
 from limpet.integrations.openai import AsyncChat, Chat, tool
-from limpet.integrations.openai import stream as _openai_stream
+from limpet.integrations.openai import reply as _openai_reply
+from limpet.testing.boundaries import Boundaries
 from tests.support.openai_server import Answer, Request
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["ASK", "Job", "brain", "do", "paid", "run"]
 
 ASK = "Pay bills 1 and 2."
-WRITES = ("acquire", "renew", "release", "delete")  # and append
 PATIENCE = 60.0
 
 # Children are forked from a process that has imported all this and has rehearsed it once: most of
@@ -40,7 +40,7 @@ APIS: tuple[Api, Api] = ("chat", "responses")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do, and at which of its writes it dies, before or *after* it."""
+    """What a process is to do, and at which of its write boundaries it dies; 0: at none."""
 
     url: str
     server: str
@@ -50,12 +50,11 @@ class Job:
     stream: bool = False
     task: bool = False
     idempotent: bool = False
-    die_at: int = 0
-    after: bool = False
+    kill_at: int = 0
 
-    def dying(self, at: int, *, after: bool) -> Job:
-        """The same, cut short."""
-        return replace(self, die_at=at, after=after)
+    def dying(self, at: int) -> Job:
+        """The same, cut short at boundary number *at*."""
+        return replace(self, kill_at=at)
 
 
 def brain(request: Request) -> Answer:
@@ -74,8 +73,8 @@ def paid(side: str) -> Counter[str]:
     return Counter(line.split()[0] for line in lines)
 
 
-def run(job: Job) -> tuple[bool, int]:
-    """Do *job* in a process of its own: whether it was killed, and how many writes it has made."""
+def run(job: Job) -> list[str] | None:
+    """Do *job* in a process of its own: the write boundaries it passed; None if it was killed."""
     parent, child = _context.Pipe(duplex=False)
     process = _context.Process(target=_report, args=(job, child))
     process.start()
@@ -84,15 +83,14 @@ def run(job: Job) -> tuple[bool, int]:
     if process.exitcode not in (0, -signal.SIGKILL):
         process.kill()
         raise AssertionError(f"{job} ended with {process.exitcode}")
-    killed = process.exitcode != 0
-    writes = 0 if killed else parent.recv()
+    passed: list[str] | None = parent.recv() if process.exitcode == 0 else None
     parent.close()
-    return killed, writes
+    return passed
 
 
-def do(job: Job) -> int:
-    """Do *job* here; how many writes that took."""
-    _openai_stream.PIECE_CHARACTERS = 24  # so that there are pieces to be stored
+def do(job: Job) -> list[str]:
+    """Do *job* here; the write boundaries that were passed."""
+    _openai_reply.PIECE_CHARACTERS = 24  # so that there are pieces to be stored
     return asyncio.run(_converse_async(job)) if job.face == "async" else _converse(job)
 
 
@@ -127,11 +125,11 @@ def _tool(job: Job) -> Callable[..., Any]:
     return tool(found, idempotent=job.idempotent)
 
 
-def _converse(job: Job) -> int:
+def _converse(job: Job) -> list[str]:
     http = DefaultHttpxClient(verify=False)  # there is nothing to verify, and that takes its time
     client = OpenAI(base_url=job.server, api_key="none", http_client=http)
     with limpet.open(job.url) as store, client:
-        deaths = _Deaths(store.backend, job)
+        boundaries = Boundaries(store.backend, job.kill_at)
         working = store.task("bills", "Pay the bills") if job.task else nullcontext()
         with working as task:
             chat = Chat(
@@ -146,14 +144,14 @@ def _converse(job: Job) -> int:
                 list(chat.stream(ASK, id="ask"))
             else:
                 chat.send(ASK, id="ask")
-        return deaths.writes
+        return boundaries.passed
 
 
-async def _converse_async(job: Job) -> int:
+async def _converse_async(job: Job) -> list[str]:
     http = DefaultAsyncHttpxClient(verify=False)
     client = AsyncOpenAI(base_url=job.server, api_key="none", http_client=http)
     async with limpet.open_async(job.url) as store, client:
-        deaths = _Deaths(store.backend, job)
+        boundaries = Boundaries(store.backend, job.kill_at)
         working: Any = store.task("bills", "Pay the bills") if job.task else nullcontext()
         async with working as task:
             chat = AsyncChat(
@@ -168,47 +166,4 @@ async def _converse_async(job: Job) -> int:
                 _ = [piece async for piece in chat.stream(ASK, id="ask")]
             else:
                 await chat.send(ASK, id="ask")
-        return deaths.writes
-
-
-class _Deaths:
-    """Counts the writes to a backend, and kills this process at one of them."""
-
-    def __init__(self, backend: Any, job: Job) -> None:
-        self.writes = 0
-        self._job = job
-        for name in WRITES:
-            setattr(backend, name, self._counted(getattr(backend, name)))
-        if job.face == "async" and backend.append_async is not None:
-            backend.append_async = self._awaited(backend.append_async)
-        else:
-            backend.append = self._counted(backend.append)
-
-    def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            number = self._begin()
-            try:
-                return write(*args, **kwargs)
-            finally:
-                self._strike(number, after=True)
-
-        return counted
-
-    def _awaited(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        async def counted(*args: Any, **kwargs: Any) -> Any:
-            number = self._begin()
-            try:
-                return await write(*args, **kwargs)
-            finally:
-                self._strike(number, after=True)
-
-        return counted
-
-    def _begin(self) -> int:
-        self.writes += 1
-        self._strike(self.writes, after=False)
-        return self.writes
-
-    def _strike(self, number: int, *, after: bool) -> None:
-        if (number, after) == (self._job.die_at, self._job.after):
-            os.kill(os.getpid(), signal.SIGKILL)
+        return boundaries.passed

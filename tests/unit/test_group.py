@@ -266,6 +266,7 @@ def test_who_waits_too_long_for_another_is_told_so(disk: Disk, pool: ThreadPoolE
     assert disk.done == []
 
 
+@pytest.mark.slow
 def test_transactions_and_batches_take_turns(
     group: GroupCommit, disk: Disk, pool: ThreadPoolExecutor
 ) -> None:

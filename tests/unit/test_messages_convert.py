@@ -96,6 +96,7 @@ def _part(role: str, part: Message) -> Iterator[Any]:
 # -- all conversations -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @settings(max_examples=60)
 @given(turns=histories.spoken())
@@ -114,6 +115,7 @@ def test_every_shape_says_the_same(one: Shape, other: Shape, turns: list[histori
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @settings(max_examples=60)
 @given(turns=histories.spoken(histories.KINDS))
@@ -128,6 +130,7 @@ def test_the_way_back_restores_every_message(
     assert done.restore([*done.messages, ASKED]) == [*messages, ASKED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair[0] != pair[1]])
 @settings(max_examples=60)
 @given(turns=histories.spoken())
@@ -144,6 +147,7 @@ def test_there_and_back_without_help_loses_only_thoughts(
     CHECKS[one](back.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @settings(max_examples=60)
 @given(data=st.data(), rule=st.sampled_from(["stub", "drop"]))
@@ -158,6 +162,7 @@ def test_what_a_crash_left_can_be_converted(
         CHECKS[other](done.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 @settings(max_examples=40)
 @given(turns=histories.spoken(histories.KINDS))

@@ -35,6 +35,7 @@ WHOLE: dict[Shape, st.SearchStrategy[list[Message]]] = {
 SHAPES = list(CHECKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=100)
 @given(data=st.data())
@@ -47,6 +48,7 @@ def test_what_is_whole_is_left_as_it_is(shape: Shape, data: st.DataObject) -> No
     assert all(one is other for one, other in zip(done.messages, messages, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=300)
 @given(data=st.data(), rule=st.sampled_from(["stub", "drop"]))

@@ -221,6 +221,7 @@ HARM: dict[str, Callable[[list[histories.Said]], list[Message]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", list(HARM))
 @given(data=st.data())
 def test_a_call_without_its_result_is_always_noticed(shape: str, data: st.DataObject) -> None:

@@ -147,6 +147,7 @@ def test_a_late_request_arrives_when_the_network_heals(network: Proxy, echo: Ech
         assert network.connections == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "heard"), [("silent", b""), ("unheard", b"hello\nagain\n")])
 def test_a_half_open_connection_stays_and_says_nothing(
     network: Proxy, echo: Echo, fault: str, heard: bytes

@@ -1,6 +1,6 @@
 """Group commit: many callers, one transaction, one sync to disk.
 
-A lone caller commits in its own thread, under the lock, with no hop to another one. Where several
+A lone caller commits in its own thread, under the lock, with no other thread woken. Where several
 come at once, and for async callers, one writer thread commits all that have gathered. No signal
 strikes that thread: whatever it begins with, it ends, and everybody is told. A caller may also
 have the lock to itself for a while, for a transaction of its own; the two take turns.

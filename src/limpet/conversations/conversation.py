@@ -111,8 +111,8 @@ class AsyncConversation:
     ) -> int:
         """Add *messages* at the end, all or none; returns the position of the last one.
 
-        Each is a dict with a role, or a model object that becomes one. Durable on return. Two
-        writers both keep what they said, in one order; with *expect*, a position returned before,
+        Each is a dict with a role, or a model object that becomes one. Durable on return. If two
+        write at once, both are stored, in one order; with *expect*, a position returned before,
         the second gets a `Conflict` instead. An *id* makes a retried append harmless: the same id
         again adds nothing and returns the first position. With *pin* they stay in every window.
         """
@@ -133,9 +133,9 @@ class AsyncConversation:
         return done.seq
 
     async def pin(self, *positions: int) -> None:
-        """Let the messages at *positions* stay in every window, in front if they are old.
+        """Keep the messages at *positions* in every window, at the front if they are old.
 
-        A tool call or its result cannot be: one without the other is no use.
+        A tool call or its result cannot be pinned: no model accepts one without the other.
         """
         while positions:
             head = await self._journal.head()
@@ -157,7 +157,7 @@ class AsyncConversation:
                 return
 
     async def unpin(self, *positions: int) -> None:
-        """Let them be as any other message again. Positions that are not pinned do no harm."""
+        """Unpin the messages at *positions*. Positions that are not pinned are ignored."""
         while (head := await self._journal.head()) is not None:
             meta = ConversationMeta.of(head)
             if not set(meta.pins).intersection(positions):
@@ -174,7 +174,7 @@ class AsyncConversation:
     async def replace(
         self, *messages: object, expect: int | None = None, id: str | None = None
     ) -> int:
-        """Let *messages* stand in place of all there are, in one act; returns the position.
+        """Put *messages* in the place of all others, in one write; returns the position.
 
         What they replace stays in the journal, and in ``messages(everything=True)``. *expect* and
         *id* mean the same as for `append`.
@@ -188,10 +188,10 @@ class AsyncConversation:
         return done.seq
 
     async def pop(self) -> dict[str, Any] | None:
-        """Take back the newest message and return it; None if there is none.
+        """Remove the newest message and return it; None if there is none.
 
-        It stays in the journal, and in ``messages(everything=True)``. Of two who pop at the same
-        time each gets another message.
+        It stays in the journal, and in ``messages(everything=True)``. If two pop at the same
+        time, each gets another message.
         """
         while True:
             head = await self._journal.head()
@@ -264,7 +264,7 @@ class AsyncConversation:
 
         The last few may begin with the result of a tool call that is not among them; what to send
         to a model is `window`. *everything*: also those that were popped or replaced. *repair*: all
-        as a model takes them (see `window`); without it they come as they were stored.
+        as a model accepts them (see `window`); without it they come as they were stored.
         """
         if last is not None and last < 0:
             msg = f"messages(last={last}): say how many, from 0 up; without it you get all of them."
@@ -285,10 +285,10 @@ class AsyncConversation:
         return found if as_ is None else [convert(message, as_) for message in found]
 
     async def repairs(self) -> list[RecordedRepair]:
-        """What was wrong in this conversation, and was shown to a model otherwise, oldest first.
+        """What windows have repaired in this conversation, oldest first.
 
-        For instance a tool call that a crash cut off from its result. The messages themselves are
-        as they were stored.
+        For instance a tool call whose result a crash has prevented. The stored messages are not
+        changed.
         """
         notes = Notes()
         async for entries in self._journal.pages():
@@ -297,7 +297,7 @@ class AsyncConversation:
         return notes.repairs
 
     async def items(self, *, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
-        """The messages behind position *after*, oldest first, each with its position."""
+        """The messages after position *after*, oldest first, each with its position."""
         return await self.transcript.items(after=after)
 
     async def last(self) -> dict[str, Any] | None:
@@ -330,15 +330,15 @@ class AsyncConversation:
         takes; without it they are estimated (see `limpet.llm.tokens`). *tools* count too, and
         *reserve* tokens are left for the reply. `WindowTooSmall` if the newest message, with what
         belongs to it, is over the budget by itself. An older one that takes over half of the budget
-        and does not fit is left out alone: words stand in its place, and older ones go on.
+        and does not fit is left out alone: a note replaces it, and older ones follow.
 
-        A call that has no result, or the reverse, is made such that a model takes it, by the rule
-        *repair*: ``"stub"`` answers it with words that say so, ``"drop"`` leaves it out,
-        ``"raise"`` raises `BrokenHistory`; `repairs` tells what was done. Calls at the very end
+        A call that has no result, or the reverse, is repaired by the rule *repair*, so that a model
+        accepts it: ``"stub"`` answers it with a note, ``"drop"`` leaves it out,
+        ``"raise"`` raises `BrokenHistory`; `repairs` lists what was done. Calls at the very end
         may still be waiting and stay as they are. *shape*: whose rules, where the messages do not
         show it. *compact*: what to do, as for `compact`, before older messages are left out.
 
-        Reads from the end, and no further than it must.
+        It is read from the end, and no further than needed.
         """
         check_options(repair, shape)
         steps = [] if compact is None else steps_of(compact)
@@ -363,20 +363,20 @@ class AsyncConversation:
         over: int | None = None,
         count: Count | str | None = None,
     ) -> Summary | None:
-        """Let a summary stand in windows for all but the newest *keep_tokens*; returns it.
+        """Replace all but the newest *keep_tokens*, in windows, by a summary; returns it.
 
-        *how* is a function that makes the text of a list of messages, of which the first is the
-        summary before, if there is one. Or ``"trim"``: leave them out without; ``"outputs"``: only
-        shorten what tools returned; or several in a list, one after the other. With *over*,
-        nothing is done while what was said since the last summary takes no more than that.
+        *how* is a function that makes a text of a list of messages, of which the first is the
+        previous summary, if there is one. Or ``"trim"``: leave them out without a summary;
+        ``"outputs"``: only shorten what tools returned; or several in a list, one after the other.
+        With *over*, nothing is done while the messages since the last summary take fewer tokens.
 
-        Nothing is deleted: `messages` still gives all of them. Of two who compact at the same time
+        Nothing is deleted: `messages` still returns all of them. If two compact at the same time,
         one wins, and both get its summary.
         """
         return await self._compactor.run(steps_of(how), keep=keep_tokens, count=count, over=over)
 
     async def summaries(self) -> list[Summary]:
-        """The summaries that stand, oldest first: each with how far it reaches."""
+        """The summaries that are in use, oldest first, each with the last position it covers."""
         found: list[Summary] = []
         position = ConversationMeta.of(await self._journal.head()).summary
         while (summary := await self.transcript.summary(position)) is not None:
@@ -425,7 +425,7 @@ class AsyncConversation:
         return target
 
     async def label(self, /, **labels: str | None) -> None:
-        """Set labels; None removes one. They are what the store's lists find by."""
+        """Set labels; None removes one. Lists can be filtered by them."""
         if not await self._journal.label(labels):
             raise self._not_found()
 
@@ -435,7 +435,7 @@ class AsyncConversation:
             raise self._not_found()
 
     async def clear(self) -> None:
-        """Start afresh: the messages are removed, id, labels and positions go on."""
+        """Remove all messages; id and labels stay, and positions continue."""
         while (head := await self._journal.head()) is not None:
             # In this order: a crash between the two leaves room unfreed, never half a conversation.
             # The meta is for those who read from the beginning, and would not know till the end.
@@ -463,7 +463,7 @@ class AsyncConversation:
 class Conversation(SyncWrapper[AsyncConversation]):
     """A conversation with one user, session or agent.
 
-    Messages are dicts with a role, as the OpenAI SDK has them; any other keys are kept.
+    Messages are dicts with a role, as the OpenAI SDK has them; any other keys are stored too.
 
     >>> import limpet
     >>> with limpet.open("memory:") as store:

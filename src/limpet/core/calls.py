@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEGAN",
     "RESOLVED",
+    "SKIPPED",
     "Answer",
     "Call",
     "CallInDoubt",
@@ -49,6 +50,12 @@ RESOLVED = "resolved"  # its body is a `Resolution`
 #: What a person may say of a call in doubt: it happened; make it (again); go on without it.
 Answer = Literal["done", "retry", "skip"]
 ANSWERS: tuple[str, ...] = get_args(Answer)
+
+#: What a model reads in place of the result of a call that a person said to go on without.
+SKIPPED = (
+    "[limpet: this call was skipped, as a person decided. "
+    "It is not known whether it took effect before that.]"
+)
 
 
 class Call(Struct, frozen=True, omit_defaults=True):

@@ -37,9 +37,10 @@ __all__ = [
     "Runtime",
     "SyncRuntime",
     "SyncWrapper",
+    "core_of",
+    "finished",
     "in_thread",
     "run_to_end",
-    "settled",
     "sync",
     "sync_iter",
     "sync_wrapped",
@@ -214,7 +215,7 @@ class AsyncRuntime:
 
                 pool = self._threads[name] = ThreadPoolExecutor(most, thread_name_prefix=name)
         work = functools.partial(call, *args, **kwargs)
-        return await settled(asyncio.get_running_loop().run_in_executor(pool, work))
+        return await finished(asyncio.get_running_loop().run_in_executor(pool, work))
 
     async def wait(self, key: Key, after: int, timeout: float) -> None:  # noqa: ASYNC109
         # Whoever looks again and again sleeps on the loop: threads are few, and for calls.
@@ -323,7 +324,7 @@ def _resolve(future: Future[None]) -> None:
         future.set_result(None)
 
 
-async def settled(future: Future[R]) -> R:
+async def finished(future: Future[R]) -> R:
     """Await *future*; if cancelled meanwhile, wait for its end, then let the cancellation go on.
 
     So a cancelled write never lands after its caller was told that it is over.
@@ -398,6 +399,11 @@ class SyncWrapper(Generic[C]):
         return repr(self._core).replace("Async", "", 1)
 
 
+def core_of(wrapper: SyncWrapper[C]) -> C:
+    """The async object behind *wrapper*, over a sync runtime: for what is built on it."""
+    return wrapper._core  # noqa: SLF001 - the one place where others get at it
+
+
 def sync(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
@@ -455,7 +461,8 @@ def _described(twin: Callable[..., R], method: Callable[..., Any]) -> Callable[.
     """*twin* with the docstring and the signature of *method*, and no trace of a coroutine.
 
     ``__wrapped__`` is what `inspect` reads a signature from, and what some frameworks ask whether
-    it is async. So it is a copy of *method* that is not.
+    it is async. So it is a copy of *method* that is not, and returns a ``Task``, not an
+    ``AsyncTask``.
     """
     functools.update_wrapper(twin, method)
     if isinstance(method, FunctionType):
@@ -468,7 +475,8 @@ def _described(twin: Callable[..., R], method: Callable[..., Any]) -> Callable[.
             method.__closure__,
         )
         plain.__kwdefaults__ = method.__kwdefaults__
-        plain.__annotations__ = method.__annotations__
+        returns = str(method.__annotations__.get("return", "Any")).replace("Async", "")
+        plain.__annotations__ = {**method.__annotations__, "return": returns}
         twin.__wrapped__ = plain  # type: ignore[attr-defined]
     return twin
 

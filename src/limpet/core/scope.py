@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
 from limpet.backends import forks
 from limpet.backends.url import command, is_default
 from limpet.core.codec import Codec
-from limpet.core.ids import make_key
+from limpet.core.ids import check_labels, check_prefix, make_key
 from limpet.core.journal import AsyncJournal
 from limpet.core.leases import LeaseKeeper
-from limpet.core.runtime import AsyncRuntime, Runtime, SyncRuntime
+from limpet.core.runtime import AsyncRuntime, Pages, Runtime, SyncRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from limpet.backends.contract import Backend
+    from limpet.backends.contract import Backend, Head
+
+T = TypeVar("T")
 
 __all__ = ["OpenStore", "Scope"]
 
@@ -89,6 +91,40 @@ class Scope(Struct, frozen=True):
             default_ttl=self.store.ttl,
             **attributes,
         )
+
+    def list(
+        self,
+        kind: str,
+        show: Callable[[Head], T],
+        *,
+        prefix: str = "",
+        labels: Mapping[str, str] | None = None,
+        status: str | None = None,
+    ) -> AsyncIterator[T]:
+        """What *show* makes of each journal of one *kind*, page by page as they are asked for."""
+        check_prefix(prefix)
+        check_labels(labels or {})
+        heads: list[Head] = []  # of the page that is being gone through, the next one last
+        cursor: str | None = None
+        more = True
+
+        async def pull() -> T | None:
+            nonlocal cursor, more
+            while more and not heads:
+                page = await self.runtime.call(
+                    self.backend.scan,
+                    self.tenant,
+                    kind,
+                    cursor=cursor,
+                    prefix=prefix,
+                    labels=labels,
+                    status=status,
+                )
+                heads[:] = page.heads[::-1]
+                cursor, more = page.cursor, page.cursor is not None
+            return show(heads.pop()) if heads else None
+
+        return Pages(pull)
 
     def memory(self, namespace: str, embed: Any = None) -> Any:
         """What is remembered in a *namespace* of this tenant."""

@@ -39,7 +39,7 @@ MOST = 2**31
 
 
 class AsyncMemory:
-    """What is remembered in one namespace; see `Memory`."""
+    """The memories of one namespace; see `Memory`."""
 
     def __init__(self, scope: Scope, namespace: str, *, embed: Any = None) -> None:
         self.scope = scope
@@ -55,7 +55,7 @@ class AsyncMemory:
 
     @property
     def namespace(self) -> str:
-        """The name of this memory; those under other names cannot be seen from here."""
+        """The name of this memory. Nothing of other namespaces can be seen from here."""
         return self._key.id
 
     # -- remember ------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class AsyncMemory:
         """Store *text* as it is; durable on return. The same words again are the same memory.
 
         *source*: the task, conversation or step that it comes from; *by*: who said it; *trust*:
-        how far to believe them, from 0 to 1. *context*: a few words that it is found by as well,
+        how far to trust them, from 0 to 1. *context*: a few words that it is found by as well,
         such as the goal, or what was said before. *valid_from*: since when it is so; *ttl*: for how
         many seconds. A *key* is the caller's own: used again for other words, it is refused with
         `IdReused`.
@@ -118,8 +118,8 @@ class AsyncMemory:
     async def learn(self, checkpoint: Checkpoint) -> list[Remembered]:
         """Remember a task's outcome, decisions and discoveries, with where they come from.
 
-        Of the same task again nothing is doubled, and another outcome takes the place of its first,
-        as with `update`. What the task had recalled is not new, and stays as it was.
+        A second call for the same task adds nothing, and another outcome replaces its first, as
+        with `update`. What the task had recalled is not new, and does not change.
         """
         found: dict[str, Remembered] = {}
         while True:
@@ -245,8 +245,8 @@ class AsyncMemory:
     ) -> Remembered:
         """Replace what memory *id* says, or its newest version. `history` shows them all.
 
-        *by* and *trust* are those of the older version, unless others are given: who changes what
-        somebody else has said should say so.
+        *by* and *trust* are those of the older version, unless others are given: whoever changes
+        somebody else's text should say so.
         """
         given = {"by": by, "trust": trust}
         changes = {name: value for name, value in given.items() if value is not UNSET}
@@ -255,7 +255,7 @@ class AsyncMemory:
         return made if isinstance(made, Remembered) else _written(*made, at)
 
     async def confirm(self, id: str, *, by: str | None = None) -> Remembered:
-        """Record that it is so; that counts as a use."""
+        """Record that it is true; that counts as a use."""
         if by is not None:
             check_id(by, "memory's by")
         await self.get(id)
@@ -263,7 +263,7 @@ class AsyncMemory:
         return await self.get(id)
 
     async def mark_used(self, *ids: str) -> None:
-        """Record that these helped: what is of use is recalled more easily."""
+        """Record that these helped: memories that were used are recalled more easily."""
         if ids:
             await self._indexed.query(Index.existing, ids, self._key)
             await self._indexed.write([(USED, {"ids": list(dict.fromkeys(ids))})])
@@ -287,7 +287,7 @@ class AsyncMemory:
         subject: str | None = None,
         expired: bool = False,
     ) -> Receipt:
-        """Remove memories for good, and say what went: by id, *source*, *tag*, *subject*.
+        """Remove memories for good, by id, *source*, *tag* or *subject*; the receipt lists them.
 
         A *subject* is a name: all that has it as a tag, or in its words. Other versions of them go
         too, and what was made from them. With *expired*, all that has expired. Several conditions
@@ -306,7 +306,7 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         alike: float = 0.5,
     ) -> list[Remembered]:
-        """Have *merge* make one text of memories that say much the same; the new memories.
+        """Let *merge* make one text of similar memories; returns the new memories.
 
         It gets a list of memories, oldest first, and returns a text, or None to leave them. The
         new memory replaces them, as `update` does, and names them. *alike*: the share of words
@@ -337,7 +337,7 @@ class AsyncMemory:
         )
 
     async def embed(self, progress: Callable[[int, int], object] | None = None) -> int:
-        """Give every memory its vector, with *progress* of how many; how many got one.
+        """Compute all missing vectors, calling *progress*; returns how many there were.
 
         A recall does some of it by itself; after a change of the model, or of many memories, this
         does all of it.
@@ -345,7 +345,7 @@ class AsyncMemory:
         return await self._embeddings.embed_all(progress)
 
     async def reindex(self, progress: Callable[[int, int], object] | None = None) -> int:
-        """Make the index on this machine again, with *progress* of entries; how many memories."""
+        """Build the index on this machine again, calling *progress*; returns how many memories."""
         await self._indexed.rebuild(progress)
         return (await self.stats()).memories
 
@@ -360,7 +360,7 @@ class AsyncMemory:
         superseded: bool = False,
         limit: int | None = None,
     ) -> list[Remembered]:
-        """The memories that count now, newest first; with *superseded* those that do not, too."""
+        """The memories that are valid now, newest first; with *superseded* all others, too."""
         filters = _filters(kinds, tags, since) | {"source": source}
         most = None if limit is None else max(_whole(limit, "limit"), 0)
         filtered = partial(Index.filtered, live=not superseded)
@@ -368,7 +368,7 @@ class AsyncMemory:
 
 
 class Memory(SyncWrapper[AsyncMemory]):
-    """What is remembered in one namespace, over all tasks.
+    """The memories of one namespace, shared by all tasks.
 
     >>> import limpet
     >>> with limpet.open("memory:") as store:
@@ -385,7 +385,7 @@ class Memory(SyncWrapper[AsyncMemory]):
 
     @property
     def namespace(self) -> str:
-        """The name of this memory; those under other names cannot be seen from here."""
+        """The name of this memory. Nothing of other namespaces can be seen from here."""
         return self._core.namespace
 
     remember = sync(AsyncMemory.remember)

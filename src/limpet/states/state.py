@@ -109,7 +109,7 @@ class AsyncState:
 
     @property
     def position(self) -> int | None:
-        """Where the state was when it was last loaded or saved here; 0: nowhere, None: not yet."""
+        """Its position when last loaded or saved here; 0: there was none, None: not loaded yet."""
         seen = self._writer.seen
         return None if seen is None else seen.expect.seq
 
@@ -132,9 +132,9 @@ class AsyncState:
 
         Durable on return. What is stored is what changed since the last save; if nothing did,
         nothing is, and the position is the old one. If somebody else has saved since this object
-        last loaded or saved, `Conflict` is raised; *expect* is another position to hold it to, 0
+        last loaded or saved, `Conflict` is raised; *expect* is another position to expect, 0
         for a state that must be new. *fingerprint*: what the state depends on (see `check`).
-        *note*: a word about it for the history. *calls*: of an agent's tools, those that have begun
+        *note*: a comment for the history. *calls*: of an agent's tools, those that have begun
         and not ended; without, they are what they were.
         """
         note = _check_text(note, "note")
@@ -297,7 +297,7 @@ class AsyncState:
     async def diff(self, a: int | datetime, b: int | datetime | None = None) -> str:
         """What changed from the save *a* to the save *b*, or to the newest, for people to read.
 
-        What was taken away has a ``-``, what was added a ``+``, each under the place where it is.
+        What was removed has a ``-``, what was added a ``+``, each under the place where it is.
         """
         before = await self._reader.at(a)
         after = await self._reader.at(b) if b is not None else (await self._reader.newest())[1]
@@ -361,7 +361,7 @@ class AsyncState:
     async def compact(self, *, before: int | None = None) -> int:
         """Forget the saves before position *before*, or all that the newest does not need.
 
-        Returns how many went. One that a later save goes back to stays, and some after it with it.
+        Returns how many were deleted. Saves that a later one is built on stay.
         """
         _check_position(before, "before")
         if before is None:
@@ -371,7 +371,7 @@ class AsyncState:
         return await self._journal.compact(snapshot.copy)
 
     async def label(self, /, **labels: str | None) -> None:
-        """Set labels; None removes one. They are what the store's lists find by."""
+        """Set labels; None removes one. Lists can be filtered by them."""
         if not await self._journal.label(labels):
             raise self._reader.not_found()
 
@@ -417,7 +417,7 @@ class State(SyncWrapper[AsyncState]):
 
     @property
     def position(self) -> int | None:
-        """Where the state was when it was last loaded or saved here; 0: nowhere, None: not yet."""
+        """Its position when last loaded or saved here; 0: there was none, None: not loaded yet."""
         return self._core.position
 
     @property

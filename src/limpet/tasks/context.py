@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 class StepContext:
-    """The step that is running: what to call it elsewhere, and how to say how far it has come."""
+    """The step that is running: its idempotency key, and how to report its progress."""
 
     __slots__ = ("_report", "attempt", "last_progress", "name", "seen", "task_id")
 

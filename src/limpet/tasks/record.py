@@ -594,7 +594,7 @@ class TaskRecord:
         )
 
     async def delete(self) -> bool:
-        """Remove the task. False if it was not there. A worker that has it open is fenced off."""
+        """Remove the task. False if it was not there. A worker that has it open loses its lease."""
         # Before the task: while that is there, nobody begins another with results of its own.
         await self.scope.journal(RESULTS, self.live.id).delete()
         return await self.journal.delete()

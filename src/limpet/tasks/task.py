@@ -144,7 +144,7 @@ class _TaskView:
     def results(self) -> dict[str, Any]:
         """What each finished step returned, by name, as it is stored.
 
-        Large results are kept apart, and a sync task loads them for this; an async one raises
+        Large results are stored separately. A sync task loads them here; an async one raises
         `NotLoaded`: there, ``await task.load()`` gives the same, and ``load(name)`` one of them.
         """
         return {name: self.result(name) for name in list(self._state.results)}
@@ -171,7 +171,7 @@ class _TaskView:
 
     @property
     def error(self) -> str | None:
-        """The last error, if it was not overcome."""
+        """The last error, if nothing has succeeded since."""
         return self._state.error
 
     @overload
@@ -195,7 +195,7 @@ class AsyncTask(_TaskView):
     def __init__(self, scope: Scope, id_: str, options: TaskOptions) -> None:
         live = LiveTask(scope, id_, options)
         self.scope = scope
-        #: Runs steps by names of their own choice: for adapters, which make steps of tool calls.
+        #: Runs steps under names of your choice: for integrations, which make steps of tool calls.
         self.runner = StepRunner(live.through(scope))
         self.plan = AsyncPlan(self.runner.record)
         self.versions = AsyncVersions(
@@ -307,10 +307,10 @@ class AsyncTask(_TaskView):
         again after an error is the same step; a step within a step is outer/name.
 
         *in_doubt* says what happens if a process dies within the step: "retry" runs it again;
-        "verify" asks the function *verify*, which is given the idempotency key and returns the
-        step's result, or None if it did not happen; "ask" pauses the task until a person has said
-        (`Store.resolve`); "skip" goes on without it. All but "retry" record the beginning first.
-        *retry*: a `Retry`, or how many attempts.
+        "verify" calls the function *verify*, which is given the idempotency key and returns the
+        step's result, or None if it did not happen; "ask" lets the task wait until a person has
+        answered (`Store.resolve`); "skip" goes on without it. All but "retry" record the beginning
+        first. *retry*: a `Retry`, or how many attempts.
         """
         policy = StepPolicy.of(in_doubt, verify, retry)
         return await self.runner.step(name, function, args, kwargs, policy, as_=as_)
@@ -322,7 +322,7 @@ class AsyncTask(_TaskView):
     @overload
     async def load(self, name: str, as_: Any = None) -> Any: ...
     async def load(self, name: str | None = None, as_: Any = None) -> Any:
-        """One step's result, from where it is kept; without a *name*, a dict of all of them."""
+        """One step's result, however large; without a *name*, a dict of all of them."""
         if name is None:
             return {name: await self.runner.load(name) for name in list(self._state.results)}
         return await self.runner.load(name, as_)
@@ -359,9 +359,9 @@ class AsyncTask(_TaskView):
         """Run ``function(connection, *args)`` as a step that happens exactly once.
 
         What it writes with the connection (apsw's for SQLite, psycopg's for PostgreSQL) and the
-        step's result are committed together or not at all: there is no doubt to resolve. A step
+        step's result are committed together or not at all: it is never in doubt. A step
         that is done returns its result, and the function is not called. Other effects of the
-        function are not part of it. *retry* as in `step`: for a database that gave way to another
+        function are not part of it. *retry* as in `step`: for a database that rolled it back
         (`TransactionUndone`), for example.
 
         A sync task also takes it as a block, whose body has to ask: ``with
@@ -394,8 +394,8 @@ class AsyncTask(_TaskView):
         """The payload of the next *signal*, from `Store.signal` or ``limpet signal``.
 
         If it is not there, the wait is recorded and `TaskWaiting` leaves the block: the process is
-        free, and whoever opens the task after the signal goes on behind this call. *block*: wait in
-        this process for up to so many seconds first. After *timeout* seconds, counted from the
+        free, and whoever opens the task after the signal continues after this call. *block*: first
+        wait in this process for up to so many seconds. After *timeout* seconds, counted from the
         first time and over all restarts, it returns *default*, or raises `WaitTimedOut`.
         """
         return await self._waits.wait_for(signal, timeout, default, block)
@@ -437,12 +437,12 @@ class AsyncTask(_TaskView):
     ) -> Any:
         """End the task with *outcome* and return it as stored. The first outcome stays.
 
-        *keep* says what becomes of the record: it stays (for the task's ttl, if it has one), stays
-        for so many seconds, or goes (False) when the block ends. *remember*: outcome, decisions and
+        *keep* says what becomes of the task: it stays (for its ttl, if it has one), stays for so
+        many seconds, or is deleted (False) when the block ends. *remember*: outcome, decisions and
         discoveries go into this memory, or this namespace of the store (True: "tasks"); whoever
-        `Store.on_finish` names is handed the checkpoint. Both come before the record goes, and
-        after a crash whoever opens the task next does what is left of them. On SQLite and
-        PostgreSQL, outcome and a memory of the same store are written in one act.
+        `Store.on_finish` names is called with the checkpoint. Both happen before it is deleted, and
+        after a crash whoever opens the task next does the rest. On SQLite and PostgreSQL, outcome
+        and a memory of the same store are written in one commit.
         """
         await self._ending.finish(outcome, keep, remember)
         return self.outcome
@@ -452,7 +452,7 @@ class AsyncTask(_TaskView):
         await self._ending.fail(error)
 
     async def delete(self) -> bool:
-        """Remove the task. False if it was not there. A worker that has it open is fenced off."""
+        """Remove the task. False if it was not there. A worker that has it open loses its lease."""
         return await self._record.delete()
 
     # -- looking at it -----------------------------------------------------------------------------
@@ -473,7 +473,7 @@ class AsyncTask(_TaskView):
         Stored text is quoted as data. What does not fit *max_tokens* is cut by importance, and the
         text says what was; *count* counts tokens exactly where an estimate will not do. *memories*
         are what earlier tasks have left: a memory, a namespace of the store or True ("tasks"), of
-        which it takes what bears on the goal and the next step; or what you have recalled yourself.
+        which it takes what fits the goal and the next step; or what you have recalled yourself.
         """
         state = await self._record.look()
         recalled = await self._memories.recall(state, memories)
@@ -626,12 +626,12 @@ class Task(_TaskView, SyncWrapper[AsyncTask]):
 
     @property
     def scope(self) -> Scope:
-        """Where the task lives: for adapters."""
+        """Where the task lives: for integrations."""
         return self._core.scope
 
     @property
     def runner(self) -> StepRunner:
-        """Runs steps by names of their own choice: for adapters, which make steps of tool calls."""
+        """Runs steps under names of your choice: for integrations that make steps of tool calls."""
         return self._core.runner
 
     @property

@@ -77,7 +77,7 @@ class AsyncVersions:
         return f"{type(self).__name__}({self._live.id!r})"
 
     async def list(self) -> list[TaskVersion]:
-        """Every version of the task: its number, when it came to be, and what happened."""
+        """Every version of the task: its number, its time, and what happened."""
         return describe_entries(await self._entries())
 
     async def at(self, seq: int) -> Checkpoint:
@@ -157,7 +157,7 @@ class AsyncVersions:
             await target.append(*chunk, id=f"fork-{done}", expect=done + 1, **changes)
 
     async def rewind(self, *, to: int | None = None, step: str | None = None) -> None:
-        """Let the task be what it was after entry *to*, or before *step*, and go on from there.
+        """Take the task back to what it was after entry *to*, or before *step*.
 
         Nothing is deleted: `list` still has it. The steps that come again have the same
         idempotency keys as before; an `EffectsWarning` lists those that have had effects. To do
@@ -190,7 +190,7 @@ class AsyncVersions:
 
 
 class Versions(SyncWrapper[AsyncVersions]):
-    """The versions of a task: each entry of its journal is one, and can be gone on from.
+    """The versions of a task: each entry of its journal is one, to look at or continue from.
 
     >>> import limpet
     >>> with limpet.open("memory:") as store, store.task("t", goal="Count") as task:

@@ -61,7 +61,7 @@ def a_directory() -> Iterator[Callable[[], Backend]]:
         yield lambda: FileBackend(f"{directory}/state")
 
 
-TestFileMachine = contract_machine(a_directory, examples=60)
+TestFileMachine = pytest.mark.slow(contract_machine(a_directory, examples=60))
 
 
 @pytest.fixture

@@ -244,6 +244,7 @@ FAULTS: dict[Fault, type[limpet.StoreError]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(0, 60, 4))
 @pytest.mark.parametrize("fault", FAULTS, ids="-".join)
 def test_each_of_many_threads_is_told_the_truth_about_its_own_append(

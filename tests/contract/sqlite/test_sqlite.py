@@ -418,6 +418,7 @@ def test_a_forked_child_has_a_store_of_its_own(path: str) -> None:
         assert written == store.conversation("thread").info().position > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_can_hold_tasks_of_its_own(path: str) -> None:
     """While its parent holds one, which goes on being renewed by the parent alone."""

@@ -559,6 +559,7 @@ def environment(**more: str) -> dict[str, str]:
     return {"LIMPET_CACHE": os.environ["LIMPET_CACHE"], **more}
 
 
+@pytest.mark.slow
 def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
     """What people put into their client's settings works: a command, and nothing more."""
     start = StdioServerParameters(
@@ -643,6 +644,7 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
+@pytest.mark.slow
 def test_a_real_client_talks_to_it_over_http_if_it_has_the_token(path: str) -> None:
     """Nobody on the machine reads a memory because a port is open."""
     with listening(path, "--allow-write") as (url, token):

@@ -61,7 +61,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "paid 10.0 into 7 17.5" in done.stdout
-    assert done.stdout.startswith("So it is.  stop ")
+    assert done.stdout.startswith("So it is. \nSo it is.  stop ")
     assert server.refused == []
 
 

@@ -19,7 +19,7 @@ from limpet.integrations.openai import (
     StreamCut,
     tool,
 )
-from limpet.integrations.openai import stream as _openai_stream
+from limpet.integrations.openai import reply as _openai_reply
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
 from tests.support.nouns import Place
@@ -72,7 +72,7 @@ def test_a_stream_that_is_whole_leaves_no_pieces_behind_it(rig: Rig) -> None:
 
 def test_pieces_are_stored_by_size(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not each by itself: a token must not cost a write."""
-    monkeypatch.setattr(_openai_stream, "PIECE_CHARACTERS", 30)
+    monkeypatch.setattr(_openai_reply, "PIECE_CHARACTERS", 30)
     with Server(Answer(LONG)) as server:
         list(rig.chat(server).stream(HELLO))
     assert rig.entries().count("piece") == 2
@@ -80,7 +80,7 @@ def test_pieces_are_stored_by_size(rig: Rig, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_pieces_are_stored_by_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow model's words are not lost for being few."""
-    monkeypatch.setattr(_openai_stream, "PIECE_SECONDS", 0.01)
+    monkeypatch.setattr(_openai_reply, "PIECE_SECONDS", 0.01)
     with Server(Answer(LONG, pause=0.02)) as server:
         list(rig.chat(server).stream(HELLO))
     assert rig.entries().count("piece") >= 3
@@ -247,7 +247,7 @@ def test_a_reply_that_was_popped_does_not_come_back_as_a_partial_one(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pieces are still in the journal; its end had come."""
-    monkeypatch.setattr(_openai_stream, "PIECE_CHARACTERS", 30)
+    monkeypatch.setattr(_openai_reply, "PIECE_CHARACTERS", 30)
     with Server(Answer(LONG), Answer("Yes.")) as server:
         list(rig.chat(server).stream(HELLO))
         rig.place.open().conversation("alice").pop()

@@ -12,16 +12,21 @@ from openai import OpenAI
 
 import limpet
 from limpet import LeaseLost
+from limpet.conversations.transcript import ConversationMeta
+from limpet.core.calls import SKIPPED, Resolution, all_in_doubt, resolve_call
+from limpet.core.runtime import run_to_end
+from limpet.errors import LeaseHeld, NotFound
 from limpet.integrations.openai import (
     CallsInDoubt,
     Chat,
     TooManyRounds,
     tool,
 )
+from limpet.integrations.openai.turn import TurnLock
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
-from tests.support.nouns import Place
+from tests.support.nouns import Place, user
 from tests.support.openai_rig import HELLO, Cut, Rig, Till, cut_short, paying
 from tests.support.openai_server import Answer, Request, Server
 
@@ -169,7 +174,7 @@ def test_results_that_are_no_text_become_json(rig: Rig) -> None:
     data, thing, none = rig.results()
     assert json.loads(none)["error"] == "RuntimeError: the tool raised StopIteration"
     assert data == '{"found":[1,null]}'
-    assert "has run, but what it returned cannot be told" in json.loads(thing)["error"]
+    assert "has run, but the model cannot be shown its result" in json.loads(thing)["error"]
 
 
 def test_async_tools_run_side_by_side(tmp_path: Path) -> None:
@@ -233,12 +238,12 @@ def test_what_was_called_in_the_last_round_is_run_and_resume_goes_on(rig: Rig, h
         return Answer("Done.") if paid == 3 else Answer(calls=(("pay", {"bill": paid + 1}),))
 
     with Server(brain=brain) as server:
-        chat = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise")
+        chat = rig.chat(server, tools=[till.pay], max_rounds=2, in_doubt="ask")
         with pytest.raises(TooManyRounds, match="2 times"):
             list(getattr(chat, how)(HELLO))
         assert len(server.requests) == 2
         assert rig.results() == ["paid 1", "paid 2"]
-        reply = rig.chat(server, tools=[till.pay], max_rounds=2, repair="raise").resume()
+        reply = rig.chat(server, tools=[till.pay], max_rounds=2, in_doubt="ask").resume()
     assert (reply.text, till.paid, len(server.requests)) == ("Done.", [1, 2, 3], 4)
     assert server.refused == []
 
@@ -359,15 +364,17 @@ def test_calls_in_doubt_can_be_an_error_and_be_resolved(one_by_one: Rig) -> None
     till = Till()
     with Server(brain=paying) as server:
         cut_short(one_by_one, server, till, at=1)
-        careful = one_by_one.chat(server, tools=[till.pay], repair="raise")
+        careful = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
         with pytest.raises(CallsInDoubt, match="pay") as raised:
             careful.resume()
         with pytest.raises(CallsInDoubt):
             careful.send("Something else")
         (doubtful,) = raised.value.calls
-        with pytest.raises(ValueError, match="call_99"):
-            careful.resolve("call_99", "no")
-        careful.resolve(doubtful.id, {"paid": True})
+        with pytest.raises(NotFound, match=f"'call_99' .* is not in doubt. .* {doubtful.id}"):
+            careful.resolve("call_99", "done", result="no")
+        with pytest.raises(ValueError, match="done, retry, skip"):
+            careful.resolve(doubtful.id, "perhaps")
+        careful.resolve(doubtful.id, "done", result={"paid": True}, by="maria")
         reply = careful.resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == ['{"paid":true}', "paid 2"]
@@ -417,6 +424,195 @@ def test_a_chat_that_slept_through_a_takeover_writes_nothing_more(one_by_one: Ri
         reply = one_by_one.chat(server, tools=[till.pay]).resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == [INTERRUPTED, "paid 2"]
+    assert server.refused == []
+
+
+# -- calls in doubt, as people see them ------------------------------------------------------------
+
+
+def doubts(rig: Rig) -> list[Any]:
+    """What another process is told of the whole store."""
+    return run_to_end(all_in_doubt(rig.place.beside().scope))
+
+
+def resolve(rig: Rig, doubt: Any, how: Any, result: Any = None) -> None:
+    """What a person says there."""
+    resolution = Resolution(doubt.call.id, how, result, by="maria")
+    run_to_end(resolve_call(rig.place.beside().scope, doubt.kind, doubt.id, resolution))
+
+
+@pytest.mark.parametrize(
+    ("how", "result", "told"),
+    [
+        ("done", {"paid": True}, '{"paid":true}'),
+        ("done", "paid by hand", "paid by hand"),
+        ("retry", None, "paid 1"),
+        ("skip", None, SKIPPED),
+    ],
+    ids=["done-data", "done", "retry", "skip"],
+)
+def test_a_call_in_doubt_is_listed_and_the_chat_goes_by_what_a_person_says(
+    rig: Rig, how: Any, result: Any, told: str
+) -> None:
+    """Through the functions that serve every kind of journal."""
+    till = Till()
+    with Server(brain=paying) as server:
+        cut_short(rig, server, till, at=1)
+        found = doubts(rig)
+        # On an async store tools run side by side, and both of them had begun.
+        assert [(doubt.kind, doubt.id, doubt.call.name) for doubt in found] == [
+            ("conversation", "alice", "pay")
+        ] * (2 if rig.place.is_async else 1)
+        resolve(rig, found[0], how, result)
+        assert doubts(rig) == found[1:]
+        with pytest.raises(NotFound, match="is not in doubt"):
+            resolve(rig, found[0], how, result)
+        reply = rig.chat(server, tools=[till.pay]).resume()
+    second = INTERRUPTED if rig.place.is_async else "paid 2"
+    assert [made.result for made in reply.calls] == [told, second]
+    assert till.paid.count(1) == (2 if how == "retry" else 1)
+    assert doubts(rig) == []
+    assert rig.entries().count("resolved") == 1
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("by", ["send", "stream", "resume"])
+def test_a_chat_asks_until_a_person_has_said(one_by_one: Rig, by: str) -> None:
+    """Then any way to go on goes on."""
+    till = Till()
+    ask = "Pay bills 1 and 2."
+    with Server(brain=paying) as server:
+        cut_short(one_by_one, server, till, at=2)
+        careful = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
+        go_on: Any = {
+            "send": lambda: careful.send(ask),
+            "stream": lambda: list(careful.stream(ask)),
+            "resume": careful.resume,
+        }[by]
+        for _ in range(2):
+            with pytest.raises(CallsInDoubt, match=r"pay \(call_\d\).*chat\.resolve"):
+                go_on()
+        (doubt,) = doubts(one_by_one)
+        assert (doubt.call.policy, doubt.call.attempt) == ("skip", 1)
+        resolve(one_by_one, doubt, "done", "paid 2, she said")
+        go_on()
+    assert till.paid == [1, 2]
+    assert one_by_one.results() == ["paid 1", "paid 2, she said"]
+
+
+def test_a_chat_can_retry_whatever_is_in_doubt(rig: Rig) -> None:
+    """As if all its tools were idempotent."""
+    till = Till()
+    with Server(brain=paying) as server:
+        cut_short(rig, server, till, at=1)
+        reply = rig.chat(server, tools=[till.pay], in_doubt="retry").resume()
+    assert [made.result for made in reply.calls] == ["paid 1", "paid 2"]
+    assert till.paid.count(1) == 2
+    assert doubts(rig) == []
+
+
+@pytest.mark.parametrize("in_doubt", ["skip", "retry"])
+def test_what_a_person_says_at_the_last_moment_counts(
+    rig: Rig, in_doubt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of a turn and the first thing that is written of it."""
+    till = Till()
+    read, reads = TurnLock.turn, itertools.count(1)
+
+    async def turn(self: TurnLock) -> Any:
+        found = await read(self)
+        # First it is found out whether there is something to resume, then the tools run.
+        for doubt in doubts(rig) if next(reads) == 2 else ():
+            resolve(rig, doubt, "done", "paid by hand")
+        return found
+
+    with Server(brain=paying) as server:
+        cut_short(rig, server, till, at=1)
+        monkeypatch.setattr(TurnLock, "turn", turn)
+        rig.chat(server, tools=[till.pay], in_doubt=in_doubt).resume()
+    assert till.paid.count(1) == 1
+    assert rig.results()[0] == "paid by hand"
+    assert server.refused == []
+
+
+def test_a_call_that_was_popped_is_no_longer_in_doubt(one_by_one: Rig) -> None:
+    """Nobody has made it, as far as the conversation goes; and the model is asked again."""
+    till = Till()
+    with Server(brain=paying) as server:
+        cut_short(one_by_one, server, till, at=1)
+        one_by_one.place.beside().conversation("alice").pop()
+        assert doubts(one_by_one) == []
+        server.numbers = itertools.count(1)  # the same ids once more
+        careful = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
+        reply = careful.resume()
+    assert [made.result for made in reply.calls] == ["paid 1", "paid 2"]
+    assert till.paid == [1, 1, 2]
+    assert server.refused == []
+
+
+def test_a_tool_that_is_running_is_not_in_doubt(rig: Rig) -> None:
+    """And nobody can say what became of it."""
+    seen: list[Any] = []
+
+    def pay(bill: int) -> str:
+        """Pay a bill."""
+        seen.extend(doubts(rig))
+        with limpet.open(rig.place.url) as store:
+            head = store.backend.head(store.journal("conversation", "alice").key)
+            calls = ConversationMeta.of(head).calls
+            assert {call.name for call in calls.values()} == {"pay"}
+            resolution = Resolution(next(iter(calls)), "done")
+            with pytest.raises(LeaseHeld, match="is running, by a chat"):
+                run_to_end(resolve_call(store.scope, "conversation", "alice", resolution))
+        return f"paid {bill}"
+
+    with Server(brain=paying) as server:
+        rig.chat(server, tools=[pay]).send(HELLO)
+    assert seen == []
+    assert rig.results() == ["paid 1", "paid 2"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("done", "paid by hand"), ("retry", INTERRUPTED), ("skip", SKIPPED)]
+)
+def test_when_the_user_goes_on_the_model_is_told_what_a_person_said(
+    one_by_one: Rig, how: Any, told: str
+) -> None:
+    """And nothing is run."""
+    till = Till()
+    with Server(brain=lambda r: Answer("Fine.") if r.asked == "Stop!" else paying(r)) as server:
+        cut_short(one_by_one, server, till, at=1)
+        result = "paid by hand" if how == "done" else None
+        resolve(one_by_one, doubts(one_by_one)[0], how, result)
+        one_by_one.chat(server, tools=[till.pay]).send("Stop!")
+    assert till.paid == [1]
+    assert one_by_one.results()[0] == told
+    assert "It had no effect" in one_by_one.results()[1]
+    assert server.refused == []
+
+
+@pytest.mark.parametrize("resolved", [False, True])
+def test_a_call_stays_in_doubt_though_another_program_has_spoken_for_the_user(
+    one_by_one: Rig, *, resolved: bool
+) -> None:
+    """It is not forgotten for lying before what the user said last."""
+    till = Till()
+    with Server(brain=lambda r: Answer("Good.") if r.asked == "Hello?" else paying(r)) as server:
+        cut_short(one_by_one, server, till, at=1)
+        if resolved:
+            resolve(one_by_one, doubts(one_by_one)[0], "done", "paid by hand")
+        one_by_one.place.beside().conversation("alice").append(user("Hello?"))
+        chat = one_by_one.chat(server, tools=[till.pay], in_doubt="ask")
+        if not resolved:
+            with pytest.raises(CallsInDoubt):
+                chat.resume()
+            resolve(one_by_one, doubts(one_by_one)[0], "done", "paid by hand")
+        assert chat.resume().text == "Good."
+        assert chat.resume() is None
+    assert till.paid == [1], "the second had not begun, and the user has gone on"
+    assert one_by_one.results() == ["paid by hand"]
+    assert "paid by hand" in str(server.requests[-1].body)
+    assert doubts(one_by_one) == []
     assert server.refused == []
 
 
@@ -490,14 +686,14 @@ def test_when_the_user_goes_on_what_a_step_has_done_is_told(one_by_one: Rig) -> 
 
 def lost_result(chat: Any) -> None:
     """Send, and let the process end between a step's record and the chat's."""
-    hands = chat._core._hands
-    first = hands._perform
+    runner = chat._core._tools
+    first = runner._perform
 
     async def lost(*args: Any) -> Any:
         await first(*args)
         raise Cut
 
-    hands._perform = lost
+    runner._perform = lost
     with pytest.raises(Cut):
         chat.send(HELLO)
 

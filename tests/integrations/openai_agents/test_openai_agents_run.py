@@ -16,16 +16,18 @@ from agents.tool_context import ToolContext  # noqa: TC002 - the SDK reads the a
 from msgspec import Struct
 
 import limpet
-from limpet.errors import Conflict, NotFound, StoreClosed, TaskNotOpen, Unreadable
+from limpet.core.calls import SKIPPED, Resolution, all_in_doubt, resolve_call
+from limpet.errors import Conflict, LeaseHeld, NotFound, StoreClosed, TaskNotOpen, Unreadable
 from limpet.integrations.openai_agents import (
     AsyncRuns,
+    CallsInDoubt,
     LimpetSession,
     RunFinished,
     RunHeld,
-    RunInDoubt,
     RunNotFound,
     Runs,
 )
+from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.providers import check_responses
 from tests.support import agents_sdk, places
 from tests.support.agents_sdk import approve, call, play, run_by, say, strict, texts
@@ -242,7 +244,7 @@ def test_a_worker_killed_in_an_approved_call_leaves_it_in_doubt(
     approve(where.url)
     play(agents_sdk.resume, where.url, side, "in tool")
     said = play(agents_sdk.resume, where.url, side)
-    assert said.startswith("RunInDoubt: ")
+    assert said.startswith("CallsInDoubt: ")
     assert "pay (c1)" in said
     assert effects(side) == ["paid Bob"]
     assert play(agents_sdk.retry, where.url, side) == "Bob is paid."
@@ -267,8 +269,8 @@ def test_a_worker_killed_after_an_approved_call_does_not_make_it_again(
 class Desk:
     """An agent that may pay when somebody says yes, and the runs of a store in memory."""
 
-    def __init__(self, *steps: Any) -> None:
-        self.store = limpet.open_async("memory:")
+    def __init__(self, *steps: Any, store: limpet.AsyncStore | None = None) -> None:
+        self.store = store or limpet.open_async("memory:")
         self.session = LimpetSession(self.store, "alice")
         self.runs = AsyncRuns(self.store)
         self.paid: list[str] = []
@@ -559,14 +561,152 @@ async def test_a_worker_that_is_cancelled_in_a_call_leaves_it_in_doubt(desk: Des
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
-    with pytest.raises(RunInDoubt, match=r"pay \(c1\)") as caught:
+    with pytest.raises(CallsInDoubt, match=r"pay \(c1\)") as caught:
         await desk.runs.resume("payment", desk.made())
-    assert caught.value.calls == {"c1": "pay"}
+    assert [(doubt.id, doubt.name) for doubt in caught.value.calls] == [("c1", "pay")]
     agent = desk.made(say("Done."))
     await desk.runs.resume("payment", agent, session=desk.session, in_doubt="retry")
     assert desk.paid == ["Bob"]
-    with pytest.raises(ValueError, match="raise, retry"):
-        desk.runs.open("payment", agent, in_doubt="hope")
+    with pytest.raises(ValueError, match="ask, retry, skip; not 'hope'"):
+        desk.runs.open("payment", agent, in_doubt="hope")  # type: ignore[arg-type]
+
+
+# -- calls in doubt --------------------------------------------------------------------------------
+
+
+async def die_in_calls(desk: Desk) -> None:
+    """Approve what the run waits for, and let the worker end within the first call."""
+    for ask in await desk.ask():
+        await desk.runs.approve("payment", ask.call_id)
+    started = asyncio.Event()
+
+    @function_tool(needs_approval=True)
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        started.set()
+        await asyncio.sleep(60)
+        return to
+
+    agent = Agent[Any](name="desk", model=strict(), tools=[pay])
+    working = asyncio.create_task(desk.runs.resume("payment", agent, session=desk.session))
+    await started.wait()
+    assert await all_in_doubt(desk.store.scope) == [], "it is just being made"
+    with pytest.raises(LeaseHeld, match="'c1' of agents-run 'payment' is running"):
+        await desk.runs.resolve("payment", "c1", "done")
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+
+async def results(desk: Desk) -> list[str]:
+    """What the model was told of its calls."""
+    return [text for text in texts(await desk.session.get_items()) if text.startswith("result")]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "told", "paid"),
+    [
+        (Resolution("c1", "done", "Bob has it", by="maria"), "Bob has it", []),
+        (Resolution("c1", "done", {"paid": 3}), '{"paid":3}', []),
+        (Resolution("c1", "retry"), "Bob is paid", ["Bob"]),
+        (Resolution("c1", "skip"), SKIPPED, []),
+    ],
+    ids=["done", "done-data", "retry", "skip"],
+)
+def test_a_call_in_doubt_is_listed_and_the_run_goes_by_what_a_person_says(
+    resolution: Resolution, told: str, paid: list[str]
+) -> None:
+    """Through the functions that serve every kind of journal."""
+
+    async def main(desk: Desk) -> None:
+        await die_in_calls(desk)
+        scope = desk.store.scope
+        (doubt,) = await all_in_doubt(scope)
+        assert (doubt.kind, doubt.id) == ("agents-run", "payment")
+        assert (doubt.call.id, doubt.call.name, doubt.call.agent) == ("c1", "pay", "desk")
+        await resolve_call(scope, doubt.kind, doubt.id, resolution)
+        assert await all_in_doubt(scope) == []
+        # Whatever breaks off before the SDK has come to the call does not change that.
+        with pytest.raises(ZeroDivisionError):
+            async with desk.runs.open("payment", desk.made()):
+                raise ZeroDivisionError
+        agent = desk.made(say("Done."))
+        result = await desk.runs.resume("payment", agent, session=desk.session)
+        assert (result.final_output, desk.paid) == ("Done.", paid)
+        assert await results(desk) == [f"result c1: {told}"]
+        check_responses(await desk.session.get_items())
+        assert await all_in_doubt(scope) == []
+
+    asyncio.run(main(Desk(ONE)))
+
+
+@at_the_desk(TWO)
+async def test_each_call_in_doubt_is_resolved_by_itself(desk: Desk) -> None:
+    """The run waits for the last of them."""
+    await die_in_calls(desk)
+    assert [doubt.call.id for doubt in await all_in_doubt(desk.store.scope)] == ["c1", "c2"]
+    with pytest.raises(CallsInDoubt, match=r"pay \(c1\), pay \(c2\).*runs\.resolve\('payment'"):
+        await desk.runs.resume("payment", desk.made())
+    with pytest.raises(NotFound, match="'c9' of agents-run 'payment' is not in doubt"):
+        await desk.runs.resolve("payment", "c9", "done")
+    await desk.runs.resolve("payment", "c1", "done", result="Bob has it", by="maria")
+    with pytest.raises(CallsInDoubt) as caught:
+        await desk.runs.resume("payment", desk.made())
+    assert [doubt.id for doubt in caught.value.calls] == ["c2"]
+    await desk.runs.resolve("payment", "c2", "retry")
+    await desk.runs.resume("payment", desk.made(say("Done.")), session=desk.session)
+    assert desk.paid == ["Bob"]
+    assert sorted(await results(desk)) == ["result c1: Bob has it", "result c2: Bob is paid"]
+
+
+@at_the_desk(ONE)
+async def test_calls_in_doubt_can_be_skipped(desk: Desk) -> None:
+    """The model is told that nobody knows; also when an error comes in between."""
+    await die_in_calls(desk)
+    with pytest.raises(ZeroDivisionError):
+        async with desk.runs.open("payment", desk.made(), in_doubt="skip"):
+            raise ZeroDivisionError
+    await desk.runs.resume("payment", desk.made(say("Done.")), session=desk.session)
+    assert desk.paid == []
+    assert await results(desk) == [f"result c1: {INTERRUPTED}"]
+
+
+@at_the_desk(ONE)
+async def test_a_call_that_was_resolved_is_not_made_though_its_tool_is_approved_for_always(
+    desk: Desk,
+) -> None:
+    """Which is about later calls."""
+    await desk.ask()
+    await desk.runs.approve("payment", "c1", always=True)
+    with pytest.raises(asyncio.CancelledError):
+        async with desk.runs.open("payment", desk.made()):
+            raise asyncio.CancelledError
+    await desk.runs.resolve("payment", "c1", "skip")
+    agent = desk.made(call(("pay", "c2"), to="Ann"), say("Done."))
+    await desk.runs.resume("payment", agent, session=desk.session)
+    assert desk.paid == ["Ann"]
+    assert await results(desk) == [f"result c1: {SKIPPED}", "result c2: Ann is paid"]
+
+
+def test_a_person_resolves_a_call_without_an_event_loop(tmp_path: Path) -> None:
+    """Nor an agent."""
+
+    async def leave_in_doubt() -> None:
+        async with limpet.open_async(tmp_path / "agents.db") as store:
+            desk = Desk(ONE, store=store)
+            await die_in_calls(desk)
+
+    asyncio.run(leave_in_doubt())
+    with limpet.open(tmp_path / "agents.db") as store:
+        Runs(store).resolve("payment", "c1", "done", result="Bob has it", by="maria")
+        desk = Desk(store=limpet.open_async(tmp_path / "agents.db"))
+        asyncio.run(_go_on(desk))
+
+
+async def _go_on(desk: Desk) -> None:
+    await desk.runs.resume("payment", desk.made(say("Done.")), session=desk.session)
+    assert (desk.paid, await results(desk)) == ([], ["result c1: Bob has it"])
+    await desk.store.close()
 
 
 @at_the_desk(ONE)
@@ -640,7 +780,8 @@ async def test_an_entry_of_another_shape_is_refused_by_its_number(desk: Desk) ->
         ("state", {**entry.body, "asks": [{"tool": "pay"}]}),
         ("state", "nothing"),
         ("decided", {"approved": True}),
-        ("resumed", {"calls": ["c1"]}),
+        ("began", {"name": "pay"}),
+        ("resolved", {"id": "c1", "how": "perhaps"}),
         ("ended", None),
     ):
         await journal.delete()

@@ -284,6 +284,7 @@ def windowed(appends: list[list[Message]], budget: dict[str, Any]) -> list[Messa
         return found
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(cases, budgets, rules)
 def test_it_is_what_reading_everything_would_give(
@@ -295,6 +296,7 @@ def test_it_is_what_reading_everything_would_give(
     assert windowed(appends, {**budget, "repair": rule}) == plainly(history, rule, **budget)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(cases, budgets, rules)
 def test_it_fits_and_its_provider_takes_it(
@@ -313,6 +315,7 @@ def test_it_fits_and_its_provider_takes_it(
         assert sum(map(tokens.estimate, found)) + tokens.PRIMING <= budget["max_tokens"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(cases, budgets)
 def test_it_is_in_order_and_has_tool_calls_whole(
@@ -341,6 +344,7 @@ def is_subsequence(some: list[Message], all_: list[Message]) -> bool:
     return all(any(message == other for other in left) for message in some)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(conversations(Chat()), budgets, st.integers(1, 5))
 def test_no_call_is_looked_for_beyond_reach(
@@ -803,6 +807,7 @@ def test_the_last_few_messages_cost_a_page_of_them(store: Store) -> None:
     assert counting.records <= 20
 
 
+@pytest.mark.slow
 def test_pins_and_a_summary_cost_a_read_each(store: Store) -> None:
     """However far back they are."""
     reads = []

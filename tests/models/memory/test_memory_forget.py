@@ -541,6 +541,7 @@ def several(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param.format(tmp_path))
 
 
+@pytest.mark.slow
 def test_killed_while_forgetting_it_is_finished_by_the_next(several: str, tmp_path: Path) -> None:
     """Once it was said it holds; asked again nothing is left of it; the rest is never lost."""
     count = killed(several, "forget")
@@ -561,6 +562,7 @@ def test_killed_while_forgetting_it_is_finished_by_the_next(several: str, tmp_pa
     assert files_with(tmp_path, b"xyloph") == []
 
 
+@pytest.mark.slow
 def test_killed_while_learning_nothing_is_lost_or_doubled(several: str) -> None:
     """Who finishes the task again teaches it again, and finds what is there."""
     from tests.models.memory.test_memory import checkpoint  # noqa: PLC0415 - as the child does

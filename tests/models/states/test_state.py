@@ -578,6 +578,7 @@ def test_one_that_found_nothing_does_not_overwrite_one_that_began(place: Place) 
         second.save(agent(2))
 
 
+@pytest.mark.slow
 def test_a_state_that_is_gone_begins_anew(place: Place, store: Store) -> None:
     """It was deleted, or has expired, while its agent went on: then there is no conflict."""
     state = store.state("a")

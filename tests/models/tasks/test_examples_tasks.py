@@ -97,6 +97,7 @@ def session(example: str) -> list[tuple[list[str], str]]:
 REPORT = "5 open incidents: db 3, web 2\n"
 
 
+@pytest.mark.slow
 def test_the_plan_loop_prints_what_it_shows() -> None:
     """Killed in its second step, it carries on there; done, it does nothing more."""
     (_, first), (_, second), (_, third) = session("plan_loop.py")
@@ -107,6 +108,7 @@ def test_the_plan_loop_prints_what_it_shows() -> None:
     assert said("plan_loop.py") == third == REPORT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "last",
     ["plan: collect, write", "collect …", "group …", "write …"],

@@ -361,6 +361,7 @@ COUNTS: list[Callable[[str], int]] = [
 counts = st.sampled_from(COUNTS)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(states, st.integers(-1, 4000), counts, memories)
 @example(make(ATTACKS[0]), 10, len, [])
@@ -377,6 +378,7 @@ def test_it_never_takes_more_than_the_budget(
     assert sum(count(message["content"]) for message in messages) <= most + 200
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(states, st.none() | st.integers(100, 3000), memories)
 def test_nothing_is_left_out_in_silence(
@@ -413,6 +415,7 @@ def test_the_same_state_gives_the_same_text(
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(states, st.none() | st.integers(150, 3000), memories)
 def test_every_line_is_what_was_stored_or_says_that_it_is_cut(

@@ -657,6 +657,7 @@ def test_a_process_at_work_on_this_machine_is_known_to_be(store: Store) -> None:
         store.task("report", GOAL).__enter__()
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_machine_is_waited_for(place: Place, store: Store) -> None:
     """Nobody here can know that it is dead, so its lease runs to its end."""
     elsewhere = "agent-99 on elsewhere, process 7 [another-boot/4026531836/7/123]"
@@ -668,6 +669,7 @@ def test_a_worker_of_another_machine_is_waited_for(place: Place, store: Store) -
         assert task.step("fetch", lambda: 1) == 1
 
 
+@pytest.mark.slow
 def test_waiting_ends_when_the_holder_lets_go(place: Place, store: Store) -> None:
     """And with the same error if it does not."""
     task = store.task("report", GOAL)
@@ -686,6 +688,7 @@ def held(task: Any) -> Any:
     return task.runner.live.lock.held
 
 
+@pytest.mark.slow
 def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:
     """A step may take longer than the lease; a rival stays out all the time."""
 

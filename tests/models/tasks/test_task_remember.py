@@ -770,6 +770,7 @@ def main(url: str, face: str, directory: str) -> int:
     return 1 if failures else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "face"), PLACES)
 def test_findings_are_never_lost_never_doubled_and_safe_before_the_task_goes(
     backend: str, face: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -1,30 +1,23 @@
 """A chat on the OpenAI SDK that survives its process; see `Chat`."""
 
-from limpet.integrations.openai.chat import (
-    AsyncChat,
+from limpet.errors import CallsInDoubt
+from limpet.integrations.openai.apis import ModelFailed, ToolCall
+from limpet.integrations.openai.chat import AsyncChat, Chat, TooManyRounds
+from limpet.integrations.openai.reply import (
     AsyncReplyStream,
-    Call,
-    CallsInDoubt,
-    Chat,
-    Made,
-    ModelFailed,
     Reply,
     ReplyStream,
     Request,
     StreamCut,
-    Tool,
-    TooManyRounds,
     Usage,
-    tool,
 )
+from limpet.integrations.openai.tools import Tool, tool
 
 __all__ = [
     "AsyncChat",
     "AsyncReplyStream",
-    "Call",
     "CallsInDoubt",
     "Chat",
-    "Made",
     "ModelFailed",
     "Reply",
     "ReplyStream",
@@ -32,6 +25,7 @@ __all__ = [
     "StreamCut",
     "TooManyRounds",
     "Tool",
+    "ToolCall",
     "Usage",
     "tool",
 ]

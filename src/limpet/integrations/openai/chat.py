@@ -9,68 +9,63 @@
 ...         return chat.send(question).text
 
 What the user says is durable before the model is asked, and the reply before `send` returns. A tool
-runs once. Whatever the process was killed in, `send` with the same words, or `resume`, goes on.
+runs once. Wherever the process was killed, `send` with the same words, or `resume`, goes on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal
 
-from limpet.conversations.conversation import AsyncConversation, Conversation
+from limpet.conversations.conversation import KIND, AsyncConversation, Conversation
 from limpet.conversations.transcript import MESSAGE
 from limpet.conversations.window import Budget
+from limpet.core.calls import Resolution, resolve_call
 from limpet.core.codec import plain
 from limpet.core.ids import check_seconds
-from limpet.core.runtime import AsyncRuntime, sync, wrapped
-from limpet.errors import CallsInDoubt, InvalidMessage, LimpetError, MissingExtra
-from limpet.integrations.openai.floor import (
-    BEGUN,
+from limpet.core.runtime import SyncWrapper, core_of, sync, wrapped
+from limpet.errors import InvalidMessage, LimpetError, MissingExtra
+from limpet.integrations.openai.apis import (
+    APIS,
+    ModelReply,
+    count_as_sent,
+    with_whole_characters,
+)
+from limpet.integrations.openai.reply import (
+    AsyncReplyStream,
+    IncomingReply,
+    Reply,
+    ReplyStream,
+    Request,
+    Usage,
+)
+from limpet.integrations.openai.tool_calls import IN_DOUBT, ToolRunner
+from limpet.integrations.openai.tools import Tool, sort_tools
+from limpet.integrations.openai.turn import (
     CUT,
     CUT_OFF,
     REQUEST,
-    Floor,
-    Reader,
+    StreamReader,
     Turn,
+    TurnLock,
     is_question,
 )
-from limpet.integrations.openai.hands import Hands
-from limpet.integrations.openai.reply import Made, Reply, Request, Usage, sum_of
-from limpet.integrations.openai.stream import AsyncReplyStream, Live, ReplyStream, StreamCut
-from limpet.integrations.openai.tools import Tool, tool, toolbox
-from limpet.integrations.openai.wire import WIRES, Call, ModelFailed, Said, as_sent, sound
 from limpet.llm import tokens
+from limpet.tasks.task import AsyncTask, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAI
 
+    from limpet.core.calls import Answer
     from limpet.llm.messages.repair import Rule
     from limpet.llm.tokens import Count
-    from limpet.tasks.task import AsyncTask, Task
 
     Content = str | list[Any] | Mapping[str, Any]
 
-__all__ = [
-    "AsyncChat",
-    "AsyncReplyStream",
-    "Call",
-    "CallsInDoubt",
-    "Chat",
-    "Made",
-    "ModelFailed",
-    "Reply",
-    "ReplyStream",
-    "Request",
-    "StreamCut",
-    "TooManyRounds",
-    "Tool",
-    "Usage",
-    "tool",
-]
+__all__ = ["AsyncChat", "Chat", "TooManyRounds"]
 
 #: What would have the provider keep the history, or answer in a way that is not stored.
 _OURS = ("messages", "input", "stream", "previous_response_id", "conversation", "background")
@@ -86,7 +81,7 @@ class AsyncChat:
     def __init__(
         self,
         client: AsyncOpenAI | Any,
-        conversation: AsyncConversation | Any,
+        conversation: AsyncConversation,
         *,
         model: str,
         instructions: str | None = None,
@@ -96,6 +91,7 @@ class AsyncChat:
         count: Count | None = None,
         compact: Any = None,
         api: Literal["chat", "responses"] = "chat",
+        in_doubt: Literal["skip", "ask", "retry"] = "skip",
         repair: Rule = "stub",
         task: AsyncTask | Task | None = None,
         max_rounds: int = 16,
@@ -103,31 +99,40 @@ class AsyncChat:
         wait: float = 60,
         **params: Any,
     ) -> None:
-        if not isinstance(conversation, AsyncConversation):
-            raise _no_conversation(conversation)
-        if api not in WIRES:
-            raise ValueError(f'api is "chat" or "responses"; not {api!r}.')
-        if repair not in ("stub", "drop", "raise"):
-            raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
-        self.conversation: AsyncConversation = conversation
+        _check_conversation(conversation, AsyncConversation)
+        for name, value, known in (
+            ("api", api, APIS),
+            ("in_doubt", in_doubt, IN_DOUBT),
+            ("repair", repair, ("stub", "drop", "raise")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is one of {', '.join(known)}; not {value!r}.")
+        self.conversation = conversation
         self.model = model
-        self._runtime = conversation.scope.runtime
-        _check_client(client, awaits=isinstance(self._runtime, AsyncRuntime))
+        scope = conversation.scope
+        _check_client(client, awaits=not scope.is_sync)
         self._client = client
+        self._runtime = scope.runtime
         self._instructions = instructions
-        functions, self._hosted = toolbox(tools)
-        self._hands = Hands(self._runtime, functions, task, repair)
+        functions, self._hosted = sort_tools(tools)
+        self._tools = ToolRunner(
+            scope,
+            conversation.id,
+            functions,
+            task=core_of(task) if isinstance(task, Task) else task,
+            in_doubt=in_doubt,
+            drop=repair == "drop",
+        )
         self._max_tokens = max_tokens
         # Exact counting loads a vocabulary, which takes a moment: not where nothing is counted.
         counted = count or (tokens.counter(model) if max_tokens else tokens.estimate)
-        self._count = as_sent(counted, api)
+        self._count = count_as_sent(counted, api)
         self._compact = compact
         self._reserve = reserve
-        self._wire = WIRES[api]
+        self._api = APIS[api]
         self._repair: Rule = repair
         self._max_rounds = max_rounds
-        self._keeper = conversation.scope.store.leases
-        self._speaking: set[Floor] = set()
+        self._held: set[TurnLock] = set()
         self._lease = check_seconds(lease, "lease")
         self._wait = wait
         self._params = _checked(params)
@@ -146,19 +151,20 @@ class AsyncChat:
         *params* go to the provider, before those of the chat.
         """
         _checked(params)
-        async with self._floor() as floor:
-            known = await self._begin(floor, content, id)
+        async with self._turn_lock() as lock:
+            known = await self._begin(lock, content, id)
             if known is not None:
                 return Reply.of(known, stored=True)
-            return await self._finish(floor, params)
+            return await self._finish(lock, params)
 
     async def resume(self, /, **params: Any) -> Reply | None:
         """Answer what is unanswered, and finish what was cut short; None if there is nothing."""
         _checked(params)
-        async with self._floor() as floor:
-            if not await self._unanswered(floor):
+        async with self._turn_lock() as lock:
+            turn = await lock.turn()
+            if turn.asked is None or turn.answered:
                 return None
-            return await self._finish(floor, params)
+            return await self._finish(lock, params)
 
     def stream(
         self, content: Content | None = None, /, *, id: str | None = None, **params: Any
@@ -168,101 +174,86 @@ class AsyncChat:
         What has come is stored once in a while. Without *content* it is `resume` in pieces.
         """
         done: list[Reply] = []
-        reader = Reader()
+        reader = StreamReader()
         pieces = self._stream(reader, done, content, id, _checked(params))
         return AsyncReplyStream(pieces, done, reader)
 
-    async def resolve(self, call_id: str, result: Any) -> None:
-        """Say what came of a tool call that is in doubt."""
-        async with self._floor() as floor:
-            for call in (await floor.turn()).pending:
-                if call.id == call_id:
-                    await floor.write((MESSAGE, call.answered(self._hands.worded(result))))
-                    return
-        raise ValueError(f"No tool call {call_id!r} is waiting for a result.")
+    async def resolve(
+        self, call_id: str, how: Answer, *, result: Any = None, by: str | None = None
+    ) -> None:
+        """Say what became of a tool call in doubt: it is "done", with *result*; "retry"; or "skip".
 
-    def _floor(self, reader: Reader | None = None) -> Floor:
-        return Floor(
-            self.conversation,
-            self._keeper,
-            lease=self._lease,
-            wait=self._wait,
-            others=self._speaking,
-            reader=reader,
+        The next turn goes by it. *by* is recorded with it: who said so.
+        """
+        resolution = Resolution(call_id, how, result, by)
+        await resolve_call(self.conversation.scope, KIND, self.conversation.id, resolution)
+
+    def _turn_lock(self, reader: StreamReader | None = None) -> TurnLock:
+        return TurnLock(
+            self.conversation, lease=self._lease, wait=self._wait, held=self._held, reader=reader
         )
 
-    async def _unanswered(self, floor: Floor) -> bool:
-        turn = await floor.turn()
-        return turn.asked is not None and not turn.answered
-
-    async def _begin(self, floor: Floor, content: Content, id: str | None) -> Turn | None:
+    async def _begin(self, lock: TurnLock, content: Content, id: str | None) -> Turn | None:
         """Make *content* durable, unless it is; returns its turn if that has been answered."""
-        message = _message(content)
+        given = content if isinstance(content, Mapping) else {"role": "user", "content": content}
+        message: dict[str, Any] = plain(given, "content")
+        if not (is_question(message) and isinstance(message.get("content"), (str, list))):
+            msg = (
+                "What is sent is the user's: text, a list of parts, or a message with the role "
+                "'user'."
+            )
+            raise InvalidMessage(msg)
         if id is not None:
-            found, id = await floor.find(message, id)
+            found, id = await lock.find(message, id)
             if found is not None:
                 return found if found.answered else None
-        turn = await floor.turn()
+        turn = await lock.turn()
         if id is None and turn.asked == message and not turn.answered:
             return None
         if self._max_tokens is not None:
             # Before it is stored: nobody could ever answer it, and later windows would go round it.
             budget = Budget(count=self._count, **self._budget())
             await self.conversation.windows.check(message, budget)
-        await self._leave(floor, turn)
-        await floor.write((MESSAGE, message), id=id)
+        if turn.asked is not None and not turn.answered:
+            # The user has gone on to something else, and nobody will finish this turn.
+            entries = await self._tools.leave(turn, lock)
+            if turn.partial:
+                cut = {"role": "assistant", "content": turn.partial + CUT_OFF}
+                entries += [(MESSAGE, cut), (CUT, None)]
+            if entries:
+                await lock.write(*entries)
+        await lock.write((MESSAGE, message), id=id)
         return None
 
-    async def _leave(self, floor: Floor, turn: Turn) -> None:
-        """End a turn that was cut short, because the user has gone on to something else."""
-        if turn.asked is None or turn.answered:
-            return
-        entries = await self._hands.leave(turn)
-        if turn.partial:
-            cut = {"role": "assistant", "content": turn.partial + CUT_OFF}
-            entries += [(MESSAGE, cut), (CUT, None)]
-        if entries:
-            await floor.write(*entries)
-
-    async def _finish(self, floor: Floor, params: dict[str, Any]) -> Reply:
+    async def _finish(self, lock: TurnLock, params: dict[str, Any]) -> Reply:
         """Run tools and ask the model until it has had the last word."""
-        begun: set[str] = set()
-        for left in self._rounds():
-            turn = await self._caught_up(floor, begun)
+        for left in range(self._max_rounds, -1, -1):  # none in the last round: only tools run
+            turn = await self._run_tools(lock)
             if turn.answered:
                 return Reply.of(turn)
             if not left:
                 break
-            body = await self._body(params)
+            body = await self._request_body(params)
             started = time.monotonic()
-            reply = await self._runtime.invoke(self._wire.create(self._client), **body)
-            said = self._wire.said(reply)
-            begun = await self._keep(floor, said, time.monotonic() - started)
-        raise self._too_many()
+            reply = await self._runtime.invoke(self._api.create(self._client), **body)
+            await self._store(lock, self._api.read(reply), time.monotonic() - started)
+        raise self._too_many_rounds()
 
-    def _rounds(self) -> range:
-        """The requests that are left in each round; none in the last, in which only tools run."""
-        return range(self._max_rounds, -1, -1)
-
-    async def _caught_up(self, floor: Floor, begun: set[str]) -> Turn:
+    async def _run_tools(self, lock: TurnLock) -> Turn:
         """The turn, when every tool that was called has answered."""
-        turn = await floor.turn()
+        turn = await lock.turn()
         if turn.pending:
-            await self._hands.run(floor, turn, begun)
-            turn = await floor.turn()
+            await self._tools.run(turn, lock)
+            turn = await lock.turn()
         return turn
 
-    async def _keep(self, floor: Floor, said: Said, seconds: float) -> set[str]:
-        """Store a reply and what it cost; the calls that are about to run are marked with it."""
-        entries: list[tuple[str, Any]] = [(MESSAGE, sound(message)) for message in said.messages]
-        entries.append((REQUEST, said.about(seconds)))
-        begun = self._hands.first(said.calls())
-        if begun:
-            entries.append((BEGUN, {"calls": begun}))
-        await floor.write(*entries)
-        return set(begun)
+    async def _store(self, lock: TurnLock, reply: ModelReply, seconds: float) -> None:
+        """Store a reply and what it cost, and that the calls which run next begin."""
+        messages = [(MESSAGE, with_whole_characters(message)) for message in reply.messages]
+        began = self._tools.begin(self._tools.first(reply.calls()), lock)
+        await lock.write(*messages, (REQUEST, reply.about(seconds)), *began)
 
-    def _too_many(self) -> TooManyRounds:
+    def _too_many_rounds(self) -> TooManyRounds:
         msg = (
             f"The model called tools {self._max_rounds} times in a row, and max_rounds allows no "
             "more. All of it is stored; resume() lets it go on."
@@ -271,79 +262,71 @@ class AsyncChat:
 
     # -- what is sent --------------------------------------------------------------------------
 
-    async def _body(self, params: dict[str, Any], **default: Any) -> dict[str, Any]:
+    async def _request_body(self, params: dict[str, Any], **default: Any) -> dict[str, Any]:
         """The request, with as much of the conversation as fits beside what is always there."""
         budget = self._budget()
         window = await self.conversation.window(
             **budget, count=self._count, repair=self._repair, compact=self._compact
         )
-        body = self._wire.body(self._wire.shaped(window, self._repair), self._instructions)
+        body = self._api.body(self._api.convert(window, self._repair), self._instructions)
         if budget["tools"]:
             body["tools"] = budget["tools"]
         return {"model": self.model, **body, **default, **self._params, **params}
 
     def _budget(self) -> dict[str, Any]:
         """How much may be sent, and what is always sent beside the conversation."""
-        functions = self._hands.tools.values()
-        return {
-            "max_tokens": self._max_tokens,
-            "reserve": self._reserve + self._told(),
-            "tools": [*self._wire.tools(functions), *self._hosted],
-        }
-
-    def _told(self) -> int:
-        """The tokens of the instructions."""
-        if self._instructions is None or self._max_tokens is None:
-            return 0
-        return int(self._count({"role": "system", "content": self._instructions}))
+        reserve = self._reserve
+        if self._instructions is not None and self._max_tokens is not None:
+            reserve += int(self._count({"role": "system", "content": self._instructions}))
+        tools = [*self._api.tools(self._tools.tools.values()), *self._hosted]
+        return {"max_tokens": self._max_tokens, "reserve": reserve, "tools": tools}
 
     # -- in pieces -----------------------------------------------------------------------------
 
     async def _stream(
         self,
-        reader: Reader,
+        reader: StreamReader,
         done: list[Reply],
         content: Content | None,
         id: str | None,
         params: dict[str, Any],
     ) -> AsyncGenerator[str, None]:
         """The pieces of a reply; at their end, *done* has all of it."""
-        async with self._floor(reader) as floor:
-            if content is None and not await self._unanswered(floor):
-                return
-            known = None if content is None else await self._begin(floor, content, id)
-            if known is not None:
-                done.append(Reply.of(known, stored=True))
-                yield done[0].text
-                return
-            begun: set[str] = set()
-            for left in self._rounds():
-                turn = await self._caught_up(floor, begun)
+        async with self._turn_lock(reader) as lock:
+            if content is None:
+                turn = await lock.turn()
+                if turn.asked is None or turn.answered:
+                    return
+            else:
+                known = await self._begin(lock, content, id)
+                if known is not None:
+                    done.append(Reply.of(known, stored=True))
+                    yield done[0].text
+                    return
+            for left in range(self._max_rounds, -1, -1):  # as in `_finish`
+                turn = await self._run_tools(lock)
                 if turn.answered:
                     done.append(Reply.of(turn))
                     return
                 if not left:
                     break
-                live = await self._open(floor, params)
+                body = await self._request_body(params, **self._api.streamed)
+                started = time.monotonic()
+                events = await self._runtime.invoke(self._api.create(self._client), **body)
+                incoming = IncomingReply(lock, self._runtime, events, self._api.assembly(), started)
                 try:
-                    while (piece := await live.pull()) is not None:
+                    while (piece := await incoming.pull()) is not None:
                         if piece:
                             yield piece
-                    said = live.said()
+                    reply = incoming.finish()
                 finally:
-                    await live.close()
-                begun = await self._keep(floor, said, live.seconds)
-            raise self._too_many()
-
-    async def _open(self, floor: Floor, params: dict[str, Any]) -> Live:
-        body = await self._body(params, **self._wire.streamed)
-        started = time.monotonic()
-        events = await self._runtime.invoke(self._wire.create(self._client), **body)
-        return Live(floor, self._runtime, events, self._wire.assembly(), started)
+                    await incoming.close()
+                await self._store(lock, reply, incoming.seconds)
+            raise self._too_many_rounds()
 
     async def partial(self) -> str | None:
         """The beginning of a reply whose end has not come, as far as it is stored."""
-        turn = await self._floor().turn()
+        turn = await self._turn_lock().turn()
         return turn.partial or None
 
     # -- what it cost --------------------------------------------------------------------------
@@ -357,35 +340,30 @@ class AsyncChat:
 
     async def usage(self) -> Usage:
         """What this conversation has used. Reads everything."""
-        return sum_of(request.usage for request in await self.requests())
+        return Usage.sum(request.usage for request in await self.requests())
 
 
-class Chat:
-    """A persistent chat on the user's own client, in a conversation of a Limpet store.
+class Chat(SyncWrapper[AsyncChat]):
+    """A persistent chat on the user's own `OpenAI` client, in a conversation of a Limpet store.
 
     *instructions* go in front of what is sent, and are not stored. *tools* are functions (see
     `tool`), or dicts for tools that the provider runs. *max_tokens* is the budget for what is sent,
     with *reserve* of it left for the reply; *count* counts, and *compact* is what `window` takes by
-    that name, for what no longer fits. *api*: "chat" for Chat Completions,
-    "responses" for Responses; a conversation may change from one to the other. *repair*: what
-    becomes of a tool call that was cut short by a crash and may not run again ("stub": the model is
-    told so; "drop": it is left out; "raise": `CallsInDoubt`). With a *task*, each tool call is a
-    step of it. *max_rounds* is how often the model may call tools before it answers. One process
-    speaks at a time, under a lease of *lease* seconds that renews itself; others wait for up to
-    *wait* seconds. All other *params* go to the provider.
+    that name, for what no longer fits. *api*: "chat" for Chat Completions, "responses" for
+    Responses; a conversation may change from one to the other. *in_doubt*: what becomes of a tool
+    call that a crash has cut short and that may have happened ("skip": the model is told so; "ask":
+    `CallsInDoubt`, until a person has resolved it; "retry": it runs again). *repair* is that of
+    `window`; with "drop" the model never sees a call that was skipped. With a *task*, each tool
+    call is a step of it. *max_rounds* is how often the model may call tools before it answers. One
+    process speaks at a time, under a lease of *lease* seconds that renews itself; others wait for
+    up to *wait* seconds. All other *params* go to the provider.
 
-    With an `AsyncOpenAI` and a conversation of an async store this is an `AsyncChat`.
+    For an `AsyncOpenAI` client and an async store there is `AsyncChat`.
     """
 
-    _core: AsyncChat
-    conversation: Conversation
-
-    # No __init__: mypy would go by that, and not by what comes back from here.
-    # The options are those of an AsyncChat, written out for whoever has a type checker.
-    @overload
-    def __new__(
-        cls,
-        client: Any,
+    def __init__(
+        self,
+        client: OpenAI | Any,
         conversation: Conversation,
         *,
         model: str,
@@ -396,47 +374,36 @@ class Chat:
         count: Count | None = None,
         compact: Any = None,
         api: Literal["chat", "responses"] = "chat",
+        in_doubt: Literal["skip", "ask", "retry"] = "skip",
         repair: Rule = "stub",
         task: AsyncTask | Task | None = None,
         max_rounds: int = 16,
         lease: float = 60,
         wait: float = 60,
         **params: Any,
-    ) -> Self: ...
-    @overload
-    def __new__(  # type: ignore[misc] # not one of its own kind, and that is the point
-        cls,
-        client: Any,
-        conversation: AsyncConversation,
-        *,
-        model: str,
-        instructions: str | None = None,
-        tools: Iterable[Callable[..., Any] | Tool | dict[str, Any]] = (),
-        max_tokens: int | None = None,
-        reserve: int = 0,
-        count: Count | None = None,
-        compact: Any = None,
-        api: Literal["chat", "responses"] = "chat",
-        repair: Rule = "stub",
-        task: AsyncTask | Task | None = None,
-        max_rounds: int = 16,
-        lease: float = 60,
-        wait: float = 60,
-        **params: Any,
-    ) -> AsyncChat: ...
-    def __new__(cls, client: Any, conversation: Any, **options: Any) -> Any:
-        """The face that goes with *conversation*."""
-        if not isinstance(conversation, Conversation):
-            return AsyncChat(client, conversation, **options)
-        chat = super().__new__(cls)
-        chat._core = AsyncChat(client, conversation._core, **options)  # noqa: SLF001 - its other half
-        chat.conversation = conversation
-        return chat
-
-    __signature__ = signature(AsyncChat)  # for help() and notebooks
-
-    def __repr__(self) -> str:
-        return repr(self._core).replace("Async", "", 1)
+    ) -> None:
+        _check_conversation(conversation, Conversation)
+        core = AsyncChat(
+            client,
+            core_of(conversation),
+            model=model,
+            instructions=instructions,
+            tools=tools,
+            max_tokens=max_tokens,
+            reserve=reserve,
+            count=count,
+            compact=compact,
+            api=api,
+            in_doubt=in_doubt,
+            repair=repair,
+            task=task,
+            max_rounds=max_rounds,
+            lease=lease,
+            wait=wait,
+            **params,
+        )
+        super().__init__(core)
+        self.conversation = conversation
 
     @property
     def model(self) -> str:
@@ -452,27 +419,6 @@ class Chat:
     usage = sync(AsyncChat.usage)
 
 
-def _message(content: Content) -> dict[str, Any]:
-    message = content if isinstance(content, Mapping) else {"role": "user", "content": content}
-    found: dict[str, Any] = plain(message, "content")
-    if not (is_question(found) and isinstance(found.get("content"), (str, list))):
-        msg = (
-            "What is sent is the user's: text, a list of parts, or a message with the role 'user'."
-        )
-        raise InvalidMessage(msg)
-    return found
-
-
-def _no_conversation(given: object) -> TypeError:
-    if isinstance(given, Conversation):
-        msg = (
-            "An AsyncChat is about a conversation of an async store, and this is of another: open "
-            "the store with limpet.open_async(), or use Chat with an OpenAI client."
-        )
-        return TypeError(msg)
-    return TypeError(f"A chat is about a conversation: store.conversation(…), not {given!r:.80}.")
-
-
 def _checked(params: dict[str, Any]) -> dict[str, Any]:
     """*params*, if none of them is for the chat to say."""
     ours = [name for name in _OURS if name in params]
@@ -483,15 +429,34 @@ def _checked(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
+def _check_conversation(given: object, wanted: type) -> None:
+    """`TypeError` if it is not a *wanted* one, which names the class that goes with it."""
+    if isinstance(given, wanted):
+        return
+    if isinstance(given, Conversation):
+        msg = (
+            "An AsyncChat takes a conversation of an async store, and this is a sync one: open the "
+            "store with limpet.open_async(), or use Chat with an OpenAI client."
+        )
+    elif isinstance(given, AsyncConversation):
+        msg = (
+            "A Chat takes a conversation of limpet.open(), and this is of an async store: use "
+            "AsyncChat, with an AsyncOpenAI client."
+        )
+    else:
+        msg = f"A chat is about a conversation: store.conversation(…), not {given!r:.80}."
+    raise TypeError(msg)
+
+
 def _check_client(client: Any, *, awaits: bool) -> None:
+    """`TypeError` if *client* is of the other kind, and so goes with the other class."""
     try:
         import openai  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
         raise MissingExtra.of("A chat", "openai", "openai") from error
-    wrong = openai.OpenAI if awaits else openai.AsyncOpenAI
-    if isinstance(client, wrong):
-        msg = (
-            f"{type(client).__name__} does not go with this store. An OpenAI client goes with "
-            "limpet.open(), an AsyncOpenAI client with limpet.open_async()."
-        )
-        raise TypeError(msg)
+    if awaits and isinstance(client, openai.OpenAI):
+        msg = "An AsyncChat takes an AsyncOpenAI client. For an OpenAI client use Chat"
+        raise TypeError(f"{msg}, with a conversation of limpet.open().")
+    if not awaits and isinstance(client, openai.AsyncOpenAI):
+        msg = "A Chat takes an OpenAI client. For an AsyncOpenAI client use AsyncChat"
+        raise TypeError(f"{msg}, with a conversation of limpet.open_async().")

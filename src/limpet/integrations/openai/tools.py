@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints, o
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["BadArguments", "Tool", "tool", "toolbox"]
+__all__ = ["BadArguments", "Tool", "sort_tools", "tool"]
 
 #: What the providers take for a name.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -112,32 +112,38 @@ def tool(
             idempotent=idempotent,
             strict=strict,
         )
-    told = _whole(schema or {})
-    called = str(name or told.get("name") or getattr(function, "__name__", ""))
-    if not _NAME.fullmatch(called):
-        msg = f"{called!r} cannot be a tool's name: give it one of letters, digits, _ and -."
+    given = _as_tool(schema or {})
+    name = str(name or given.get("name") or getattr(function, "__name__", ""))
+    if not _NAME.fullmatch(name):
+        msg = f"{name!r} cannot be a tool's name: give it one of letters, digits, _ and -."
         raise ValueError(msg)
-    summary, notes = _documented(function)
-    taken = (dict(told["parameters"]), _plainly) if "parameters" in told else None
-    parameters, read = taken or _described(function, notes)
+    summary, notes = _read_docstring(function)
+    by_hand = (dict(given["parameters"]), _read_unchecked) if "parameters" in given else None
+    parameters, read = by_hand or _parameters(function, notes)
     return Tool(
         function,
-        called,
-        description or told.get("description") or summary,
+        name,
+        description or given.get("description") or summary,
         parameters,
         read=read,
         idempotent=idempotent,
-        strict=strict or bool(told.get("strict")),
+        strict=strict or bool(given.get("strict")),
     )
 
 
-def toolbox(given: Iterable[Any]) -> tuple[dict[str, Tool], list[dict[str, Any]]]:
+def sort_tools(given: Iterable[Any]) -> tuple[dict[str, Tool], list[dict[str, Any]]]:
     """The functions among *given* by name, and the tools that the provider has itself."""
     found: dict[str, Tool] = {}
     hosted: list[dict[str, Any]] = []
     for each in given:
         if isinstance(each, dict):
-            hosted.append(_hosted(each))
+            if each.get("type") == "function":
+                msg = (
+                    f"There is no function behind the tool {_as_tool(each).get('name')!r}. Give "
+                    "both: tool(function, schema=…)."
+                )
+                raise ValueError(msg)
+            hosted.append(each)
             continue
         made = each if isinstance(each, Tool) else tool(each)
         if made.name in found:
@@ -148,15 +154,7 @@ def toolbox(given: Iterable[Any]) -> tuple[dict[str, Tool], list[dict[str, Any]]
     return found, hosted
 
 
-def _hosted(given: dict[str, Any]) -> dict[str, Any]:
-    if given.get("type") == "function":
-        name = _whole(given).get("name")
-        msg = f"There is no function behind the tool {name!r}. Give both: tool(function, schema=…)."
-        raise ValueError(msg)
-    return given
-
-
-def _whole(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _as_tool(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A tool as the Responses API has it, of whatever *schema* is."""
     if schema.get("type") == "function":
         return dict(schema.get("function") or schema)
@@ -166,28 +164,20 @@ def _whole(schema: Mapping[str, Any]) -> dict[str, Any]:
 # -- from the signature ----------------------------------------------------------------------------
 
 
-def _described(
+def _parameters(
     function: Callable[..., Any], notes: Mapping[str, str]
 ) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
     """The schema of what *function* takes, and what reads it. By pydantic, which openai brings."""
-    from pydantic import ConfigDict, TypeAdapter, with_config  # noqa: PLC0415 - comes with openai
+    from pydantic import (  # noqa: PLC0415 - comes with openai
+        ConfigDict,
+        Field,
+        TypeAdapter,
+        ValidationError,
+        with_config,
+    )
     from typing_extensions import TypedDict  # noqa: PLC0415 - and so does this
 
-    fields = dict(_fields(function, notes))
-    # Not a model: a parameter may have any name, also one that a model has for itself.
-    shape = TypedDict(function.__name__, fields)  # type: ignore[misc] # it is made as we go
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
-    schema = adapter.json_schema()
-    schema.pop("title", None)
-    schema.setdefault("properties", {})
-    for field in schema["properties"].values():
-        field.pop("title", None)
-    return schema, lambda text: _checked(adapter, text)
-
-
-def _fields(function: Callable[..., Any], notes: Mapping[str, str]) -> Iterable[tuple[str, Any]]:
-    from pydantic import Field  # noqa: PLC0415 - comes with openai
-
+    fields: dict[str, Any] = {}
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -199,22 +189,30 @@ def _fields(function: Callable[..., Any], notes: Mapping[str, str]) -> Iterable[
         hint = hints.get(parameter.name, Any)
         if note := notes.get(parameter.name):
             hint = Annotated[hint, Field(description=note)]
-        given = parameter.default is parameter.empty
-        yield parameter.name, hint if given else NotRequired[hint]
+        required = parameter.default is parameter.empty
+        fields[parameter.name] = hint if required else NotRequired[hint]
+    # Not a model: a parameter may have any name, also one that a model has for itself.
+    shape = TypedDict(function.__name__, fields)  # type: ignore[misc] # it is made as we go
+    adapter: TypeAdapter[Any] = TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
+    schema = adapter.json_schema()
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    for field in schema["properties"].values():
+        field.pop("title", None)
+
+    def read(text: str) -> dict[str, Any]:
+        try:
+            return dict(adapter.validate_json(text or "{}"))
+        except ValidationError as error:
+            faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
+            msg = "; ".join(": ".join(filter(None, fault)) for fault in faults)
+            raise BadArguments(msg) from error
+
+    return schema, read
 
 
-def _checked(adapter: Any, text: str) -> dict[str, Any]:
-    from pydantic import ValidationError  # noqa: PLC0415 - comes with openai
-
-    try:
-        return dict(adapter.validate_json(text or "{}"))
-    except ValidationError as error:
-        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
-        raise BadArguments("; ".join(": ".join(filter(None, fault)) for fault in faults)) from error
-
-
-def _plainly(text: str) -> dict[str, Any]:
-    """What is described by hand is checked by hand, too: by the function."""
+def _read_unchecked(text: str) -> dict[str, Any]:
+    """What the model has written, for a function whose schema was given: that checks it itself."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:
@@ -224,7 +222,7 @@ def _plainly(text: str) -> dict[str, Any]:
     return found
 
 
-def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """What a docstring says of the function, and of each parameter."""
     lines = (inspect.getdoc(function) or "").splitlines()
     notes = {}

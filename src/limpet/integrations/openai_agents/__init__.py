@@ -1,26 +1,24 @@
 """The OpenAI Agents SDK: sessions that live in a store, and runs that wait there for a person."""
 
-from limpet.integrations.openai_agents.session import (
+from limpet.errors import CallsInDoubt
+from limpet.integrations.openai_agents.record import (
     Ask,
-    AsyncRun,
-    AsyncRuns,
-    LimpetSession,
     RunFinished,
     RunHeld,
-    RunInDoubt,
     RunInfo,
     RunNotFound,
-    Runs,
 )
+from limpet.integrations.openai_agents.runs import AsyncRun, AsyncRuns, Runs
+from limpet.integrations.openai_agents.session import LimpetSession
 
 __all__ = [
     "Ask",
     "AsyncRun",
     "AsyncRuns",
+    "CallsInDoubt",
     "LimpetSession",
     "RunFinished",
     "RunHeld",
-    "RunInDoubt",
     "RunInfo",
     "RunNotFound",
     "Runs",

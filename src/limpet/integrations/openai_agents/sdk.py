@@ -1,16 +1,24 @@
-"""What the adapter needs of the SDK, fetched when it is used."""
+"""What the integration needs of the SDK: its modules, when they are used, and its snapshots."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from limpet.errors import MissingExtra
+from limpet.errors import MissingExtra, Unreadable
+from limpet.integrations.openai_agents.record import RunFinished
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["sdk"]
+    from agents import Agent, RunState
+    from agents.result import RunResultBase
+
+    #: A run that waits: its state, or a result with interruptions.
+    Waiting = RunState[Any, Any] | RunResultBase
+
+__all__ = ["Snapshots", "sdk"]
 
 
 def sdk(module: str = "agents") -> ModuleType:
@@ -19,3 +27,67 @@ def sdk(module: str = "agents") -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra.of("The OpenAI Agents SDK", "openai-agents", "openai-agents") from error
+
+
+class Snapshots:
+    """Runs as entries of a journal, and back.
+
+    The options are for contexts that are no dicts, see ``RunState.to_json`` of the SDK.
+    """
+
+    def __init__(
+        self,
+        serializer: Callable[[Any], Any] | None,
+        deserializer: Callable[[Any], Any] | None,
+        *,
+        strict: bool,
+    ) -> None:
+        self._serializer = serializer
+        self._deserializer = deserializer
+        self._strict = strict
+
+    def take(self, run: Waiting) -> dict[str, Any]:
+        """The entry for *run*: what the SDK writes, and what can be read without it."""
+        agents = sdk()
+        state: Any = run if isinstance(run, agents.RunState) else run.to_state()  # type: ignore[union-attr]
+        found = state.to_json(context_serializer=self._serializer, strict_context=self._strict)
+        if found["current_step"] is None:
+            msg = "This run has ended, and there is nothing to go on with. Store its result."
+            raise RunFinished(msg)
+        asks = [
+            {
+                "call_id": item.call_id,
+                "tool": item.qualified_name or item.name,
+                "agent": getattr(item.agent, "name", None),
+                "arguments": item.arguments,
+            }
+            for item in state.get_interruptions()
+        ]
+        schema = found["$schemaVersion"]
+        return {"schema": schema, "sdk": agents.__version__, "asks": asks, "state": found}
+
+    async def restore(
+        self, id_: str, agent: Agent[Any], saved: dict[str, Any]
+    ) -> RunState[Any, Any]:
+        """The SDK's state. `Unreadable` if this SDK or this agent can do nothing with it."""
+        agents, module = sdk(), sdk("agents.run_state")
+        if saved["schema"] not in module.SUPPORTED_SCHEMA_VERSIONS:
+            msg = (
+                f"Run {id_!r} was saved by openai-agents {saved['sdk']} in its format "
+                f"{saved['schema']}; {agents.__version__} reads up to "
+                f"{module.CURRENT_SCHEMA_VERSION}. Resume it with the version that saved it."
+            )
+            raise Unreadable(msg)
+        try:
+            return await agents.RunState.from_json(  # type: ignore[no-any-return]
+                agent,
+                saved["state"],
+                context_deserializer=self._deserializer,
+                strict_context=self._strict,
+            )
+        except (agents.AgentsException, ValueError, TypeError, LookupError) as error:
+            msg = (
+                f"Run {id_!r} cannot be resumed with the agent {agent.name!r}: {error} "
+                "It takes the agents and tools that it was started with."
+            )
+            raise Unreadable(msg) from error

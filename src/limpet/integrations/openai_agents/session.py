@@ -9,7 +9,7 @@ result = await Runner.run(agent, "Where is my order?", session=session)
 runs = AsyncRuns(store)
 if result.interruptions:
     await runs.save("refund-17", result)
-...  # later and elsewhere: somebody approves, a worker goes on
+...  # later, in other processes: somebody approves, a worker goes on
 await runs.approve("refund-17", call_id, by="maria")
 result = await runs.resume("refund-17", agent, session=session)
 """
@@ -22,16 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.errors import Conflict, ConversationNotFound, StoreClosed
-from limpet.integrations.openai_agents.past import (
-    Ask,
-    RunFinished,
-    RunHeld,
-    RunInDoubt,
-    RunInfo,
-    RunNotFound,
-)
-from limpet.integrations.openai_agents.run import AsyncRun
-from limpet.integrations.openai_agents.runs import AsyncRuns, Runs
 from limpet.integrations.openai_agents.sdk import sdk
 from limpet.llm.messages.shape import ITEM_CALLS, ITEM_RESULTS
 from limpet.store import AsyncStore, Store, as_async, open_async
@@ -47,23 +37,12 @@ if TYPE_CHECKING:
 
     Items = list[TResponseInputItem]
 
-__all__ = [
-    "Ask",
-    "AsyncRun",
-    "AsyncRuns",
-    "LimpetSession",
-    "RunFinished",
-    "RunHeld",
-    "RunInDoubt",
-    "RunInfo",
-    "RunNotFound",
-    "Runs",
-]
+__all__ = ["LimpetSession"]
 
 #: An item of the SDK's has one of them, and so has a message.
 _NAMES = ("role", "type")
 
-#: What an item is kept in that has neither a role nor a type: what a wrapper of the SDK's makes.
+#: What an item is stored in that has neither a role nor a type: what a wrapper of the SDK's makes.
 WRAPPED = "agents.item"
 
 _OF_TOOLS = {*ITEM_CALLS, *ITEM_RESULTS}
@@ -109,7 +88,7 @@ class LimpetSession:
 
     @property
     def conversation(self) -> AsyncConversation:
-        """The conversation that the items are kept in."""
+        """The conversation that the items are stored in."""
         return self._conversation
 
     # -- what the SDK calls ----------------------------------------------------------------------
@@ -127,18 +106,15 @@ class LimpetSession:
         if limit is not None and limit >= 0:
             return _unwrapped(await self._conversation.messages(last=limit))
         if self._max_tokens is not None:
-            return _unwrapped(await self._window(self._max_tokens))
+            window = await self._conversation.window(
+                max_tokens=self._max_tokens, repair=self._rule or "drop", shape="responses"
+            )
+            return _unwrapped(window)
         found: list[Any] = await self._conversation.messages()
         kinds = {item.get("type") for item in found}
         if not (self._rule is None or kinds.isdisjoint(_OF_TOOLS) or _is_whole(found)):
             found = await self._conversation.messages(repair=self._rule)
         return _unwrapped(found) if WRAPPED in kinds else found
-
-    async def _window(self, max_tokens: int) -> list[dict[str, Any]]:
-        rule = self._rule or "drop"
-        return await self._conversation.window(
-            max_tokens=max_tokens, repair=rule, shape="responses"
-        )
 
     async def add_items(self, items: Items, *, id: str | None = None) -> None:
         """Add *items* at the end, all or none; durable on return.
@@ -174,16 +150,19 @@ class LimpetSession:
         self._check_open()
         if self._is_changed():
             return None
-        position = await self._position()  # first: whatever comes after it is noticed
+        try:  # first: whatever comes after it is noticed
+            position = (await self._conversation.info()).position
+        except ConversationNotFound:
+            position = 0
         found = await self._conversation.messages(last=limit + 1)
         complete = len(found) <= limit
         items = found if complete else found[1:]
 
         async def replace_suffix(start: int, output: Items) -> bool:
-            kept = await self._conversation.messages() if start or not complete else items
-            kept = kept[: len(kept) - len(items) + start]
+            left = await self._conversation.messages() if start or not complete else items
+            left = left[: len(left) - len(items) + start]
             try:
-                await self._conversation.replace(*kept, *map(_wrapped, output), expect=position)
+                await self._conversation.replace(*left, *map(_wrapped, output), expect=position)
             except Conflict:
                 return False
             return True
@@ -195,16 +174,10 @@ class LimpetSession:
         own, ours = type(self), LimpetSession
         return own.get_items is not ours.get_items or own.add_items is not ours.add_items
 
-    async def _position(self) -> int:
-        try:
-            return (await self._conversation.info()).position
-        except ConversationNotFound:
-            return 0
-
     # -- what else it can do -----------------------------------------------------------------------
 
     async def begin(self, input: str | Items, *, id: str) -> bool:
-        """Keep the user's *input* under an *id* before the run; False if it is answered already.
+        """Store the user's *input* under an *id* before the run; False if it is answered already.
 
             if await session.begin("Where is my order?", id="message-17"):
                 result = await Runner.run(agent, [], session=session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limpet.errors import LimpetError
 from limpet.llm.messages import shape_of, to_chat, to_responses
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 __all__ = [
-    "WIRES",
-    "Assembly",
-    "Call",
+    "APIS",
+    "Api",
     "ModelFailed",
-    "Said",
-    "Wire",
-    "as_sent",
+    "ModelReply",
+    "ReplyAssembly",
+    "ToolCall",
     "calls_in",
-    "sound",
+    "count_as_sent",
     "text_of",
+    "with_whole_characters",
 ]
 
-#: Why a reply of Responses is incomplete, in the words of Chat Completions.
+#: Why a reply of Responses is incomplete, as Chat Completions calls it.
 REASONS = {"max_output_tokens": "length"}
 
 
@@ -42,43 +42,54 @@ class ModelFailed(LimpetError):
     """The provider answered, and its answer is that it could not make a reply."""
 
 
-class Call(Struct, frozen=True):
-    """A tool call of the model's, and whether it is an item of Responses."""
+class ToolCall(Struct, frozen=True):
+    """A tool call of the model's; ``result`` is what the model was told of it, if it was.
+
+    ``item``: it is an item of Responses, not a part of a message; ``custom``: of a tool that takes
+    any text. Its result is stored in the same shape.
+    """
 
     id: str
     name: str
     arguments: str
+    result: str | None = None
     item: bool = False
     custom: bool = False
 
     def __repr__(self) -> str:
-        return f"Call({self.id!r}, {self.name!r})"
+        # Not the arguments: they are somebody's data.
+        return f"ToolCall({self.id!r}, {self.name!r})"
 
-    def answered(self, output: str) -> Message:
-        """The message that says what came of it."""
+    def answer(self, output: str) -> Message:
+        """The message with what came of it."""
         if not self.item:
             return {"role": "tool", "tool_call_id": self.id, "content": output}
         kind = "custom_tool_call_output" if self.custom else "function_call_output"
         return {"type": kind, "call_id": self.id, "output": output}
 
 
-def calls_in(message: Mapping[str, Any]) -> list[Call]:
+def calls_in(message: Mapping[str, Any]) -> list[ToolCall]:
     """The calls of functions in a stored *message*, of either API."""
-    if message.get("type") == "function_call":
-        return [Call(message["call_id"], message["name"], message["arguments"], item=True)]
-    if message.get("type") == "custom_tool_call":
-        return [Call(message["call_id"], message["name"], message["input"], True, True)]  # noqa: FBT003
-    return [_called(call) for call in message.get("tool_calls") or ()]
+    match message.get("type"):
+        case "function_call":
+            id_, name = message["call_id"], message["name"]
+            return [ToolCall(id_, name, message["arguments"], item=True)]
+        case "custom_tool_call":
+            id_, name = message["call_id"], message["name"]
+            return [ToolCall(id_, name, message["input"], item=True, custom=True)]
+    found: list[ToolCall] = []
+    for call in message.get("tool_calls") or ():
+        if call.get("type") == "custom":
+            custom = call["custom"]
+            found.append(ToolCall(call["id"], custom["name"], custom["input"], custom=True))
+        else:
+            function = call["function"]
+            found.append(ToolCall(call["id"], function["name"], function["arguments"]))
+    return found
 
 
-def _called(call: Mapping[str, Any]) -> Call:
-    if call.get("type") == "custom":
-        return Call(call["id"], call["custom"]["name"], call["custom"]["input"], custom=True)
-    return Call(call["id"], call["function"]["name"], call["function"]["arguments"])
-
-
-class Said(Struct, frozen=True):
-    """What the model has said, as it is stored, and what is known about it."""
+class ModelReply(Struct, frozen=True):
+    """What the model has answered to one request, as it is stored, and what is known about it."""
 
     messages: list[Message]
     finish_reason: str | None
@@ -87,7 +98,7 @@ class Said(Struct, frozen=True):
     request_id: str | None
     usage: dict[str, int]
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ToolCall]:
         """The tools it calls."""
         return [call for message in self.messages for call in calls_in(message)]
 
@@ -103,46 +114,46 @@ class Said(Struct, frozen=True):
         }
 
 
-class Assembly(Protocol):
+class ReplyAssembly(Protocol):
     """A reply that comes in pieces."""
 
     def take(self, event: Any) -> str:
         """Add the next piece; returns the text in it, if any."""
 
-    def said(self, request_id: str | None) -> Said | None:
+    def finish(self, request_id: str | None) -> ModelReply | None:
         """The whole of it; None if the end of it never came."""
 
 
-class Wire(Protocol):
+class Api(Protocol):
     """One of the APIs."""
 
     def create(self, client: Any) -> Callable[..., Any]:
         """The client's method."""
 
-    def shaped(self, messages: list[Message], rule: Rule) -> list[Message]:
+    def convert(self, messages: list[Message], rule: Rule) -> list[Message]:
         """Stored messages, of whatever API, as this one takes them."""
 
     def body(self, history: list[Message], instructions: str | None) -> dict[str, Any]:
         """What the method is called with."""
 
     def tools(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
-        """How it is told of *tools*."""
+        """*tools* as the API is told of them."""
 
-    def said(self, reply: Any) -> Said:
+    def read(self, reply: Any) -> ModelReply:
         """What a whole reply says."""
 
-    def assembly(self) -> Assembly:
-        """For a reply in pieces."""
+    def assembly(self) -> ReplyAssembly:
+        """For a reply that comes in pieces."""
 
     @property
     def streamed(self) -> dict[str, Any]:
-        """What asks for pieces."""
+        """The parameters that ask for a stream."""
 
 
 # -- Chat Completions ------------------------------------------------------------------------------
 
 
-class ChatWire:
+class ChatCompletions:
     """Chat Completions."""
 
     streamed: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
@@ -150,28 +161,28 @@ class ChatWire:
     def create(self, client: Any) -> Callable[..., Any]:
         return client.chat.completions.create  # type: ignore[no-any-return]
 
-    def shaped(self, messages: list[Message], rule: Rule) -> list[Message]:
+    def convert(self, messages: list[Message], rule: Rule) -> list[Message]:
         return to_chat(messages, rule=rule).messages
 
     def body(self, history: list[Message], instructions: str | None) -> dict[str, Any]:
-        told = [{"role": "system", "content": instructions}] if instructions else []
-        return {"messages": [*told, *history]}
+        first = [{"role": "system", "content": instructions}] if instructions else []
+        return {"messages": [*first, *history]}
 
     def tools(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
-        return [{"type": "function", "function": _told(tool)} for tool in tools]
+        return [{"type": "function", "function": _description(tool)} for tool in tools]
 
-    def said(self, reply: Any) -> Said:
+    def read(self, reply: Any) -> ModelReply:
         choice = reply.choices[0]
-        return Said(
-            [_kept(_dumped(choice.message))],
+        return ModelReply(
+            [_without_empty(_dumped(choice.message))],
             choice.finish_reason,
             reply.model,
             reply.id,
             getattr(reply, "_request_id", None),
-            _chat_usage(reply.usage),
+            _usage(reply.usage, "prompt", "completion"),
         )
 
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ReplyAssembly:
         return ChatAssembly()
 
 
@@ -195,7 +206,7 @@ class ChatAssembly:
         _merge(self._message, delta)
         return delta.get("content") or ""
 
-    def said(self, request_id: str | None) -> Said | None:
+    def finish(self, request_id: str | None) -> ModelReply | None:
         if self._reason is None:
             return None
         message = dict(self._message)
@@ -204,9 +215,14 @@ class ChatAssembly:
             message["tool_calls"] = [
                 {key: value for key, value in call.items() if key != "index"} for call in calls
             ]
-        usage = _chat_usage(self._usage)
-        return Said(
-            [_kept(message)], self._reason, self._last.model, self._last.id, request_id, usage
+        usage = _usage(self._usage, "prompt", "completion")
+        return ModelReply(
+            [_without_empty(message)],
+            self._reason,
+            self._last.model,
+            self._last.id,
+            request_id,
+            usage,
         )
 
 
@@ -219,7 +235,13 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for key, value in delta.items():
         old = into.get(key)
         if isinstance(value, list) and all("index" in part for part in value):
-            into[key] = _merged_list(old or [], value)
+            parts = into[key] = old or []
+            for part in value:
+                found = next((each for each in parts if each["index"] == part["index"]), None)
+                if found is None:
+                    parts.append(dict(part))
+                else:
+                    _merge(found, part)
         elif isinstance(value, dict) and isinstance(old, dict):
             _merge(old, value)
         elif isinstance(value, str) and isinstance(old, str) and key not in _WHOLE:
@@ -228,32 +250,11 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _merged_list(old: list[Any], parts: list[dict[str, Any]]) -> list[Any]:
-    for part in parts:
-        found = next((each for each in old if each["index"] == part["index"]), None)
-        if found is None:
-            old.append(dict(part))
-        else:
-            _merge(found, part)
-    return old
-
-
-def _kept(message: Message) -> Message:
+def _without_empty(message: Message) -> Message:
     """A reply as it is stored: all of it, with a content, if only to say that it has none."""
     empty = ("annotations", "refusal", "tool_calls")
     found = {key: value for key, value in message.items() if value or key not in empty}
     return {"role": "assistant", "content": None, **found}
-
-
-def _chat_usage(usage: Any) -> dict[str, int]:
-    if usage is None:
-        return {}
-    return _counted(
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        getattr(usage.prompt_tokens_details, "cached_tokens", None),
-        getattr(usage.completion_tokens_details, "reasoning_tokens", None),
-    )
 
 
 # -- Responses -------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ def _chat_usage(usage: Any) -> dict[str, int]:
 _NOTHING: Message = {"type": "message", "role": "assistant", "content": ""}
 
 
-class ResponsesWire:
+class Responses:
     """Responses."""
 
     streamed: dict[str, Any] = {"stream": True}  # noqa: RUF012 - never changed
@@ -270,43 +271,48 @@ class ResponsesWire:
     def create(self, client: Any) -> Callable[..., Any]:
         return client.responses.create  # type: ignore[no-any-return]
 
-    def shaped(self, messages: list[Message], rule: Rule) -> list[Message]:
+    def convert(self, messages: list[Message], rule: Rule) -> list[Message]:
         return to_responses(messages, rule=rule).messages
 
     def body(self, history: list[Message], instructions: str | None) -> dict[str, Any]:
-        told = {"instructions": instructions} if instructions else {}
-        return {"input": history, **told}
+        body: dict[str, Any] = {"input": history}
+        return {**body, "instructions": instructions} if instructions else body
 
     def tools(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
         # Here the provider takes a schema for a strict one unless it is told otherwise.
-        return [{"type": "function", "strict": False, **_told(tool)} for tool in tools]
+        return [{"type": "function", "strict": False, **_description(tool)} for tool in tools]
 
-    def said(self, reply: Any) -> Said:
+    def read(self, reply: Any) -> ModelReply:
         if reply.status not in ("completed", "incomplete"):
-            raise _failure(reply)
+            why = reply.error.message if reply.error else f"its status is {reply.status!r}."
+            msg = (
+                f"The provider could not make a reply ({reply.id}): {why} The question is stored; "
+                "resume() asks again."
+            )
+            raise ModelFailed(msg)
         # One that says nothing is an answer, too: or it would be asked for again and again.
         items = [_dumped(item) for item in reply.output] or [_NOTHING]
         cut = reply.incomplete_details and reply.incomplete_details.reason
         called = any(map(calls_in, items))
         reason = REASONS.get(cut, cut) if cut else "tool_calls" if called else "stop"
-        return Said(
+        return ModelReply(
             items,
             reason,
             reply.model,
             reply.id,
             getattr(reply, "_request_id", None),
-            _responses_usage(reply.usage),
+            _usage(reply.usage, "input", "output"),
         )
 
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ReplyAssembly:
         return ResponsesAssembly(self)
 
 
 class ResponsesAssembly:
     """The events of a response, the last of which has all of it."""
 
-    def __init__(self, wire: ResponsesWire) -> None:
-        self._wire = wire
+    def __init__(self, api: Responses) -> None:
+        self._api = api
         self._reply: Any = None
 
     def take(self, event: Any) -> str:
@@ -316,38 +322,10 @@ class ResponsesAssembly:
             self._reply = event.response
         return event.delta if event.type == "response.output_text.delta" else ""
 
-    def said(self, request_id: str | None) -> Said | None:
+    def finish(self, request_id: str | None) -> ModelReply | None:
         if self._reply is None:
             return None
-        found = self._wire.said(self._reply)
-        return Said(
-            found.messages,
-            found.finish_reason,
-            found.model,
-            found.response_id,
-            request_id,
-            found.usage,
-        )
-
-
-def _failure(reply: Any) -> ModelFailed:
-    why = reply.error.message if reply.error else f"its status is {reply.status!r}."
-    msg = (
-        f"The provider could not make a reply ({reply.id}): {why} What was asked is kept; "
-        "resume() asks again."
-    )
-    return ModelFailed(msg)
-
-
-def _responses_usage(usage: Any) -> dict[str, int]:
-    if usage is None:
-        return {}
-    return _counted(
-        usage.input_tokens,
-        usage.output_tokens,
-        getattr(usage.input_tokens_details, "cached_tokens", None),
-        getattr(usage.output_tokens_details, "reasoning_tokens", None),
-    )
+        return structs.replace(self._api.read(self._reply), request_id=request_id)
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -358,7 +336,7 @@ def _dumped(model: Any) -> Message:
     return model.to_dict(mode="json", exclude_none=True)  # type: ignore[no-any-return]
 
 
-def _told(tool: Tool) -> dict[str, Any]:
+def _description(tool: Tool) -> dict[str, Any]:
     strict = {"strict": True} if tool.strict else {}
     return {
         "name": tool.name,
@@ -368,7 +346,7 @@ def _told(tool: Tool) -> dict[str, Any]:
     }
 
 
-def as_sent(given: Count | str, shape: Shape) -> Count:
+def count_as_sent(given: Count | str, shape: Shape) -> Count:
     """A count of messages that are stored in any shape, and sent in this one."""
     count: Callable[..., int] = counter(given) if isinstance(given, str) else given
 
@@ -394,12 +372,17 @@ class _SentCounter(Counter):
         return self._counted(message, most)
 
 
-def _counted(sent: int, made: int, cached: int | None, thought: int | None) -> dict[str, int]:
+def _usage(usage: Any, sent: str, made: str) -> dict[str, int]:
+    """The tokens of a request, whose API calls them *sent* and *made* ones."""
+    if usage is None:
+        return {}
+    input_details = getattr(usage, f"{sent}_tokens_details")
+    output_details = getattr(usage, f"{made}_tokens_details")
     return {
-        "input_tokens": sent,
-        "output_tokens": made,
-        "cached_tokens": cached or 0,
-        "reasoning_tokens": thought or 0,
+        "input_tokens": getattr(usage, f"{sent}_tokens"),
+        "output_tokens": getattr(usage, f"{made}_tokens"),
+        "cached_tokens": getattr(input_details, "cached_tokens", None) or 0,
+        "reasoning_tokens": getattr(output_details, "reasoning_tokens", None) or 0,
     }
 
 
@@ -417,7 +400,7 @@ def text_of(message: Mapping[str, Any], key: str = "text") -> str:
     return "".join(text for text in found if isinstance(text, str))
 
 
-def sound(value: Any) -> Any:
+def with_whole_characters(value: Any) -> Any:
     """*value* with every character of its texts whole: halves are joined, one alone is replaced.
 
     There are servers that cut an emoji in two. The reply is paid for; it must be storable.
@@ -429,8 +412,8 @@ def sound(value: Any) -> Any:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return value
     if isinstance(value, dict):
-        return {key: sound(item) for key, item in value.items()}
-    return [sound(item) for item in value] if isinstance(value, list) else value
+        return {key: with_whole_characters(item) for key, item in value.items()}
+    return [with_whole_characters(item) for item in value] if isinstance(value, list) else value
 
 
-WIRES: dict[str, Wire] = {"chat": ChatWire(), "responses": ResponsesWire()}
+APIS: dict[str, Api] = {"chat": ChatCompletions(), "responses": Responses()}

@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, ValidationError, convert
 
 from limpet.backends.decide import holder_for_people
+from limpet.core.calls import BEGAN, RESOLVED, Call, Ledger, Resolution
 from limpet.core.journal import listed_fields
 from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
 
-__all__ = ["Ask", "Past", "RunFinished", "RunHeld", "RunInDoubt", "RunInfo", "RunNotFound"]
+__all__ = ["Ask", "RunFinished", "RunHeld", "RunInfo", "RunNotFound", "RunRecord", "not_found"]
 
 KIND = "agents-run"
 
-# Entry types.
+# Entry types, beside those of calls: BEGAN and RESOLVED, of limpet.core.calls.
 STATE = "state"  # the SDK's snapshot, and what it waits for
 DECIDED = "decided"  # somebody's yes or no to one call
-RESUMED = "resumed"  # a worker goes on with it, and these calls are approved
 ENDED = "ended"  # there is an output, and nothing more to do
 
-# Statuses, kept with the head.
+# Statuses, in the journal's head.
 WAITING = "waiting"
 RUNNING = "running"
 DONE = "done"
@@ -43,17 +41,6 @@ class RunHeld(LeaseHeld):
 
 class RunFinished(LimpetError, RuntimeError):
     """The run has ended: there is nothing to save, to decide or to resume."""
-
-
-class RunInDoubt(LimpetError, RuntimeError):
-    """A worker died while it made approved calls; ``calls`` has their ids and tools."""
-
-    def __init__(self, message: str, calls: Mapping[str, str | None]) -> None:
-        super().__init__(message, calls)
-        self.calls = calls
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Ask(Struct, frozen=True):
@@ -125,82 +112,94 @@ class _Decided(Struct):
     message: str | None
 
 
-class _Resumed(Struct):
-    calls: dict[str, str | None]
-
-
 class _Ended(Struct):
     output: Any
 
 
-_BODIES: dict[str, Any] = {STATE: _Saved, DECIDED: _Decided, RESUMED: _Resumed, ENDED: _Ended}
+_BODIES: dict[str, Any] = {
+    STATE: _Saved,
+    DECIDED: _Decided,
+    BEGAN: Call,
+    RESOLVED: Resolution,
+    ENDED: _Ended,
+}
 
 
-class Past:
-    """A run's entries, folded."""
+class RunRecord:
+    """A run's entries, folded.
+
+    ``calls`` are the approved calls that began and of which no snapshot has the result;
+    ``resolutions`` are what people said of such calls.
+    """
 
     def __init__(self, id_: str) -> None:
         self.id = id_
         self.position = 0
         self.saved: dict[str, Any] = {}
         self.ended: dict[str, Any] | None = None
-        self.doubtful: dict[str, str | None] = {}  # calls that may have happened: id and tool
-        self._decisions: dict[str, dict[str, Any]] = {}
+        self.calls = Ledger()
+        self.resolutions: dict[str, Resolution] = {}
+        self.decisions: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    async def read(cls, journal: AsyncJournal) -> Past:
+    async def read(cls, journal: AsyncJournal) -> RunRecord:
         """All of it; `RunNotFound` if there is nothing."""
-        past = cls(journal.key.id)
+        record = cls(journal.key.id)
         async for page in journal.pages():
             for entry in page:
-                past._take(entry)
-        if not past.saved:
-            raise not_found(past.id)
-        return past
+                record.take(entry)
+        if not record.saved:
+            raise not_found(record.id)
+        return record
 
-    def _take(self, entry: Entry) -> None:
+    def take(self, entry: Entry) -> None:
         """Apply *entry*; `Unreadable` if it is not what is written here."""
         try:
-            self._apply(entry)
+            found = convert(entry.body, _BODIES.get(entry.type, Any))
         except ValidationError as error:
             msg = (
                 f"Entry {entry.seq} of run {self.id!r} is not what was written: {error}. Nothing "
                 "was changed. Restore it from a backup, or delete the run and start it anew."
             )
             raise Unreadable(msg) from error
-
-    def _apply(self, entry: Entry) -> None:
         self.position = entry.seq
-        convert(entry.body, _BODIES.get(entry.type, Any))
         if entry.type == STATE:
-            self.saved, self.doubtful = entry.body, {}
+            self.saved, self.calls = entry.body, Ledger()
         elif entry.type == DECIDED:
-            # Kept when a newer snapshot comes: that may still wait for the same call.
-            self._decisions[entry.body["call_id"]] = entry.body
-        elif entry.type == RESUMED:
-            self.doubtful = entry.body["calls"]
+            # Also when a newer snapshot comes: that may still wait for the same call.
+            self.decisions[found.call_id] = entry.body
+        elif entry.type == BEGAN:
+            self.calls.begin(found, entry.at)
+            self.resolutions.pop(found.id, None)
+        elif entry.type == RESOLVED:
+            self.resolve(found)
         elif entry.type == ENDED:
-            self.ended, self.doubtful = entry.body, {}
+            self.ended, self.calls = entry.body, Ledger()
+
+    def resolve(self, resolution: Resolution) -> None:
+        """It is known, or decided, what became of a call."""
+        self.calls.end(resolution.id)
+        self.resolutions[resolution.id] = resolution
 
     def asks(self) -> list[Ask]:
         """What the newest snapshot waits for, decided or not."""
         if self.ended is not None:
             return []
-        return [Ask(**ask, **self._said(ask["call_id"])) for ask in self.saved["asks"]]
+        found: list[Ask] = []
+        for ask in self.saved["asks"]:
+            decision = self.decisions.get(ask["call_id"] or "", {})
+            found.append(Ask(**ask, approved=decision.get("approved"), by=decision.get("by")))
+        return found
 
-    def _said(self, call_id: str) -> dict[str, Any]:
-        made = self.decision(call_id) or {}
-        return {"approved": made.get("approved"), "by": made.get("by")}
+    def calls_to_make(self) -> list[Ask]:
+        """The calls that are made when the run goes on, but for those that are resolved.
 
-    def decision(self, call_id: str | None) -> dict[str, Any] | None:
-        """What was decided on a call."""
-        return self._decisions.get(call_id or "")
-
-    def approved(self) -> dict[str, str | None]:
-        """The calls that will be made now. A snapshot may have been approved before it was kept."""
+        A snapshot may have been approved before it was stored, without a decision that we know.
+        """
         asks = self.asks()
         undecided = all(ask.approved is None for ask in asks)
-        return {ask.call_id: ask.tool for ask in asks if ask.approved or undecided}
+        known = {id_ for id_, resolution in self.resolutions.items() if resolution.how != "retry"}
+        return [ask for ask in asks if (ask.approved or undecided) and ask.call_id not in known]
 
     def wants(self, decision: dict[str, Any]) -> bool:
         """Whether *decision* is still to be made; raises if it cannot be."""
@@ -214,8 +213,8 @@ class Past:
             raise NotFound(msg)
         if ask.approved is None or ask.approved == decision["approved"]:
             return ask.approved is None
-        said = "approved" if ask.approved else "rejected"
-        msg = f"The call {call_id!r} of run {self.id!r} was {said} by {ask.by or 'somebody'}."
+        decided = "approved" if ask.approved else "rejected"
+        msg = f"The call {call_id!r} of run {self.id!r} was {decided} by {ask.by or 'somebody'}."
         raise Conflict(f"{msg} The first decision stands.", self.position, self.position)
 
 
