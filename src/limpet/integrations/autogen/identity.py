@@ -99,15 +99,20 @@ _CREDENTIAL_WORDS = re.compile(
 _CREDENTIAL_PARTS = ("apikey", "accesskey", "connectionstring", "password", "secret", "authtoken")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-#: The part of a URL before its path that may have a user and a password, and its query.
-_USERINFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/?#\s@'\"]+@", re.IGNORECASE)
+#: The part of a URL before its host, which may have a password with whatever in it; and a query.
+_USERINFO = re.compile(
+    r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"@:]*:[^\s'\"]+|[^/?#\s'\"]+)@", re.IGNORECASE
+)
 _QUERY_VALUE = re.compile(r"(?P<name>[?&;][\w.~%\[\]-]+=)[^&;#\s'\"<>]+")
-#: A name of a credential and its value in a text: an assignment, an option, a connection string.
+#: A name of a credential and its value in a text: an option, a connection string, an assignment,
+#: where the value may come after a type.
 _ASSIGNED = re.compile(
-    r"(?P<name>[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|credential|api[_ -]?key"
+    r"(?P<name>(?:password|passwd|passphrase|pwd|secret|token|credential|api[_ -]?key"
     r"|access[_ -]?key|account[_ -]?key|private[_ -]?key|shared[_ -]?access[_ -]?\w+|authorization"
-    r"|signature)[\"']?\s*[:=]\s*)(?P<quote>[\"']?)(?:(?:bearer|basic|token)\s+)?[^\s\"',;&]+",
-    re.IGNORECASE,
+    r"|signature)[\"']?\s*(?::[\w.\[\]| ]+=|[:=])\s*)"
+    r"(?:[bfru]{0,2}(?P<quote>[\"'])(?:(?!(?P=quote)).)*(?P=quote)?"
+    r"|(?:(?:bearer|basic|token)\s+)?[^\s\"',;&]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 #: What is a credential by itself, whatever is around it.
 _CREDENTIAL = re.compile(
@@ -143,14 +148,14 @@ def masked(value: Any, *, is_credential: bool = False) -> Any:
             before = item if isinstance(item, str) else ""
         return found
     if not isinstance(value, str):
-        return value  # a number, such as ``max_tokens``; nothing that opens a door is one
+        return value  # such as ``max_tokens``: in AutoGen's configurations, credentials are text
     if is_credential:
         return MASK if value else value
     value = _USERINFO.sub(rf"\g<scheme>{MASK}@", value)
     if "://" in value or not re.search(r"\s", value):
         value = _QUERY_VALUE.sub(rf"\g<name>{MASK}", value)
     value = _CREDENTIAL.sub(lambda it: f"{it['scheme']} {MASK}" if it["scheme"] else MASK, value)
-    return _ASSIGNED.sub(rf"\g<name>\g<quote>{MASK}", value)
+    return _ASSIGNED.sub(rf"\g<name>{MASK}", value)
 
 
 def _names_credential(name: str) -> bool:
