@@ -23,6 +23,7 @@ from autogen_core import FunctionCall
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
 import limpet
+from limpet.core.calls import all_in_doubt
 from limpet.errors import (
     DeadlinePassed,
     LeaseLost,
@@ -459,6 +460,8 @@ def test_an_effect_in_doubt_is_its_tasks_to_say(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with limpet.open_async(url) as store:
+            (found,) = await all_in_doubt(store.scope)
+            assert (found.kind, found.id, found.call.id) == ("task", "t", "pay:call-2")
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):
                 await Till(path).run(store)
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):

@@ -317,7 +317,7 @@ def inner_conditions(condition: Any) -> list[Any]:
 
 
 def stop_messages(condition: Any) -> list[Any] | None:
-    """Those of an ``&`` that has heard some of its conditions; None: it is another one."""
+    """Of an ``&``, those of its conditions that are met; None: it is no ``&``."""
     return getattr(condition, _STOP_MESSAGES, None)
 
 

@@ -190,7 +190,9 @@ class _RecordingCalls(_Recording):
             await self.actor.log.flush()
 
     def _note_interrupted(self, call_id: str | None, name: str) -> None:
-        what = f"{name!r} was interrupted, and nobody knows whether it took effect; so it was told"
+        what = (
+            f"{name!r} was interrupted, and nobody knows whether it took effect; its model reads so"
+        )
         self.actor.log.note(self.actor.path, call_id, name, what)
 
     async def _end(self, key: str, name: str, result: Any) -> None:
