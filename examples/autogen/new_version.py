@@ -50,7 +50,7 @@ def agent(version: int) -> AssistantAgent:
     return AssistantAgent("support", model, tools=[tool], system_message=prompt)
 
 
-def told(change: FingerprintChange, document: Any) -> Any:
+def on_change(change: FingerprintChange, document: Any) -> Any:
     """What is another now; the document may be changed here too."""
     print(f"changed: {change}", flush=True)
     return document
@@ -59,7 +59,9 @@ def told(change: FingerprintChange, document: Any) -> Any:
 async def main(version: int) -> None:
     """One question, by the agent of that version."""
     async with limpet.open_async() as store:
-        kept = await autogen.keep(agent(version), store, "tickets", version=version, on_change=told)
+        kept = await autogen.keep(
+            agent(version), store, "tickets", version=version, on_change=on_change
+        )
         result = await kept.run(task="What about ticket 7?")
         print(result.messages[-1].to_text(), flush=True)
         for message in await kept.model_context.get_messages():

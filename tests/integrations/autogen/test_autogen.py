@@ -59,12 +59,14 @@ from limpet.errors import (
     LeaseHeld,
     MissingExtra,
     NoMigration,
+    NotFound,
     NotStorable,
     WrongState,
 )
 from limpet.integrations import autogen
-from limpet.integrations.autogen import dump as dumping
-from limpet.integrations.autogen.counters import Counters
+from limpet.integrations.autogen import members
+from limpet.integrations.autogen.identity import MASK, masked
+from limpet.integrations.autogen.members import Counters
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.states.migrations import Migrations
 from limpet.transfer import imports as importing
@@ -645,6 +647,83 @@ def test_the_component_is_kept_without_secrets() -> None:
     in_store(work)
 
 
+def test_no_credential_of_a_component_is_stored() -> None:
+    """AutoGen masks ``api_key``; a gateway's is in a header, or in the address."""
+    openai = pytest.importorskip("autogen_ext.models.openai")
+
+    async def send(text: str) -> str:
+        """Send it."""
+        api_key = "HUSH-source"
+        return text + api_key
+
+    async def work(store: AsyncStore) -> None:
+        client = openai.OpenAIChatCompletionClient(
+            model="gpt-4o",
+            api_key="HUSH-key",
+            base_url="https://ann:HUSH-password@gateway.example/v1?sig=HUSH-query&v=2",
+            default_headers={"Authorization": "Bearer HUSH-header", "X-Team": "HUSH-team"},
+        )
+        sender = AssistantAgent("sender", client, tools=[send])
+        team = RoundRobinGroupChat([sender, AssistantAgent("other", client)])
+        await autogen.keep(team, store, "it")
+        await autogen.kept(team).save()
+        component = json.dumps((await store.state("it").load())["limpet"]["component"])
+        assert "HUSH" not in component
+        told = ("gpt-4o", "gateway.example/v1?sig=", "Authorization", "X-Team", "async def send")
+        assert all(text in component for text in told)
+
+    in_store(work)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"azure_ad_token": "HUSH"},
+        {"clientSecret": "HUSH", "max_tokens": 5},
+        {"nested": [{"auth": {"user": "HUSH", "scopes": ["HUSH"]}}]},
+        {"connection_string": "HUSH"},
+        {"endpoint": "Endpoint=sb://x/;SharedAccessKey=HUSH;EntityPath=y"},
+        {"store": "postgresql://ann:HUSH@db/agents"},
+        {"webhook": "https://x.example/hook?code=HUSH#top"},
+        {"path": "/blob?sv=HUSH"},
+        {"note": "call it with Bearer HUSH-0123456789abcdef"},
+        {"source_code": 'client(password="HUSH", retries=3)'},
+        {"passphrases": 'Server=db;Password="HUSH HUSH";Timeout=3'},
+        {"annotated": "def send(text, token: str | None = 'HUSH'): ..."},
+        {"formatted": '{"Authorization": f"Bearer HUSH"}'},
+        {"odd": "amqp://ann:x@y/HUSH@queue/v"},
+        {"args": ["-H", "Authorization: Bearer HUSH"]},
+        {"server_params": {"command": "x", "args": ["--api-key", "HUSH", "--token=HUSH"]}},
+        {"StdioServerParams": {"command": "x", "env": {"DATABASE": "HUSH"}}},
+        {"SseServerParams": {"url": "https://x.example/?a=HUSH", "headers": {"X": "HUSH"}}},
+        {"pem": "-----BEGIN RSA PRIVATE KEY-----\nHUSH\n-----END RSA PRIVATE KEY-----"},
+        {"anything": "sk-HUSHHUSH"},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_what_may_be_a_credential_is_masked(config: dict[str, Any]) -> None:
+    """By the name of its field, or by what it looks like; the names of fields stay."""
+    found = masked(config)
+    assert "HUSH" not in json.dumps(found)
+    assert MASK in json.dumps(found)
+    assert found.keys() == config.keys()
+    assert found.get("max_tokens", 5) == 5
+
+
+def test_what_is_no_credential_is_stored_as_it_is() -> None:
+    """Prompts, names, models and limits are what the description is for."""
+    config = {
+        "model": "gpt-4o",
+        "max_tokens": 40,
+        "tokenizer": "cl100k",
+        "stop": ["END"],
+        "api_key": None,
+        "system_message": "Use basic arithmetic; a risk-averse tone. See https://docs.example/a.",
+        "server_params": {"type": "StdioServerParams", "command": "uvx", "args": ["server"]},
+    }
+    assert masked(config) == config
+
+
 # -- saved without going through all of it ---------------------------------------------------------
 
 
@@ -697,14 +776,14 @@ def test_what_is_saved_is_what_autogen_would_save(monkeypatch: pytest.MonkeyPatc
     async def work() -> None:
         nonlocal asked
         one = agent("anna")
-        dump = dumping.Dump(one)
+        dump = members.StateDump(one)
         for edit in _edits(picture):
             edit(one.model_context._messages)
             expected = json.dumps(dict(await save_state(one)))
             assert json.dumps(await dump()) == expected
             assert json.dumps(await dump()) == expected
         asked = 0
-        for number in range(dumping.TRUSTED + 5):
+        for number in range(members.TRUSTED + 5):
             one.model_context._messages.append(UserMessage(content=f"{number}", source="user"))
             assert await dump() == await save_state(one)
         assert asked == 1  # once in a while all of it is gone through
@@ -728,7 +807,7 @@ async def cut(store: AsyncStore, id: str = "it", **options: Any) -> None:
     one = agent("anna", calling("pay"), tools=[pay], reflect_on_tool_use=True)
     await autogen.keep(one, store, id, **options)
     await broken(one.run(task="Pay it."), began.wait())
-    assert [doubt.tool for doubt in autogen.kept(one).in_doubt] == ["pay"]
+    assert [call.name for call in autogen.kept(one).in_doubt] == ["pay"]
 
 
 async def broken(run: Any, when: Awaitable[Any]) -> None:
@@ -759,7 +838,7 @@ def test_a_tool_that_was_cut_short_is_not_run_again() -> None:
         paid: list[str] = []
         one = await autogen.keep(payer(paid), store, "it")
         kept = autogen.kept(one)
-        assert [(doubt.tool, doubt.call_id) for doubt in kept.in_doubt] == [("pay", "call-2")]
+        assert [(call.name, call.id) for call in kept.in_doubt] == [("pay", "call-2")]
         result = await one.run()
         assert not paid
         assert texts(result)[-1] == f"anna: The tool says {INTERRUPTED}"
@@ -810,17 +889,17 @@ def test_a_tool_that_may_run_twice_does() -> None:
 
 
 def test_somebody_can_say_what_came_of_it() -> None:
-    """With repair="raise" it waits for a person who has looked."""
+    """With in_doubt="ask" it waits for a person who has looked."""
 
     async def work(store: AsyncStore) -> None:
         await cut(store)
         paid: list[str] = []
-        one = await autogen.keep(payer(paid), store, "it", repair="raise")
+        one = await autogen.keep(payer(paid), store, "it", in_doubt="ask")
         with pytest.raises(autogen.CallsInDoubt, match=r"pay \(call-2\)"):
             await one.run()
-        with pytest.raises(ValueError, match="in doubt"):
-            await autogen.kept(one).resolve("call-9", "paid")
-        await autogen.kept(one).resolve("call-2", "paid, the bank says")
+        with pytest.raises(NotFound, match="'call-9' of state 'it' is not in doubt"):
+            await autogen.kept(one).resolve("call-9", "done", result="paid")
+        await autogen.kept(one).resolve("call-2", "done", result="paid, the bank says")
         assert texts(await one.run())[-1] == "anna: The tool says paid, the bank says"
         assert not paid
 
@@ -828,18 +907,20 @@ def test_somebody_can_say_what_came_of_it() -> None:
 
 
 def test_a_call_that_is_left_out_was_never_made() -> None:
-    """With repair="drop" the model is asked again, and may call the tool once more, or not."""
+    """With in_doubt="drop" the model is asked again, and may call the tool once more, or not."""
 
     async def work(store: AsyncStore) -> None:
         await cut(store)
         paid: list[str] = []
-        one = await autogen.keep(payer(paid), store, "it", repair="drop")
+        one = await autogen.keep(payer(paid), store, "it", in_doubt="drop")
         assert texts(await one.run())[-1] == "anna: The tool says paid"
         assert paid == ["n2"]
         (repair,) = autogen.kept(one).repairs
         assert repair["what"].endswith("it was left out")
         await cut(store, "other")
-        other = await autogen.keep(agent("anna"), store, "other", repair="drop", on_change="ignore")
+        other = await autogen.keep(
+            agent("anna"), store, "other", in_doubt="drop", on_change="ignore"
+        )
         await other.run(task="Never mind.")
         assert [m["content"] for m in await context(other)][:2] == ["Pay it.", "Never mind."]
 
@@ -881,7 +962,7 @@ def test_of_several_calls_only_the_one_in_doubt_is_left_out() -> None:
         one = await autogen.keep(made(), store, "it", component=False)
         await broken(one.run(task="Pay, and note it."), noted())
         assert looked == ["5"]
-        other = await autogen.keep(made(), store, "it", repair="drop")
+        other = await autogen.keep(made(), store, "it", in_doubt="drop")
         assert texts(await other.run())[-1] == "anna: noted"
         assert looked == ["5"]
 
@@ -1470,6 +1551,8 @@ def test_what_is_not_autogens_is_refused() -> None:
             await autogen.keep({}, store, "it")  # type: ignore[type-var]
         with pytest.raises(ValueError, match="repair is"):
             await autogen.keep(agent("anna"), store, "it", repair="ask")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="in_doubt is"):
+            await autogen.keep(agent("anna"), store, "it", in_doubt="stub")  # type: ignore[arg-type]
         assert "Kept('it'" in repr(autogen.kept(await autogen.keep(agent("bo"), store, "it")))
 
     in_store(work)

@@ -46,7 +46,7 @@ async def run(url: str, id: str, kind: str, kill_at: int | None, *, plainly: boo
         assert not kept.repairs
         outcome = {"said": said, "state": bare(await autogen.export(store, id))}
         assert bare(await it.save_state()) == outcome["state"]
-        beside = (await kept.state.load())["limpet"].get("beside")
+        beside = (await kept.state.load())["limpet"].get("extra")
         return [outcome, bare(beside), boundaries.passed]
 
 

@@ -225,7 +225,7 @@ def test_a_component_says_what_is_recalled_and_the_environment_where(
         await recall.close()  # whose store is not its own
         assert await store.memory("support").list()
         odd = autogen.Recall(store, "support", embed=lambda texts: [[1.0] for _ in texts])
-        with pytest.raises(NotImplementedError, match="cannot be told"):
+        with pytest.raises(NotImplementedError, match="has no place in a configuration"):
             odd.dump_component()
 
     in_store(work, url)

@@ -23,6 +23,7 @@ from autogen_core import FunctionCall
 from autogen_core.tools import FunctionTool, StaticWorkbench
 
 import limpet
+from limpet.core.calls import all_in_doubt
 from limpet.errors import (
     DeadlinePassed,
     LeaseLost,
@@ -304,7 +305,7 @@ def test_a_workbench_that_raises_ends_the_run() -> None:
         await autogen.keep(it, store, "it", component=False)
         with pytest.raises(ConnectionError, match="The server is away"):
             await it.run(task="Go.")
-        assert [doubt.tool for doubt in autogen.kept(it).in_doubt] == ["pay"]
+        assert [call.name for call in autogen.kept(it).in_doubt] == ["pay"]
 
     in_store(work)
 
@@ -363,19 +364,19 @@ async def in_task(url: str, till: Till, kill_at: int | None = None, **options: A
         return [said, steps, boundaries.passed]
 
 
-@pytest.mark.parametrize("repair", ["stub", "drop", "raise"])
-def test_an_effect_that_was_cut_short_follows_its_own_policy(tmp_path: Path, repair: Any) -> None:
+@pytest.mark.parametrize("in_doubt", ["skip", "drop", "ask", "retry"])
+def test_an_effect_that_was_cut_short_follows_its_own_policy(tmp_path: Path, in_doubt: Any) -> None:
     """Whatever the rule for other tools: the step knows, or verifies, or a person says."""
 
     def killed(name: str, **how: Any) -> tuple[str, Path]:
         url, path = f"sqlite:{tmp_path}/{name}.db?durability=normal", tmp_path / name
         till = Till(path, dies=True, **how)
-        code, _ = in_a_process(lambda: asyncio.run(in_task(url, till, repair=repair)))
+        code, _ = in_a_process(lambda: asyncio.run(in_task(url, till, in_doubt=in_doubt)))
         assert code == signal.SIGKILL
         return url, path
 
     def goes_on(url: str, till: Till) -> Any:
-        return asyncio.run(in_task(url, till, repair=repair))[0]
+        return asyncio.run(in_task(url, till, in_doubt=in_doubt))[0]
 
     async def says(url: str, step: str) -> None:
         async with limpet.open_async(url) as store:
@@ -459,6 +460,8 @@ def test_an_effect_in_doubt_is_its_tasks_to_say(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with limpet.open_async(url) as store:
+            (found,) = await all_in_doubt(store.scope)
+            assert (found.kind, found.id, found.call.id) == ("task", "t", "pay:call-2")
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):
                 await Till(path).run(store)
             with pytest.raises(TaskNotOpen, match="begun as step 'pay:call-2' of task 't'"):

@@ -18,19 +18,18 @@
 A team is saved whole after every turn of one of its members, with what AutoGen's own ``save_state``
 leaves out: how far termination conditions have counted, which groups of a graph were triggered, the
 contexts of agents that forget them. A run that was broken off goes on by ``run()`` with the next
-speaker. `Recall` is a memory for agents: what it brings to mind is shown, and is in no state.
+speaker. `Recall` is a memory for agents: what it recalls is shown to the model, and is in no state.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from limpet.backends.contract import UNSET
 from limpet.core.ids import check_seconds
-from limpet.errors import CallsInDoubt, LimpetError
-from limpet.integrations.autogen.log import Doubt
+from limpet.errors import CallsInDoubt, LimpetError, MissingExtra
 from limpet.integrations.autogen.run import exported
-from limpet.integrations.autogen.sdk import sdk
 from limpet.store import as_async
 
 if TYPE_CHECKING:
@@ -39,8 +38,10 @@ if TYPE_CHECKING:
     from autogen_agentchat.base import ChatAgent, TaskResult, Team
     from msgspec import UnsetType
 
-    from limpet.integrations.autogen.keeping import Keeping
+    from limpet.core.calls import Answer, Call
+    from limpet.integrations.autogen.keeper import Keeper
     from limpet.integrations.autogen.memory import Recall
+    from limpet.integrations.autogen.running import AgentRunner, TeamRunner
     from limpet.llm.messages.repair import Rule
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, OnChange
@@ -48,17 +49,31 @@ if TYPE_CHECKING:
 
     A = TypeVar("A", bound=ChatAgent | Team)
 
-__all__ = ["AlreadyKept", "CallsInDoubt", "Doubt", "Kept", "Recall", "export", "keep", "kept"]
+__all__ = ["AlreadyKept", "CallsInDoubt", "InDoubt", "Kept", "Recall", "export", "keep", "kept"]
+
+#: What happens to a tool call in doubt: its model is told that nobody knows; `CallsInDoubt` until a
+#: person has resolved it; it is made again; or its model is asked again, as if it had not made it.
+InDoubt = Literal["skip", "ask", "retry", "drop"]
 
 #: The attribute of an agent or a team by which `kept` finds it.
 _KEPT = "_limpet_kept"
 
 
+def _require(name: str) -> None:
+    """`MissingExtra` if this module of AutoGen's, which is optional, is not installed."""
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("autogen"):
+            raise
+        raise MissingExtra.of("AutoGen", "autogen-agentchat", "autogen") from error
+
+
 def __getattr__(name: str) -> Any:
-    """`Recall`, which is made of a class of AutoGen's, when somebody asks for it."""
+    """`Recall`, which is made of a class of AutoGen's, when it is first used."""
     if name != "Recall":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    sdk("autogen_core")
+    _require("autogen_core")
     from limpet.integrations.autogen.memory import Recall  # noqa: PLC0415 - it needs AutoGen
 
     return Recall
@@ -71,9 +86,9 @@ class AlreadyKept(LimpetError, ValueError):
 class Kept:
     """What there is to know of a kept agent or team; `kept` finds it."""
 
-    def __init__(self, keeping: Keeping, hooks: Any) -> None:
-        self._keeping = keeping
-        self._hooks = hooks
+    def __init__(self, keeper: Keeper, runner: AgentRunner | TeamRunner) -> None:
+        self._keeper = keeper
+        self._runner = runner
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.state.id!r}, version={self.state.version})"
@@ -81,48 +96,55 @@ class Kept:
     @property
     def state(self) -> AsyncState:
         """Its state: with a history, and what `AsyncState` can do."""
-        return self._keeping.state
+        return self._keeper.state
 
     @property
     def unfinished(self) -> bool:
         """Whether a run was broken off; ``run()`` goes on with it."""
-        return self._keeping.is_unfinished
+        return self._keeper.is_unfinished
 
     @property
     def repairs(self) -> list[dict[str, Any]]:
         """What was found cut in half by a crash, and what stands in for it."""
-        return [dict(repair) for repair in self._keeping.repairs]
+        return [dict(repair) for repair in self._keeper.repairs]
 
     @property
-    def in_doubt(self) -> list[Doubt]:
-        """Tool calls of an unfinished run that were begun, and nobody knows what came of them.
+    def in_doubt(self) -> list[Call]:
+        """Tool calls of an unfinished run that began, and nobody knows their outcome.
 
-        Not those that are steps of a task: it has them in doubt.
+        Not those that are steps of a task: there they are in doubt.
         """
-        return self._keeping.log.doubts()
+        return self._keeper.log.in_doubt()
 
     async def resume(self) -> TaskResult | None:
         """Go on with a run that was broken off; None if there is none."""
-        return await self._keeping.part.it.run() if self.unfinished else None
+        return await self._keeper.member.it.run() if self.unfinished else None
 
-    async def resolve(self, call_id: str, result: str) -> None:
-        """Say what came of a tool call that is in doubt."""
-        await self._keeping.resolve(call_id, result)
+    async def resolve(
+        self, call_id: str, how: Answer, *, result: Any = None, by: str | None = None
+    ) -> None:
+        """Say what became of a tool call in doubt; the next run goes by it.
+
+        "done": the model reads *result* as that of the call. "retry": the tool is called again.
+        "skip": the model reads that it was skipped. *by* is who says so. `NotFound` if the call is
+        not in doubt, `LeaseHeld` while another process is making it.
+        """
+        await self._keeper.resolve(call_id, how, result, by)
 
     async def save(self) -> None:
         """Save it as it is. Only needed when you have changed it yourself, and not by a run."""
-        await self._keeping.save()
+        await self._keeper.save()
 
     async def reload(self) -> None:
         """Be as the store has it: for instance after ``state.restore(…)``."""
-        await self._keeping.load()
+        await self._keeper.load()
 
     def release(self) -> None:
         """Keep it no longer; what is stored stays."""
-        self._hooks.release()
-        self._keeping.part.release()
-        for part in self._keeping.part:
-            vars(part.it).pop(_KEPT, None)
+        self._runner.patches.release()
+        self._keeper.member.release()
+        for member in self._keeper.member:
+            vars(member.it).pop(_KEPT, None)
 
 
 async def keep(
@@ -133,8 +155,9 @@ async def keep(
     version: int = 1,
     on_change: OnChange = "warn",
     migrations: Migrations | None = None,
-    repair: Rule = "stub",
+    in_doubt: InDoubt = "skip",
     idempotent: Iterable[str] = (),
+    repair: Rule = "stub",
     hold: bool = False,
     lease: float = 60,
     wait: float = 60,
@@ -151,42 +174,63 @@ async def keep(
     prompt, other tools or another model, you get to know. `WrongState` if it is the state of
     something else.
 
-    A tool that was running when a process ended is not run again: by the rule *repair*, its model
-    is told that nobody knows whether it took effect (``"stub"``), or is asked again as if it had
-    not called it (``"drop"``), or `CallsInDoubt` is raised until you say so (``"raise"``). Those
-    named in *idempotent* are simply run again; a `limpet.effect` follows its own policy. A tool
+    A tool that was running when a process ended is *in_doubt*: "skip" tells its model that nobody
+    knows whether it took effect; "ask" raises `CallsInDoubt` until a person has resolved it;
+    "retry" calls it again; "drop" asks the model again as if it had not called it. Tools named in
+    *idempotent* are called again in any case; a `limpet.effect` follows its own policy. A tool
     whose task waits, or is halted, ends the run with that error, and is called again later.
+
+    *repair* is what happens to a call without a result in a state that AutoGen saved by itself: one
+    that says so is added ("stub"), the call is left out ("drop"), or `BrokenHistory` ("raise").
 
     Of two processes that use it at once, one gets a `Conflict`. With *hold*, the second waits up to
     *wait* seconds until the run of the first has ended, then it is `LeaseHeld`; the lease of
     *lease* seconds renews itself. *labels* and *ttl*: see `Store.state`. *message_types*: those of
-    your own, for a single agent; a team has its own. *component*: whether ``dump_component()`` is
-    kept too.
+    your own, for a single agent; a team has its own. *component*: whether ``dump_component()``,
+    with all that may be a credential masked, is stored too.
     """
-    sdk()
-    from limpet.integrations.autogen.making import make  # noqa: PLC0415 - it needs AutoGen
+    _require("autogen_agentchat")
+    from limpet.integrations.autogen.keeper import Keeper  # noqa: PLC0415 - it needs AutoGen
+    from limpet.integrations.autogen.running import runner_for  # noqa: PLC0415 - as above
 
+    if in_doubt not in get_args(InDoubt):
+        raise ValueError(f'in_doubt is "skip", "ask", "retry" or "drop"; not {in_doubt!r}.')
     if repair not in ("stub", "drop", "raise"):
         raise ValueError(f'repair is "stub", "drop" or "raise"; not {repair!r}.')
-    core = as_async(store)
-    _check_free(agent)
-    keeping, hooks = await make(
+    _check_not_kept(agent)
+    keeper = await Keeper.make(
         agent,
-        core,
+        as_async(store),
         id,
         about={"version": version, "labels": labels, "ttl": ttl, "migrations": migrations},
-        hold=check_seconds(lease, "lease") if hold else None,
-        types=message_types,
+        lease=check_seconds(lease, "lease") if hold else None,
+        message_types=message_types,
         on_change=on_change,
+        in_doubt=in_doubt,
         repair=repair,
         idempotent=frozenset(idempotent),
         wait=wait,
         component=component,
     )
-    found = Kept(keeping, hooks)
-    for part in keeping.part:
-        setattr(part.it, _KEPT, found)
+    made = Kept(keeper, runner_for(keeper))
+    for member in keeper.member:
+        setattr(member.it, _KEPT, made)
     return agent
+
+
+def _check_not_kept(agent: ChatAgent | Team) -> None:
+    """`AlreadyKept` if it is: one agent with two pasts would tell each of the other."""
+    from limpet.integrations.autogen.members import members_of  # noqa: PLC0415 - it needs AutoGen
+
+    for member in members_of(agent):
+        found: Kept | None = getattr(member.it, _KEPT, None)
+        if found is not None:
+            msg = (
+                f"The {type(member.it).__name__} {member.it.name!r} is kept as "
+                f"{found.state.id!r} already. Make another one; or let it go first, with "
+                "kept(agent).release()."
+            )
+            raise AlreadyKept(msg)
 
 
 def kept(agent: ChatAgent | Team) -> Kept:
@@ -196,21 +240,6 @@ def kept(agent: ChatAgent | Team) -> Kept:
         msg = f"The {type(agent).__name__} {agent.name!r} is not kept: await keep(…) first."
         raise ValueError(msg)
     return found
-
-
-def _check_free(agent: ChatAgent | Team) -> None:
-    """That nobody keeps it: one agent with two pasts would tell each of the other."""
-    from limpet.integrations.autogen.parts import parts_of  # noqa: PLC0415 - it needs AutoGen
-
-    for part in parts_of(agent):
-        found: Kept | None = getattr(part.it, _KEPT, None)
-        if found is not None:
-            msg = (
-                f"The {type(part.it).__name__} {part.it.name!r} is kept as "
-                f"{found.state.id!r} already. Make another one; or let it go first, with "
-                "kept(agent).release()."
-            )
-            raise AlreadyKept(msg)
 
 
 async def export(store: Store | AsyncStore, id: str, *, at: int | None = None) -> dict[str, Any]:

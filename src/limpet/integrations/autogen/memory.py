@@ -1,4 +1,4 @@
-"""Memory for AutoGen's agents: what fits the question is shown to the model, and kept nowhere else.
+"""Memory for AutoGen's agents: what fits the question is shown to the model, and stored nowhere.
 
 AutoGen's own memories add a message to the context at every run, and there it stays: it is saved,
 loaded, and paid for with every question that follows. Here the context shows one message more than
@@ -24,7 +24,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from limpet.errors import NotStorable
-from limpet.memory.rendering import messages as fenced
+from limpet.memory.rendering import messages as rendered
 from limpet.store import as_async, open_async
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Recall", "RecallConfig"]
 
-#: Who is said to speak, when memory does.
+#: The source of the messages that show memories.
 SOURCE = "memory"
 
-#: Characters of what was asked that are searched by, from its end.
-ASKED = 2_000
+#: The characters of a question that are searched by, from its end.
+QUERY_CHARS = 2_000
 
 _FIELDS = ("kind", "tags", "source", "by", "trust", "context", "valid_from", "ttl", "key")
 
@@ -84,35 +84,35 @@ class Recall(Memory, Component[RecallConfig]):
         max_tokens: int | None = 1_000,
     ) -> None:
         core = as_async(store)
-        #: The memory itself, to remember, to confirm and to forget.
+        #: The memory itself: to remember, to confirm and to forget.
         self.memory: AsyncMemory = core.memory(namespace, embed=embed)
         self._tenant = core.tenant
         self._embed = embed
         self._max_tokens = max_tokens
-        self._how: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "k": k,
             "kinds": None if kinds is None else list(kinds),
             "tags": None if tags is None else list(tags),
             "min_score": min_score,
         }
-        self._own: AsyncStore | None = None  # a store that is ours to close
+        self._store: AsyncStore | None = None  # a store that is ours to close
 
-    # -- what AutoGen asks -------------------------------------------------------------------------
+    # -- AutoGen's protocol ------------------------------------------------------------------------
 
     async def update_context(self, model_context: ChatCompletionContext) -> UpdateContextResult:
         """Let *model_context* show what fits the newest question, and no longer what it showed.
 
-        What is returned, and told as an event, are ids: an event is saved with its team's messages.
+        What is returned, and put out as an event, are ids: events are saved with a team's messages.
         """
         view = _View.of(model_context)
         view.notes.pop(self, None)
         asked = _newest(await view.own())
-        query = "\n".join(filter(None, map(_text, asked)))[-ASKED:]
-        hits = await self.memory.recall(query, **self._how) if query.strip() else []
-        said = [message["content"] for message in fenced(hits, self._max_tokens)]
-        if not said:
+        query = "\n".join(filter(None, map(_text, asked)))[-QUERY_CHARS:]
+        hits = await self.memory.recall(query, **self._options) if query.strip() else []
+        texts = [message["content"] for message in rendered(hits, self._max_tokens)]
+        if not texts:
             return UpdateContextResult(memories=MemoryQueryResult(results=[]))
-        message = UserMessage(content="\n\n".join(said), source=SOURCE)
+        message = UserMessage(content="\n\n".join(texts), source=SOURCE)
         view.notes[self] = Note(message, asked[0])
         found = [_content(hit, hit.id) for hit in hits]
         return UpdateContextResult(memories=MemoryQueryResult(results=found))
@@ -126,9 +126,9 @@ class Recall(Memory, Component[RecallConfig]):
         **kwargs: Any,
     ) -> MemoryQueryResult:
         """What fits *query*, best first; *kwargs* are those of ``memory.recall``."""
-        text = query if isinstance(query, str) else _written(query)
-        hits = await _linked(
-            self.memory.recall(text, since=since, **{**self._how, **kwargs}), cancellation_token
+        text = query if isinstance(query, str) else _as_text(query)
+        hits = await _cancellable(
+            self.memory.recall(text, since=since, **{**self._options, **kwargs}), cancellation_token
         )
         return MemoryQueryResult(results=[_content(hit, hit.text) for hit in hits])
 
@@ -144,7 +144,7 @@ class Recall(Memory, Component[RecallConfig]):
         words = [f"{name}: {value}" for name, value in about.items()]
         if words:
             fields["context"] = ", ".join([*filter(None, [fields.get("context")]), *words])
-        await _linked(self.memory.remember(_written(content), **fields), cancellation_token)
+        await _cancellable(self.memory.remember(_as_text(content), **fields), cancellation_token)
 
     async def clear(self) -> None:
         """Forget all that is in the namespace, for good."""
@@ -154,20 +154,20 @@ class Recall(Memory, Component[RecallConfig]):
 
     async def close(self) -> None:
         """Close the store, if it was opened here."""
-        if self._own is not None:
-            await self._own.close()
+        if self._store is not None:
+            await self._store.close()
 
     # -- as a component ----------------------------------------------------------------------------
 
     def _to_config(self) -> RecallConfig:
         if self._embed not in (None, False, True):
-            raise NotImplementedError("A function that embeds cannot be told in a configuration.")
+            raise NotImplementedError("A function that embeds has no place in a configuration.")
         return RecallConfig(
             namespace=self.memory.namespace,
             tenant=self._tenant,
             max_tokens=self._max_tokens,
             embed=bool(self._embed),
-            **self._how,
+            **self._options,
         )
 
     @classmethod
@@ -175,7 +175,7 @@ class Recall(Memory, Component[RecallConfig]):
         options = config.model_dump()
         store = open_async(tenant=options.pop("tenant"))
         made = cls(store, options.pop("namespace"), **options)
-        made._own = store
+        made._store = store
         return made
 
 
@@ -204,21 +204,16 @@ class _View:
         return found if isinstance(found, cls) else cls(context)
 
     async def get_messages(self) -> list[Any]:
+        """The context's messages and the notes, each before its question.
+
+        If the context does not show that any more, at the front. Never between a call and its
+        result: what is before a user's message is neither.
+        """
         messages = list(await self.own())
         for note in self.notes.values() if messages else ():
-            messages.insert(_place(messages, note.before), note.message)
+            places = [at for at, message in enumerate(messages) if message is note.before]
+            messages.insert(places[-1] if places else 0, note.message)
         return messages
-
-
-def _place(messages: list[Any], before: Any) -> int:
-    """Where *before* is; at the front if the context does not show it any more.
-
-    Never between a call and its result: what is before a user's message is neither.
-    """
-    for index in reversed(range(len(messages))):
-        if messages[index] is before:
-            return index
-    return 0
 
 
 def _newest(messages: list[Any]) -> list[Any]:
@@ -250,7 +245,7 @@ def _content(hit: MemoryHit, text: str) -> MemoryContent:
     return MemoryContent(content=text, mime_type=MemoryMimeType.TEXT, metadata=about)
 
 
-def _written(content: MemoryContent) -> str:
+def _as_text(content: MemoryContent) -> str:
     """*content* as text."""
     if isinstance(content.content, str):
         return content.content
@@ -261,7 +256,7 @@ def _written(content: MemoryContent) -> str:
     raise NotStorable(msg)
 
 
-async def _linked(work: Coroutine[Any, Any, Any], token: CancellationToken | None) -> Any:
+async def _cancellable(work: Coroutine[Any, Any, Any], token: CancellationToken | None) -> Any:
     """What *work* returns, unless *token* is cancelled before."""
     if token is None:
         return await work

@@ -1,0 +1,393 @@
+"""How a kept agent and a kept team run: as AutoGen's own, and durable.
+
+A team stops for a moment between its turns, so that it can be saved whole. AutoGen's manager lets
+the next speak while messages of the last one are still on their way, and its ``save_state`` takes
+what it finds. Here the choice of the next speaker waits until the runtime is idle: then nothing is
+on its way, the state is saved, and the manager goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from autogen_agentchat.base import Response, TaskResult
+from autogen_agentchat.messages import BaseChatMessage, ModelClientStreamingChunkEvent, TextMessage
+from autogen_core import MessageHandlerContext
+
+from limpet.errors import TaskHalted
+from limpet.integrations.autogen import internals
+from limpet.integrations.autogen.internals import GroupChatStart, GroupChatTermination
+from limpet.integrations.autogen.keeper import KNOWN, NEW, RESUMED
+from limpet.integrations.autogen.members import AgentMember, TeamMember
+from limpet.integrations.autogen.recording import Patches, find_halt
+from limpet.integrations.autogen.run import as_exception
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from limpet.integrations.autogen.keeper import Keeper
+
+__all__ = ["AgentRunner", "TeamRunner", "runner_for"]
+
+
+def runner_for(keeper: Keeper) -> AgentRunner | TeamRunner:
+    """What runs the agent or the team of *keeper* from now on."""
+    if isinstance(keeper.member, TeamMember):
+        return TeamRunner(keeper, keeper.member)
+    return AgentRunner(keeper)
+
+
+class AgentRunner:
+    """Runs a kept agent: its question is durable before its model is asked, then its answer."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._inside: object = None  # the asyncio task in which the agent is at work
+        self.patches = Patches()
+        agent, put = keeper.member.it, self.patches.put
+        self._on_messages = put(agent, "on_messages", self.on_messages)
+        self._on_messages_stream = put(agent, "on_messages_stream", self.on_messages_stream)
+        self._on_reset = put(agent, "on_reset", self.on_reset)
+        put(agent, "load_state", keeper.load_state)
+        self._run = put(agent, "run", self.run)
+        self._run_stream = put(agent, "run_stream", self.run_stream)
+
+    async def run(self, *, task: Any = None, **options: Any) -> TaskResult:
+        """As AutoGen's; without a task it answers what was left unanswered."""
+        given = await self._unanswered() if task is None else task
+        return await self._run(task=given, **options)  # type: ignore[no-any-return]
+
+    async def run_stream(self, *, task: Any = None, **options: Any) -> AsyncGenerator[Any, None]:
+        """The same in pieces."""
+        given = await self._unanswered() if task is None else task
+        async with aclosing(self._run_stream(task=given, **options)) as items:
+            async for item in items:
+                yield item
+
+    async def _unanswered(self) -> list[Any] | None:
+        """The task of a run that was broken off."""
+        run = await self._keeper.unfinished()
+        return None if run is None else self._keeper.created(run.task) or None
+
+    async def on_messages(self, messages: Sequence[Any], cancellation_token: Any) -> Response:
+        """As AutoGen's, and durable."""
+        if self._inside is asyncio.current_task():  # it calls itself
+            return await self._on_messages(messages, cancellation_token)  # type: ignore[no-any-return]
+        response = None
+        async for item in self._stream(messages, cancellation_token, is_streamed=False):
+            response = item
+        assert isinstance(response, Response)  # noqa: S101 - the last one always is
+        return response
+
+    async def on_messages_stream(
+        self, messages: Sequence[Any], cancellation_token: Any
+    ) -> AsyncGenerator[Any, None]:
+        """The same in pieces; without messages it answers what was left unanswered."""
+        if self._inside is asyncio.current_task():  # it calls itself
+            async for item in self._on_messages_stream(messages, cancellation_token):
+                yield item
+            return
+        async with aclosing(self._stream(messages, cancellation_token, is_streamed=True)) as items:
+            async for item in items:
+                yield item
+
+    async def _stream(
+        self, messages: Sequence[Any], cancellation_token: Any, *, is_streamed: bool
+    ) -> AsyncGenerator[Any, None]:
+        """An answer in pieces; *is_streamed*: whether the caller sees each as it comes."""
+        keeper = self._keeper
+        response: Response | None = None
+        async with keeper.using():
+            how = await keeper.begin([dict(message.dump()) for message in messages])
+            if how == KNOWN:
+                answer = keeper.created(keeper.current.output)
+                if not answer or not isinstance(answer[-1], BaseChatMessage):
+                    raise keeper.wrong_state(ValueError("what it answered is not there"))
+                response = Response(chat_message=answer[-1], inner_messages=answer[:-1])
+                for item in answer[:-1]:
+                    yield item
+            else:
+                given = [*keeper.undelivered, *messages]
+                if how == RESUMED:
+                    given = keeper.created(keeper.current.task)
+                async with aclosing(self._answer(given, cancellation_token)) as items:
+                    async for item in items:
+                        if isinstance(item, Response):
+                            response = item
+                            continue
+                        if is_streamed and not isinstance(item, ModelClientStreamingChunkEvent):
+                            await keeper.flush()  # or another process might put out something else
+                        yield item
+        yield response
+
+    async def _answer(
+        self, messages: list[Any], cancellation_token: Any
+    ) -> AsyncGenerator[Any, None]:
+        """The agent's own answer, whose last piece comes when it is durable."""
+        keeper = self._keeper
+        response: Response | None = None
+        self._inside = asyncio.current_task()
+        try:
+            async with aclosing(self._on_messages_stream(messages, cancellation_token)) as items:
+                async for item in items:
+                    if isinstance(item, Response):
+                        response = item
+                    else:
+                        yield item
+            if keeper.current.ids and response is not None:
+                answer = [*(response.inner_messages or ()), response.chat_message]
+                keeper.current.output = [dict(message.dump()) for message in answer]
+            await keeper.end()
+        except BaseException as error:
+            keeper.break_off()
+            cause = keeper.cause(error)
+            if cause is not error:
+                raise cause from None
+            raise
+        finally:
+            self._inside = None
+        yield response
+
+    async def on_reset(self, cancellation_token: Any) -> None:
+        """As AutoGen's, and durable."""
+        async with self._keeper.using():
+            await self._on_reset(cancellation_token)
+            await self._keeper.clear()
+
+
+class TeamRunner:
+    """Runs a kept team: it is saved when a turn has ended, before the next one begins."""
+
+    def __init__(self, keeper: Keeper, member: TeamMember) -> None:
+        self._keeper = keeper
+        self._member = member
+        self._next: Callable[[], Awaitable[None]] | None = None  # lets the next one speak
+        self._is_left = False  # whether nobody listens any more
+        self._is_at_boundary = False  # whether the turn that begins is the one that was broken off
+        self._is_streamed = False  # whether the caller sees what is put out as it comes
+        self._is_over = False  # whether nothing more will be put out
+        #: By the ids of messages: what has to be durable before each is put out.
+        self._required: dict[str, tuple[int, int | None]] = {}
+        self.patches = Patches()
+        team, put = member.it, self.patches.put
+        self._run_stream = put(team, "run_stream", self.run_stream)
+        put(team, "run", self.run)
+        self._reset = put(team, "reset", self.reset)
+        put(team, "load_state", keeper.load_state)
+        if not member.stops_between_turns:
+            return
+        manager, queue = member.manager, internals.output_queue(team)
+        runtime = internals.runtime_of(team)
+        self._stop_when_idle = put(runtime, "stop_when_idle", self._stop_between_turns)
+        self._put = put(queue, "put", self._on_put)
+        self._get = put(queue, "get", self._on_get)
+        self._choose = put(manager, internals.speaker_choice(manager), self._choose_later)
+        if internals.plans_at_start(manager):
+            self._receive = put(manager, "on_message_impl", self._on_message)
+
+    async def run(self, **options: Any) -> TaskResult:
+        """As AutoGen's, and durable; without a task it goes on where it was broken off."""
+        result = None
+        async for item in self._stream(is_streamed=False, **options):
+            result = item
+        assert isinstance(result, TaskResult)  # noqa: S101 - the last one always is
+        return result
+
+    async def run_stream(self, **options: Any) -> AsyncGenerator[Any, None]:
+        """The same in pieces. What a run has put out before it was broken off comes again."""
+        async with aclosing(self._stream(is_streamed=True, **options)) as items:
+            async for item in items:
+                yield item
+
+    async def _stream(
+        self,
+        *,
+        is_streamed: bool,
+        task: Any = None,
+        cancellation_token: Any = None,
+        output_task_messages: bool = True,
+    ) -> AsyncGenerator[Any, None]:
+        """A run in pieces; *is_streamed*: whether the caller sees each as it comes."""
+        keeper, messages = self._keeper, _task_messages(task)
+        result: TaskResult | None = None
+        async with keeper.using():
+            how = await keeper.begin([message.dump() for message in messages])
+            run = keeper.current
+            before = keeper.created(run.output) if how != NEW else []
+            for item in before:
+                yield item
+            if how == KNOWN:
+                result = TaskResult(messages=[], stop_reason=run.reason)
+            else:
+                self._is_streamed = is_streamed
+                self._is_at_boundary = how == RESUMED and run.started
+                given = [*keeper.undelivered, *messages]
+                if how == RESUMED:  # if it has started, the task is in the team's state already
+                    given = [] if run.started else keeper.created(run.task)
+                stream = self._run_to_end(
+                    task=given or None,
+                    cancellation_token=cancellation_token,
+                    output_task_messages=output_task_messages,
+                )
+                async with aclosing(stream) as items:
+                    async for item in items:
+                        if isinstance(item, TaskResult):
+                            result = item
+                        else:
+                            yield item
+        assert result is not None  # noqa: S101 - AutoGen ends every run with one
+        yield TaskResult(messages=[*before, *result.messages], stop_reason=result.stop_reason)
+
+    async def _run_to_end(self, **options: Any) -> AsyncGenerator[Any, None]:
+        """AutoGen's run, whose result comes when it is durable."""
+        self._next, self._is_left, self._is_over = None, False, False
+        self._required.clear()
+        result: TaskResult | None = None
+        late: list[Any] = []
+        try:
+            async with aclosing(self._run_stream(**options)) as items:
+                async for item in items:
+                    if isinstance(item, TaskResult):
+                        result = item
+                        continue
+                    try:
+                        if late or not await self._is_durable(item):
+                            late.append(item)
+                        else:
+                            yield item
+                    except (GeneratorExit, asyncio.CancelledError):
+                        self._is_left = True
+                        raise
+            if result is not None and not self._member.stops_between_turns:
+                output = [dict(message.dump()) for message in result.messages]
+                self._keeper.current.output = output
+            await self._keeper.end(result.stop_reason if result else None)
+        except BaseException as error:
+            self._keeper.break_off()
+            cause = self._keeper.cause(error)
+            if cause is not error:
+                raise cause from None
+            raise
+        for item in late:
+            yield item
+        yield result
+
+    async def reset(self) -> None:
+        """As AutoGen's, and durable."""
+        async with self._keeper.using():
+            await self._reset()
+            await self._keeper.clear()
+
+    # -- what is put out ---------------------------------------------------------------------------
+
+    async def _on_put(self, message: Any) -> None:
+        """The team puts *message* into its output queue."""
+        keeper, run = self._keeper, self._keeper.run
+        is_recorded = not isinstance(
+            message, (GroupChatTermination, ModelClientStreamingChunkEvent)
+        )
+        if run is not None and keeper.log.is_open and is_recorded:
+            run.output.append(message.dump())
+            turns = None  # an event need not wait for the turn that it is a part of
+            member = self._member.members.get(message.source)
+            if isinstance(member, AgentMember) and member.answer == message.id:
+                # An answer of no model is nowhere until the turn has ended: a person's, for one.
+                is_logged = bool(keeper.log.actor(member.path).dump())
+                turns = keeper.turns + (not is_logged)
+            self._required[message.id] = (keeper.log.changes, turns)
+        await self._put(message)
+        if isinstance(message, GroupChatTermination):
+            self._is_over = True
+            keeper.wake()
+
+    async def _on_get(self) -> Any:
+        """AutoGen's run waits for a message; if that is cancelled, nobody listens any more."""
+        try:
+            return await self._get()
+        except asyncio.CancelledError:
+            self._is_left = True
+            raise
+
+    async def _is_durable(self, message: Any) -> bool:
+        """Whether who goes on after a crash puts out *message* too; else it waits for the end.
+
+        A member's answer is durable with its turn, for which this waits; all else is made so.
+        """
+        keeper = self._keeper
+        if not self._is_streamed or isinstance(message, ModelClientStreamingChunkEvent):
+            return True
+        changes, turns = self._required.pop(message.id, (keeper.log.changes, None))
+        if turns is None:
+            await keeper.flush(changes)
+            return True
+
+        def is_stored() -> bool:
+            return keeper.durable >= changes and keeper.turns >= turns
+
+        await keeper.until(lambda: self._is_over or is_stored())
+        return is_stored()
+
+    # -- between turns -----------------------------------------------------------------------------
+
+    async def _choose_later(self, cancellation_token: Any) -> None:
+        """In place of the choice of the next speaker: it is made when nothing is on its way."""
+        self._next = lambda: self._choose(cancellation_token)
+
+    async def _stop_between_turns(self) -> None:
+        """In place of ``stop_when_idle`` of the team's runtime: idle is where a turn has ended."""
+        runtime = internals.runtime_of(self._member.it)
+        try:
+            while True:
+                await internals.join(runtime)
+                choose, self._next = self._next, None
+                if choose is None or internals.is_runtime_done(runtime):
+                    break
+                if not self._is_at_boundary:
+                    await self._keeper.end_turn()
+                    await asyncio.sleep(0)  # who now sees the output may leave
+                self._is_at_boundary = False
+                if self._is_left:
+                    break
+                await self._let_speak(choose)
+        finally:
+            await self._stop_when_idle()
+
+    async def _let_speak(self, choose: Callable[[], Awaitable[None]]) -> None:
+        """Let the manager *choose* the next speaker, within a handler of its own.
+
+        By that AutoGen knows whose topics are meant.
+        """
+        manager = self._member.manager
+        with MessageHandlerContext.populate_context(manager.id):
+            try:
+                await choose()
+            except (Exception, TaskHalted) as error:
+                if (halt := find_halt(error)) is not None:
+                    self._keeper.log.refuse(halt)
+                await internals.signal_error(manager, as_exception(error))
+                raise
+
+    async def _on_message(self, message: Any, ctx: Any) -> Any:
+        """MagenticOne would make a new plan at every start; one that goes on has its plan."""
+        if isinstance(message, GroupChatStart) and message.messages is None:
+            if not self._keeper.run or not self._keeper.run.started:
+                msg = "MagenticOneGroupChat needs a task: there is no run of it that could go on."
+                raise ValueError(msg)
+            return await self._choose_later(ctx.cancellation_token)
+        return await self._receive(message, ctx)
+
+
+def _task_messages(task: Any) -> list[Any]:
+    """The messages of a task, as AutoGen makes them."""
+    if task is None:
+        return []
+    if isinstance(task, str):
+        return [TextMessage(content=task, source="user")]
+    messages = [task] if isinstance(task, BaseChatMessage) else list(task)
+    if not messages:
+        raise ValueError("Task list cannot be empty.")
+    if not all(isinstance(message, BaseChatMessage) for message in messages):
+        raise ValueError("All messages in task list must be valid BaseChatMessage types")
+    return messages
