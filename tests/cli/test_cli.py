@@ -469,7 +469,7 @@ def test_show_says_which_steps_were_left_out(doubtful: str) -> None:
     """And the same to programs."""
     with limpet.open(doubtful) as store:
         store.resolve("t", "send", "skip")
-        with pytest.raises(limpet.WaitTimedOut), store.task("t") as task:
+        with pytest.raises(limpet.errors.WaitTimedOut), store.task("t") as task:
             task.wait_for("word", timeout=0.01, block=60)
         store.cancel("t", because="a duplicate")
     shown = run("--store", doubtful, "show", "t").stdout

@@ -13,21 +13,9 @@ from typing import Any
 
 import pytest
 
-from limpet import (
-    Conflict,
-    ConversationNotFound,
-    Decision,
-    GoalMismatch,
-    IdReused,
-    LeaseHeld,
-    LeaseLost,
-    Store,
-    Task,
-    TaskFinished,
-    TaskHeld,
-    TaskNotFound,
-)
+from limpet import Conflict, Decision, LeaseHeld, LeaseLost, Store, Task, TaskHeld
 from limpet.backends.contract import Key
+from limpet.errors import ConversationNotFound, GoalMismatch, IdReused, TaskFinished, TaskNotFound
 from limpet.testing.takeover import GOAL, TASK, Worker
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user

@@ -15,19 +15,8 @@ from typing import Any, cast
 import pytest
 
 import limpet
-from limpet import (
-    AsyncStore,
-    Conflict,
-    InvalidURL,
-    LeaseHeld,
-    NotFound,
-    Store,
-    StoreClosed,
-    StoreNotFound,
-    Task,
-    TaskHeld,
-    TaskNotFound,
-)
+from limpet import AsyncStore, Conflict, LeaseHeld, NotFound, Store, Task, TaskHeld
+from limpet.errors import InvalidURL, StoreClosed, StoreNotFound, TaskNotFound
 from limpet.testing.leaks import nothing_left
 from tests.support import nouns
 from tests.support.doubtful import leave_in_doubt
@@ -619,5 +608,5 @@ def test_a_store_can_be_seen_as_another_tenant(place: Place, store: Store) -> No
     assert [chat.id for chat in place.open(tenant="acme").conversations()] == ["bob"]
     assert [chat.id for chat in store.conversations()] == ["alice"]
     assert list(store.tasks()) == []
-    with pytest.raises(limpet.InvalidId):
+    with pytest.raises(limpet.errors.InvalidId):
         store.as_tenant("")

@@ -186,7 +186,7 @@ def test_a_postgresql_that_is_a_standby_by_then_is_not_taken_at_its_word(
             more = f"{parameters['options']} -c default_transaction_read_only=on"
             patch.setitem(parameters, "options", more)
             assert "a standby" in given_up(far)
-            with pytest.raises(limpet.StoreReadOnly, match="a standby"):
+            with pytest.raises(limpet.errors.StoreReadOnly, match="a standby"):
                 far.store.acquire(KEY, "me", 60)
         done_once(far)
 

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, Json, computed_field
 
-from limpet import Codec, NotStorable, TooLarge, Unreadable, WrongType
+from limpet import Codec, NotStorable, TooLarge
 from limpet.core.codec import CHECK, HEADER, convert, fresh, plain
+from limpet.errors import Unreadable, WrongType
 
 json_values = st.recursive(
     st.none()

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet import InvalidId, LimpetError, Store
+from limpet import LimpetError, Store
 from limpet.core.ids import MAX_ID_BYTES, MAX_LABEL_BYTES, MAX_TENANT_BYTES, check_id, check_seconds
+from limpet.errors import InvalidId
 from tests.support import nouns
 from tests.support.nouns import Place, user
 

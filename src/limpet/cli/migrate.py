@@ -8,7 +8,7 @@ import click
 from msgspec import Struct
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from limpet import Conflict, LimpetError, Unreadable
+from limpet import Conflict, LimpetError
 from limpet.cli.options import (
     FAILED,
     Failure,
@@ -20,6 +20,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Screen, count, json_document, progress_bar, safe
 from limpet.cli.work import import_module
+from limpet.errors import Unreadable
 from limpet.states import state
 from limpet.states.migrations import Migrations, migrations
 

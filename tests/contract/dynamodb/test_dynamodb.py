@@ -229,7 +229,7 @@ def test_what_somebody_took_away_is_reported(store: DynamoBackend) -> None:
     table = store._table
     chunks = [name for name in items(store) if "/r/" in name]
     table.remove([item_key(partition(KEY), chunks[2])])
-    with pytest.raises(limpet.StoreCorrupt, match=r"missing.*Nothing was changed.*Restore"):
+    with pytest.raises(limpet.errors.StoreCorrupt, match=r"missing.*Nothing was changed.*Restore"):
         store.read(KEY)
     facts = {fact.name: fact for fact in store.facts(deep=True)}
     assert not facts["integrity"].ok
@@ -328,7 +328,7 @@ def test_a_journal_that_others_never_leave_alone_is_busy(
 
     monkeypatch.setattr(store._heads, "write", overtaken)
     store._table.timeout = 0.3
-    with pytest.raises(limpet.StoreBusy, match=r"again and again.*nothing was written"):
+    with pytest.raises(limpet.errors.StoreBusy, match=r"again and again.*nothing was written"):
         append(store, b"mine")
     assert b"mine" not in bodies(store.read(KEY))
 

@@ -157,11 +157,11 @@ def test_an_append_whose_reply_was_lost_is_found_in_a_chunk(
 def test_a_missing_table_is_named_and_how_to_create_it(url: str) -> None:
     """Nothing is created unasked: a table costs money."""
     bare = url.replace("&create_table=true", "")
-    with pytest.raises(limpet.StoreNotFound, match=r"no table place-.*create_table=true"):
+    with pytest.raises(limpet.errors.StoreNotFound, match=r"no table place-.*create_table=true"):
         limpet.open(bare)
-    with pytest.raises(limpet.StoreNotFound):
+    with pytest.raises(limpet.errors.StoreNotFound):
         limpet.open(url, create=False)
-    with pytest.raises(limpet.StoreNotFound):
+    with pytest.raises(limpet.errors.StoreNotFound):
         limpet.open(url, readonly=True)
     limpet.open(url).close()
     limpet.open(bare).close()
@@ -208,7 +208,7 @@ def table_of(url: str) -> str:
 def test_a_table_with_other_keys_is_not_a_store(client: Any, url: str, keys: tuple[str]) -> None:
     """It is left as it is."""
     make_table(client, table_of(url), *keys)
-    with pytest.raises(limpet.NotAStore, match=r"not a Limpet store.*pk and sk"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"not a Limpet store.*pk and sk"):
         limpet.open(url)
 
 
@@ -216,14 +216,14 @@ def test_a_table_with_others_items_is_not_a_store(client: Any, url: str) -> None
     """Although its key is as ours."""
     make_table(client, table_of(url), "pk", "sk")
     client.put_item(TableName=table_of(url), Item={"pk": {"S": "a"}, "sk": {"S": "b"}})
-    with pytest.raises(limpet.NotAStore, match=r"not Limpet's.*table of its own"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"not Limpet's.*table of its own"):
         limpet.open(url)
 
 
 def test_an_empty_table_becomes_a_store(client: Any, url: str) -> None:
     """One that was made by other means; and its items stay when they are swept by hand."""
     make_table(client, table_of(url), "pk", "sk")
-    with pytest.raises(limpet.StoreNotFound, match="create=True"):
+    with pytest.raises(limpet.errors.StoreNotFound, match="create=True"):
         limpet.open(url, create=False)
     with limpet.open(url) as store:
         store.conversation("alice").append(HELLO)
@@ -237,7 +237,7 @@ def test_a_store_of_a_newer_release_is_refused(store: DynamoBackend, url: str) -
     """The message says which format, and what to do."""
     item = {"pk": {"S": "limpet"}, "sk": {"S": "format"}, "version": {"N": "99"}}
     store._table.put(item)
-    with pytest.raises(limpet.SchemaTooNew, match=r"format 99.*reads up to 1(?s:.*)Upgrade"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"format 99.*reads up to 1(?s:.*)Upgrade"):
         limpet.open(url)
 
 
@@ -255,7 +255,7 @@ def test_a_store_opened_for_reading_refuses_writes(store: DynamoBackend, url: st
         lambda: reader.renew(KEY, lease, 60),
         lambda: reader.release(KEY, lease),
     ):
-        with pytest.raises(limpet.StoreReadOnly, match="read-only"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="read-only"):
             write()
     assert len(reader.read(KEY)) == 1
     reader.close()
@@ -290,7 +290,7 @@ def test_a_driver_that_is_not_installed_is_named(missing: str) -> None:
         sys.modules["{missing}"] = None
         try:
             limpet.open("dynamodb://agents?region=eu-west-1")
-        except limpet.MissingExtra as error:
+        except limpet.errors.MissingExtra as error:
             print(error)
     """
     out, _ = python(code).communicate(timeout=60)
@@ -327,7 +327,7 @@ def test_an_identity_that_may_not_write_has_a_read_only_store(
     """It says so at the first write."""
     append(behind)
     front.fault("UpdateItem", "AccessDeniedException")
-    with pytest.raises(limpet.StoreReadOnly, match="does not let this identity"):
+    with pytest.raises(limpet.errors.StoreReadOnly, match="does not let this identity"):
         append(behind)
     assert len(behind.read(KEY)) == 1
 
@@ -382,7 +382,7 @@ def test_missing_credentials_are_told(nothing: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
     """And how to give it."""
-    with pytest.raises(limpet.InvalidURL, match=r"No AWS region.*region=eu-west-1"):
+    with pytest.raises(limpet.errors.InvalidURL, match=r"No AWS region.*region=eu-west-1"):
         limpet.open("dynamodb://agents")
 
 
@@ -400,7 +400,7 @@ def test_the_region_of_the_environment_is_used(nothing: pytest.MonkeyPatch) -> N
 
 def test_a_missing_profile_is_told(aws_environment: None) -> None:
     """By its name."""
-    with pytest.raises(limpet.InvalidURL, match=r"profile.*nobody"):
+    with pytest.raises(limpet.errors.InvalidURL, match=r"profile.*nobody"):
         limpet.open("dynamodb://agents?region=eu-west-1&profile=nobody")
 
 
@@ -435,5 +435,5 @@ def test_a_password_is_never_shown(aws_environment: None, place: str) -> None:
 )
 def test_a_url_that_says_nothing_is_refused(aws_environment: None, url: str, says: str) -> None:
     """Before anything is asked."""
-    with pytest.raises(limpet.InvalidURL, match=says):
+    with pytest.raises(limpet.errors.InvalidURL, match=says):
         limpet.open(url)

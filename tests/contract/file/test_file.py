@@ -321,7 +321,9 @@ def test_a_file_that_was_copied_or_renamed_is_refused(backend: FileBackend, root
         lambda: backend.head(two),
         lambda: add(backend, key=two),
     ):
-        with pytest.raises(limpet.StoreCorrupt, match=r"two.jsonl is the journal of note 'one'"):
+        with pytest.raises(
+            limpet.errors.StoreCorrupt, match=r"two.jsonl is the journal of note 'one'"
+        ):
             call()
     assert backend.head(KEY) is not None
 
@@ -334,7 +336,7 @@ def test_a_symbolic_link_is_not_followed(backend: FileBackend, root: Path, tmp_p
     before = outside.read_bytes()
     journal.symlink_to(outside)
     for call in (lambda: backend.read(KEY), lambda: backend.head(KEY), lambda: add(backend)):
-        with pytest.raises(limpet.NotAStore, match=r"one.jsonl is a symbolic link"):
+        with pytest.raises(limpet.errors.NotAStore, match=r"one.jsonl is a symbolic link"):
             call()
     wrong = [fact for fact in backend.facts(deep=True) if not fact.ok]
     assert [fact.name for fact in wrong] == ["link"]
@@ -356,7 +358,7 @@ def test_a_link_in_the_place_of_a_file_that_is_being_written_is_not_followed(
     directory = root / ".limpet" / "journals" / "default" / "note"
     directory.mkdir(parents=True)
     (directory / name).symlink_to(outside)
-    with pytest.raises(limpet.NotAStore, match="symbolic link"):
+    with pytest.raises(limpet.errors.NotAStore, match="symbolic link"):
         add(backend, epoch=backend.acquire(KEY, "me", 60).epoch)
     assert outside.read_text() == "Chapter 1"
 
@@ -378,7 +380,7 @@ def test_a_store_can_be_named_in_several_ways(
 @pytest.mark.parametrize("url", ["file:", "file://", "file://host/state", "file:x?color=red"])
 def test_a_url_that_names_no_directory_is_refused(url: str) -> None:
     """Before anything comes to be."""
-    with pytest.raises(limpet.InvalidURL):
+    with pytest.raises(limpet.errors.InvalidURL):
         limpet.open(url)
 
 
@@ -390,7 +392,7 @@ def test_a_store_that_is_not_there_is_not_created_unasked(
     """Neither the directory, nor anything in it."""
     if make:
         root.mkdir()
-    with pytest.raises(limpet.StoreNotFound, match="no store at"):
+    with pytest.raises(limpet.errors.StoreNotFound, match="no store at"):
         FileBackend(str(root), **options)  # type: ignore[arg-type]
     assert list(root.parent.rglob("*")) == ([root] if make else [])
 
@@ -399,9 +401,9 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
     """The message says how to open it if it is a SQLite store."""
     path = tmp_path / "agents.db"
     path.write_bytes(b"")
-    with pytest.raises(limpet.NotAStore, match=r"is a file.*sqlite:"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"is a file.*sqlite:"):
         limpet.open(f"file:{path}")
-    with pytest.raises(limpet.NotAStore, match=r"agents.db is not a directory"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"agents.db is not a directory"):
         limpet.open(f"file:{path}/state")
 
 
@@ -414,7 +416,7 @@ def test_a_directory_with_other_things_in_it_is_left_as_it_is(
     if marker is not None:
         (tmp_path / "limpet.json").write_text(marker)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(limpet.NotAStore, match=r"no limpet.json"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"no limpet.json"):
         limpet.open(f"file:{tmp_path}")
     assert sorted(tmp_path.iterdir()) == before
 
@@ -450,14 +452,14 @@ def test_a_store_of_a_newer_release_is_refused(root: Path) -> None:
     path.write_bytes(newer.replace(header, sealed))
     with (
         limpet.open(f"file:{root}") as store,
-        pytest.raises(limpet.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"),
+        pytest.raises(limpet.errors.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"),
     ):
         store.conversation("a").messages()
     with limpet.open(f"file:{root}") as store:
         facts = [fact for fact in store.backend.facts(deep=True) if not fact.ok]
         assert [(fact.name, fact.advice) for fact in facts] == [("newer", "Upgrade limpet.")]
     (root / "limpet.json").write_text('{"limpet":"store","format":9}')
-    with pytest.raises(limpet.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"format 9.*reads up to 1(?s:.*)Upgrade"):
         limpet.open(f"file:{root}")
 
 
@@ -477,7 +479,7 @@ def test_a_store_opened_for_reading_changes_nothing(root: Path) -> None:
             lambda: store.backend.delete(KEY),
             store.sweep,
         ):
-            with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
+            with pytest.raises(limpet.errors.StoreReadOnly, match="readonly=True"):
                 write()
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
@@ -503,7 +505,7 @@ def test_a_directory_that_cannot_be_written_says_so_and_can_be_read(root: Path) 
         for name in (url, url + "/../other"):
             try:
                 limpet.open(name)
-            except limpet.StoreReadOnly as error:
+            except limpet.errors.StoreReadOnly as error:
                 print("refused:", error)
         with limpet.open(url, readonly=True) as store:
             print("read:", len(store.conversation("a").messages()))
@@ -518,7 +520,7 @@ def test_the_disk_says_what_is_wrong(backend: FileBackend, root: Path) -> None:
     """A store that has been removed while it was open."""
     add(backend)
     shutil.rmtree(root)
-    with pytest.raises(limpet.StoreNotFound, match="no longer there"):
+    with pytest.raises(limpet.errors.StoreNotFound, match="no longer there"):
         add(backend)
     assert not root.exists()
 
@@ -770,7 +772,7 @@ def test_readers_do_not_wait_for_a_writer_that_hangs(root: Path) -> None:
             assert child.stdout.readline() == "held\n"
             assert store.conversation("a").length() == 1
             assert [chat.id for chat in store.conversations()] == ["a"]
-            with pytest.raises(limpet.StoreBusy, match="held the write lock"):
+            with pytest.raises(limpet.errors.StoreBusy, match="held the write lock"):
                 store.conversation("a").append(HELLO)
         finally:
             child.kill()
@@ -881,7 +883,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     before = path.read_bytes()
     sabotage.fail("write_all", code, partly=partly)
     for key in (KEY, KEY._replace(id="new")):
-        with pytest.raises(limpet.StoreFull, match=r"no room left .* Free some space"):
+        with pytest.raises(limpet.errors.StoreFull, match=r"no room left .* Free some space"):
             add(backend, b"y" * 500, key)
     assert path.read_bytes() == before
     assert backend.head(KEY._replace(id="new")) is None
@@ -903,7 +905,7 @@ def test_a_disk_that_is_really_full_loses_nothing(root: Path) -> None:
                 while True:
                     store.conversation("a").append({"role": "user", "content": "x" * 700})
                     count += 1
-            except limpet.StoreFull:
+            except limpet.errors.StoreFull:
                 print(count)
             assert store.conversation("a").length() == count
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -1061,7 +1063,7 @@ def test_durability_can_be_given_up_and_is_then_reported(root: Path, synced: lis
         assert synced == []
         facts = {fact.name: fact for fact in store.backend.facts()}
         assert not facts["durability"].ok
-    with pytest.raises(limpet.InvalidURL, match="durability"):
+    with pytest.raises(limpet.errors.InvalidURL, match="durability"):
         limpet.open(f"file:{root}?durability=some")
 
 

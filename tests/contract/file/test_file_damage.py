@@ -29,7 +29,7 @@ KEYS = [KEY, HASHED, Key("Acme", "task", "report-42")]
 #: Places at which files are cut off, and at which bits are flipped.
 EXPERIMENTS = 500
 
-Typed = (limpet.StoreCorrupt, limpet.NotAStore)
+Typed = (limpet.errors.StoreCorrupt, limpet.errors.NotAStore)
 
 
 class Original:
@@ -156,7 +156,7 @@ def test_a_file_without_a_record_is_damaged(original: Original, lines: float) ->
     content = original.content(KEY)
     backend = original.copied(KEY, content[: int(lines * (content.index(b"\n") + 1))])
     for call in (lambda: backend.read(KEY), lambda: backend.append(Append(key=KEY, count=1))):
-        with pytest.raises(limpet.StoreCorrupt, match=r"alice.jsonl, line [12], is damaged"):
+        with pytest.raises(limpet.errors.StoreCorrupt, match=r"alice.jsonl, line [12], is damaged"):
             call()
     assert "damaged" in {fact.name for fact in backend.facts(deep=True) if not fact.ok}
     check_repaired(backend, original, KEY, most=20)
@@ -250,7 +250,7 @@ def test_damage_in_the_middle_names_the_file_and_the_line(original: Original) ->
     backend = original.copied(KEY, content)
     path = original.path(KEY, Path(backend.path))
     with pytest.raises(
-        limpet.StoreCorrupt,
+        limpet.errors.StoreCorrupt,
         match=rf"alice.jsonl, line {line}, is damaged: .* checksum.*doctor --repair",
     ):
         backend.read(KEY)
@@ -270,7 +270,7 @@ def test_a_missing_line_is_noticed(original: Original) -> None:
     lines = original.content(KEY).splitlines(keepends=True)
     backend = original.copied(KEY, b"".join(lines[:4] + lines[5:]))
     for how in ({}, {"reverse": True}, {"after": 5}):
-        with pytest.raises(limpet.StoreCorrupt, match=r"line 5.*missing before it: entry 7"):
+        with pytest.raises(limpet.errors.StoreCorrupt, match=r"line 5.*missing before it: entry 7"):
             backend.read(KEY, **how)
     backend.close()
 
@@ -280,7 +280,7 @@ def test_a_file_of_somebody_else_is_left_alone(original: Original) -> None:
     notes = b'{"buy": "milk"}\n{"call": "home"}\n'
     backend = original.copied(KEY, notes)
     path = original.path(KEY, Path(backend.path))
-    with pytest.raises(limpet.NotAStore, match=r"alice.jsonl does not begin as"):
+    with pytest.raises(limpet.errors.NotAStore, match=r"alice.jsonl does not begin as"):
         backend.append(Append(key=KEY, body=b"x", count=1))
     assert path.read_bytes() == notes
     backend.repair()
@@ -360,7 +360,7 @@ def test_numbers_that_were_lost_are_not_given_out_again(original: Original) -> N
     lines = original.content(KEY).splitlines(keepends=True)
     lines[-1] = lines[-1].replace(b'"total_bytes"', b'"Total_bytes"')
     backend = original.copied(KEY, b"".join(lines))
-    with pytest.raises(limpet.StoreCorrupt):
+    with pytest.raises(limpet.errors.StoreCorrupt):
         backend.append(Append(key=KEY, body=b"x", count=1))
     backend.repair()
     assert backend.lost(KEY) == [(last.seq - last.count + 1, last.seq)]
@@ -376,7 +376,7 @@ def test_a_damaged_first_line_is_made_again_from_the_name(original: Original, ke
     """What a hash confirms can be believed."""
     content = original.content(key).replace(b'"created"', b'"Created"', 1)
     backend = original.copied(key, content)
-    with pytest.raises(limpet.StoreCorrupt, match=r"line 1, is damaged"):
+    with pytest.raises(limpet.errors.StoreCorrupt, match=r"line 1, is damaged"):
         backend.read(key)
     backend.repair()
     assert backend.read(key) == original.records[key]
@@ -464,7 +464,7 @@ def test_two_histories_that_were_merged_are_not_mixed(
     ours, other = _later(original, "we, 1", "we, 2"), _later(original, *(theirs + x for x in "123"))
     around = [b"<<<<<<< HEAD\n", b"=======\n", b">>>>>>> theirs\n"] if marks else [b"", b"", b""]
     backend = original.copied(KEY, base + around[0] + ours + around[1] + other + around[2])
-    with pytest.raises(limpet.StoreCorrupt):
+    with pytest.raises(limpet.errors.StoreCorrupt):
         backend.read(KEY)
     assert len(backend.repair()) == 1
     said = [record.body for record in backend.read(KEY)]
@@ -529,7 +529,7 @@ def test_a_reader_is_not_alarmed_by_an_append_that_is_being_undone(
             request = Append(key=KEY, body=b"x" * (50 + number), count=1)
             try:
                 backend.append(request)
-            except limpet.StoreFull:
+            except limpet.errors.StoreFull:
                 assert fails
         stop.set()
 

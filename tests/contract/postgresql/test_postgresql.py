@@ -470,7 +470,7 @@ def test_a_lock_that_stays_is_reported(url: str, own: psycopg.Connection[Any]) -
         backend.append(add())
         with own.transaction():
             own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
-            with pytest.raises(limpet.StoreBusy, match=r"held a row.*larger timeout="):
+            with pytest.raises(limpet.errors.StoreBusy, match=r"held a row.*larger timeout="):
                 backend.append(add())
         assert backend.append(add()).seq == 2
 
@@ -514,7 +514,7 @@ def test_a_pool_that_is_used_up_is_reported(url: str) -> None:
     with closing(PostgresBackend.from_url(url, pool=1, timeout=0)) as backend:
         pool = backend._connections.pool
         slot = pool.take(0)
-        with pytest.raises(limpet.StoreBusy, match=r"All 1 connections.*larger pool="):
+        with pytest.raises(limpet.errors.StoreBusy, match=r"All 1 connections.*larger pool="):
             backend.head(KEY)
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(pool.take, time.monotonic() + 60)
@@ -570,7 +570,7 @@ def test_closing_waits_for_calls_that_are_under_way(
             assert until(lambda: backend._connections.pool.closed)
         assert writing.result().seq == 2
         closed.result()
-    with pytest.raises(limpet.StoreClosed):
+    with pytest.raises(limpet.errors.StoreClosed):
         backend.head(KEY)
 
 
@@ -707,4 +707,4 @@ def test_closing_ends_the_waiting(listening: PostgresBackend) -> None:
         assert until(lambda: len(listening._wakeups._waiters) == 2)
         listening.close()
         for one in waiting:
-            assert isinstance(one.exception(), limpet.StoreClosed)
+            assert isinstance(one.exception(), limpet.errors.StoreClosed)

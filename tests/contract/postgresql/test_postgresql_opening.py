@@ -88,7 +88,7 @@ def test_a_url_that_cannot_be_is_explained(
     postgresql_server: PostgresServer, query: str, words: str
 ) -> None:
     """By what is wrong with it, and without the password."""
-    with pytest.raises(limpet.InvalidURL, match=words) as caught:
+    with pytest.raises(limpet.errors.InvalidURL, match=words) as caught:
         limpet.open(f"{postgresql_server.url()}?{query}")
     assert "s3cret" not in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "limpet.backends.postgresql")
     monkeypatch.delitem(sys.modules, "limpet.backends.postgresql.backend")
-    with pytest.raises(limpet.MissingExtra, match=r"pip install '\.\[postgres\]'"):
+    with pytest.raises(limpet.errors.MissingExtra, match=r"pip install '\.\[postgres\]'"):
         limpet.open("postgresql://db/agents")
 
 
@@ -138,7 +138,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_is_not_created_unasked(url: str, own: psycopg.Connection[Any]) -> None:
     """With create=False, or for reading only."""
     for options in ({"create": False}, {"readonly": True}):
-        with pytest.raises(limpet.StoreNotFound, match=r"no store on .* create=True"):
+        with pytest.raises(limpet.errors.StoreNotFound, match=r"no store on .* create=True"):
             PostgresBackend.from_url(url, **options)
     sql = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
     assert own.execute(sql, (schema_of(url),)).fetchone() == (0,)
@@ -162,7 +162,7 @@ def test_a_store_opened_for_reading_refuses_writes(url: str) -> None:
             lambda: backend.renew(KEY, lease, 1),
             lambda: backend.release(KEY, lease),
         ):
-            with pytest.raises(limpet.StoreReadOnly, match="readonly=True"):
+            with pytest.raises(limpet.errors.StoreReadOnly, match="readonly=True"):
                 call()
         assert backend.head(KEY) == head
 
@@ -201,7 +201,9 @@ def test_a_store_of_a_newer_release_is_refused(url: str, own: psycopg.Connection
     """The message says which version, and what to do."""
     write(url)
     own.execute(f"UPDATE {schema_of(url)}.limpet_schema SET version = 99")
-    with pytest.raises(limpet.SchemaTooNew, match=r"schema 99.*reads up to \d+(?s:.*)Upgrade"):
+    with pytest.raises(
+        limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to \d+(?s:.*)Upgrade"
+    ):
         PostgresBackend.from_url(url)
 
 
@@ -214,7 +216,7 @@ def test_a_store_of_an_older_release_is_upgraded_by_a_writer_only(
     newest = steps[-1][0]
     steps.append((newest + 1, "CREATE TABLE {schema}.limpet_later (one integer)"))
     monkeypatch.setattr(tables, "migrations", lambda: steps)
-    with pytest.raises(limpet.StoreReadOnly, match="older release"):
+    with pytest.raises(limpet.errors.StoreReadOnly, match="older release"):
         PostgresBackend.from_url(url, readonly=True)
     write(url, create=False)
     with closing(PostgresBackend.from_url(url, readonly=True)) as backend:
@@ -349,7 +351,7 @@ def test_a_wrong_password_or_database_is_named(postgresql_server: PostgresServer
     with pytest.raises(limpet.StoreError, match=r"did not let us in.*password") as caught:
         limpet.open(url.replace("s3cret", "wrong"))
     assert not isinstance(caught.value, limpet.StoreUnavailable)
-    with pytest.raises(limpet.StoreNotFound, match=r'no such database.*"nowhere".*createdb'):
+    with pytest.raises(limpet.errors.StoreNotFound, match=r'no such database.*"nowhere".*createdb'):
         limpet.open(url.replace("/postgres", "/nowhere"))
 
 
@@ -366,7 +368,7 @@ def test_a_user_who_may_not_create_the_schema_is_told_so(
 ) -> None:
     """It can be created for him; then he needs no more than that."""
     schema = schema_of(url)
-    with pytest.raises(limpet.StoreReadOnly, match=r"may not do that.*CREATE SCHEMA"):
+    with pytest.raises(limpet.errors.StoreReadOnly, match=r"may not do that.*CREATE SCHEMA"):
         PostgresBackend.from_url(f"{guest}?schema={schema}")
     own.execute(f"CREATE SCHEMA {schema} AUTHORIZATION guest")
     write(f"{guest}?schema={schema}")
@@ -390,7 +392,7 @@ def test_a_standby_can_only_be_read(url: str) -> None:
     only = "&options=-c%20default_transaction_read_only%3Don"
     with closing(PostgresBackend.from_url(url + only)) as backend:
         assert backend.head(KEY) is not None
-        with pytest.raises(limpet.StoreReadOnly, match="standby"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="standby"):
             backend.append(Append(key=KEY, body=b"x", count=1))
 
 
@@ -418,7 +420,7 @@ def test_a_schema_that_is_dropped_while_it_is_open_is_missed(
     """And comes to be when it is opened again."""
     with closing(PostgresBackend.from_url(url)) as backend:
         own.execute(f"DROP SCHEMA {schema_of(url)} CASCADE")
-        with pytest.raises(limpet.StoreNotFound, match="Open the store again"):
+        with pytest.raises(limpet.errors.StoreNotFound, match="Open the store again"):
             backend.append(Append(key=KEY, body=b"x", count=1))
     write(url)
 
@@ -507,7 +509,7 @@ def test_a_server_that_does_not_sync_is_warned_of(url: str) -> None:
     """At opening, and by the doctor; it is refused to who asks for more, and fine for less."""
     with PostgresServer(fsync="off", full_page_writes="off", synchronous_commit="off") as server:
         place = server.place()
-        with pytest.warns(limpet.DurabilityWarning, match="fsync=off"):
+        with pytest.warns(limpet.errors.DurabilityWarning, match="fsync=off"):
             backend = PostgresBackend.from_url(place)
         with closing(backend):
             fact = facts(backend)["durability"]
@@ -515,9 +517,9 @@ def test_a_server_that_does_not_sync_is_warned_of(url: str) -> None:
             assert "fsync=off" in fact.value
             assert "full_page_writes=off" in fact.value
             assert "synchronous_commit" not in fact.value  # that one we have set ourselves
-        with pytest.warns(limpet.DurabilityWarning, match="synchronous_commit=off"):
+        with pytest.warns(limpet.errors.DurabilityWarning, match="synchronous_commit=off"):
             PostgresBackend.from_url(place, prepare=False).close()
-        with pytest.raises(limpet.NotDurable, match=r"fsync=off.*postgresql.conf"):
+        with pytest.raises(limpet.errors.NotDurable, match=r"fsync=off.*postgresql.conf"):
             PostgresBackend.from_url(place, durability="full")
         with warnings.catch_warnings(action="error"):
             PostgresBackend.from_url(place, durability="normal").close()

@@ -576,7 +576,7 @@ def test_a_store_is_there_when_it_was_made(redis_server: Server) -> None:
     """Not by looking for it."""
     url = redis_server.place()
     for options in ({"create": False}, {"readonly": True}):
-        with pytest.raises(limpet.StoreNotFound, match="no store at"):
+        with pytest.raises(limpet.errors.StoreNotFound, match="no store at"):
             RedisBackend.from_url(url, **options)
     with closing(RedisBackend.from_url(url)) as made:
         append(made)
@@ -601,7 +601,7 @@ def test_a_store_that_is_only_read_takes_no_writes(redis_server: Server) -> None
         lambda: backend.release(KEY, lease),
     ]
     for write in writes:
-        with pytest.raises(limpet.StoreReadOnly, match="readonly"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="readonly"):
             write()
     assert bodies(backend) == [b"x"]
     backend.close()
@@ -614,11 +614,11 @@ def test_a_key_that_is_not_ours_is_left_alone(redis_server: Server, content: str
     prefix = url.partition("prefix=")[2]
     client = redis.Redis(port=redis_server.port)
     client.set(f"{prefix}:format", content)
-    with pytest.raises(limpet.NotAStore, match="another prefix"):
+    with pytest.raises(limpet.errors.NotAStore, match="another prefix"):
         RedisBackend.from_url(url)
     client.delete(f"{prefix}:format")
     client.rpush(f"{prefix}:format", content)
-    with pytest.raises(limpet.NotAStore, match="another prefix"):
+    with pytest.raises(limpet.errors.NotAStore, match="another prefix"):
         RedisBackend.from_url(url)
 
 
@@ -627,14 +627,14 @@ def test_a_store_of_a_newer_release_is_not_touched(redis_server: Server) -> None
     url = redis_server.place()
     prefix = url.partition("prefix=")[2]
     redis.Redis(port=redis_server.port).set(f"{prefix}:format", "limpet 2 in another way")
-    with pytest.raises(limpet.SchemaTooNew, match=r"format 2.*up to 1"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"format 2.*up to 1"):
         RedisBackend.from_url(url)
 
 
 def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBackend) -> None:
     """Somebody has written over one of ours."""
     redis.Redis(port=redis_server.port).set(lone._keys.journal(KEY), "x")
-    with pytest.raises(limpet.StoreCorrupt, match="something else"):
+    with pytest.raises(limpet.errors.StoreCorrupt, match="something else"):
         append(lone)
 
 
@@ -659,7 +659,7 @@ def test_a_key_of_another_type_is_reported(redis_server: Server, lone: RedisBack
 )
 def test_a_url_that_cannot_be_is_explained(url: str, words: str) -> None:
     """Before anything is tried; and no secret is shown."""
-    with pytest.raises(limpet.InvalidURL, match=words) as caught:
+    with pytest.raises(limpet.errors.InvalidURL, match=words) as caught:
         limpet.open(url)
     assert "cret" not in str(caught.value)
 
@@ -690,8 +690,8 @@ def test_databases_are_different_places(redis_server: Server) -> None:
     ("reply", "error"),
     [
         ("MISCONF Redis is configured to save RDB snapshots", limpet.StoreUnavailable),
-        ("OOM command not allowed", limpet.StoreFull),
-        ("READONLY You can't write against a read only replica.", limpet.StoreReadOnly),
+        ("OOM command not allowed", limpet.errors.StoreFull),
+        ("READONLY You can't write against a read only replica.", limpet.errors.StoreReadOnly),
         ("CLUSTERDOWN The cluster is down", limpet.StoreUnavailable),
         ("MASTERDOWN Link with MASTER is down", limpet.StoreUnavailable),
         ("NOREPLICAS Not enough good replicas to write.", limpet.StoreUnavailable),

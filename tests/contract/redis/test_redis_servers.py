@@ -109,7 +109,7 @@ def test_a_server_that_may_forget_is_used_as_it_is_with_a_warning(
 ) -> None:
     """It says what can be lost and how to change that; the doctor says it again."""
     change(server, **LEVELS[level])
-    with pytest.warns(limpet.DurabilityWarning, match=f"(?s){loss}.*Set append.*Or accept"):
+    with pytest.warns(limpet.errors.DurabilityWarning, match=f"(?s){loss}.*Set append.*Or accept"):
         backend = RedisBackend.from_url(place(server))
     assert append(backend).seq == 1
     fact = durability(backend)
@@ -262,7 +262,9 @@ def test_a_server_that_came_back_with_less_gets_no_more_writes(
         restart(server, appendonly="no")
         with pytest.raises(limpet.StoreUnavailable, match=f"durability={wanted} asks"):
             append(backend, id="a")  # of a connection that was cut, who knows
-        with pytest.raises(limpet.NotDurable, match=f"durability={wanted} asks.*appendonly no"):
+        with pytest.raises(
+            limpet.errors.NotDurable, match=f"durability={wanted} asks.*appendonly no"
+        ):
             append(backend, id="a")
         assert backend.read(KEY) == []
         assert durability(backend).ok is False
@@ -297,7 +299,7 @@ def test_a_server_that_evicts_is_no_store(server: RedisServer, policy: str) -> N
     change(server, **LEVELS["full"], maxmemory="100mb", maxmemory_policy=policy)
     with pytest.raises(limpet.StoreError, match="maxmemory-policy noeviction"):
         RedisBackend.from_url(place(server, durability="full"))
-    with pytest.warns(limpet.DurabilityWarning, match="maxmemory-policy noeviction"):
+    with pytest.warns(limpet.errors.DurabilityWarning, match="maxmemory-policy noeviction"):
         backend = RedisBackend.from_url(place(server))
     facts = {fact.name: fact for fact in backend.facts()}
     assert (facts["eviction"].value, facts["eviction"].ok) == (policy, False)
@@ -315,7 +317,7 @@ def test_a_full_server_says_so_and_can_be_emptied(server: RedisServer) -> None:
         append(backend, b"two")
         lease = backend.acquire(KEY, "me", 60)
         change(server, maxmemory="1")
-        with pytest.raises(limpet.StoreFull, match="Raise maxmemory"):
+        with pytest.raises(limpet.errors.StoreFull, match="Raise maxmemory"):
             append(backend)
         head = backend.head(KEY)
         assert head is not None
@@ -350,7 +352,7 @@ def test_a_replica_can_be_read_and_waited_for(own_redis: RedisServer) -> None:
         facts = {fact.name: fact.value for fact in backend.facts()}
         assert facts["replicas"].startswith("1; each write waits for 1")
         there = f"{replica.url()}?prefix={backend._keys.prefix}"
-        with pytest.raises(limpet.StoreReadOnly, match="is a replica"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="is a replica"):
             RedisBackend.from_url(there)
         with closing(RedisBackend.from_url(there, readonly=True)) as reader:
             assert [body for _, body in reader.bodies(KEY)] == [b"x"]
@@ -413,7 +415,7 @@ def test_a_server_that_may_not_be_asked_is_unknown(server: RedisServer) -> None:
     change(server, **LEVELS["full"])
     server.ask("ACL", "SETUSER", "app", "on", ">a/b@c", "~*", "+@all", "-@dangerous")
     url = place(server).replace("://", "://app:a%2Fb%40c@")
-    with pytest.warns(limpet.DurabilityWarning, match="does not say what survives"):
+    with pytest.warns(limpet.errors.DurabilityWarning, match="does not say what survives"):
         backend = RedisBackend.from_url(url)
     assert append(backend).seq == 1
     facts = {fact.name: fact for fact in backend.facts(deep=True)}

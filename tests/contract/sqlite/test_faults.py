@@ -83,7 +83,7 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
     """The call raises, what was acknowledged stays, and with room again the same store goes on."""
     disk.arm(error="full", where="journal", after=after)
     acked, error = say_until_it_fails(store)
-    assert isinstance(error, limpet.StoreFull)
+    assert isinstance(error, limpet.errors.StoreFull)
     assert said(store) == acked
     disk.disarm()
     say(store, acked + 1)
@@ -127,7 +127,7 @@ def test_an_error_of_the_disk_keeps_what_sqlite_said_as_its_cause(
 ) -> None:
     """Whoever looks into it finds the driver's own words."""
     disk.arm(error="full", where="journal")
-    with pytest.raises(limpet.StoreFull, match=r"no room left .* Free some space") as caught:
+    with pytest.raises(limpet.errors.StoreFull, match=r"no room left .* Free some space") as caught:
         say(store, 4)
     assert "disk is full" in str(caught.value.__cause__)
 
@@ -135,7 +135,7 @@ def test_an_error_of_the_disk_keeps_what_sqlite_said_as_its_cause(
 def test_reading_goes_on_while_the_disk_is_full(disk: Faults, store: limpet.Store) -> None:
     """An agent that cannot write can still look up what it knew."""
     disk.arm(error="full")
-    with pytest.raises(limpet.StoreFull):
+    with pytest.raises(limpet.errors.StoreFull):
         say(store, 4)
     assert said(store) == 3
 
@@ -160,7 +160,7 @@ def test_a_new_store_on_a_full_disk_raises_and_can_be_created_later(
     """Whatever is left of the attempt is no hindrance."""
     for after in range(25):  # a new store takes a few writes more
         disk.arm(error="full", after=after)
-        with pytest.raises(limpet.StoreFull):
+        with pytest.raises(limpet.errors.StoreFull):
             limpet.open(tmp_path / f"{after}.db", vfs=disk.vfs)
         disk.disarm()
         with limpet.open(tmp_path / f"{after}.db", vfs=disk.vfs) as store:
@@ -177,7 +177,7 @@ def test_a_task_goes_on_when_there_is_room_again(
 ) -> None:
     """The step that could not be stored runs again; those before it do not."""
     ran: list[str] = []
-    with pytest.raises(limpet.StoreFull):
+    with pytest.raises(limpet.errors.StoreFull):
         run_steps(store, ran, 100, lambda: disk.arm(error="full", where="journal", after=after))
     disk.disarm()
     # The lease could not be given back either, and runs to its end.
@@ -238,7 +238,7 @@ WRITERS = [f"writer-{number}" for number in range(20)]
 Fault: TypeAlias = tuple[Literal["full", "ioerr"], Literal["write", "sync"]]
 
 FAULTS: dict[Fault, type[limpet.StoreError]] = {
-    ("full", "write"): limpet.StoreFull,
+    ("full", "write"): limpet.errors.StoreFull,
     ("ioerr", "write"): limpet.StoreUnavailable,
     ("ioerr", "sync"): limpet.StoreUnavailable,
 }
@@ -337,7 +337,7 @@ def test_a_really_full_disk_loses_nothing_and_goes_on_when_there_is_room(tiny: P
     ballast.write_bytes(bytes(300_000))
     with limpet.open(tiny / "agents.db") as store:
         acked, error = say_until_it_fails(store)
-        assert isinstance(error, limpet.StoreFull)
+        assert isinstance(error, limpet.errors.StoreFull)
         assert turns_of(store)["ann"] == acked
         assert acked > 10
         ballast.unlink()
@@ -385,7 +385,7 @@ def test_one_append_too_large_for_the_disk_does_not_fail_the_small_ones_beside_i
         with gathered(store, calls) as futures:
             pass
         assert [future.exception() for future in futures[:-1]] == [None] * len(WRITERS)
-        assert isinstance(futures[-1].exception(), limpet.StoreFull)
+        assert isinstance(futures[-1].exception(), limpet.errors.StoreFull)
         assert store.conversation("large").messages() == []
         assert said(store) == 1
 

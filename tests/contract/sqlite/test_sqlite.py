@@ -114,7 +114,7 @@ def test_a_store_of_a_newer_release_is_refused(filled: str) -> None:
     own = apsw.Connection(filled)
     own.execute("UPDATE limpet_schema SET version = 99")
     own.close()
-    with pytest.raises(limpet.SchemaTooNew, match=r"schema 99.*reads up to 1(?s:.*)Upgrade"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to 1(?s:.*)Upgrade"):
         limpet.open(filled)
 
 
@@ -191,21 +191,21 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     """And nothing is created."""
-    with pytest.raises(limpet.StoreNotFound, match=r"(?s)nowhere does not exist.*mkdir -p"):
+    with pytest.raises(limpet.errors.StoreNotFound, match=r"(?s)nowhere does not exist.*mkdir -p"):
         limpet.open(tmp_path / "nowhere" / "agents.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_is_not_created_unasked(path: str) -> None:
     """With create=False."""
-    with pytest.raises(limpet.StoreNotFound, match="no store at"):
+    with pytest.raises(limpet.errors.StoreNotFound, match="no store at"):
         limpet.open(path, create=False)
     assert not Path(path).exists()
 
 
 def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
     """The message names a file in it."""
-    with pytest.raises(limpet.NotAStore, match="is a directory"):
+    with pytest.raises(limpet.errors.NotAStore, match="is a directory"):
         limpet.open(tmp_path)
 
 
@@ -213,7 +213,7 @@ def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_left_as_it_is(path: str, content: bytes) -> None:
     """It may be somebody's only copy of something."""
     Path(path).write_bytes(content)
-    with pytest.raises(limpet.NotAStore, match="not a SQLite database"):
+    with pytest.raises(limpet.errors.NotAStore, match="not a SQLite database"):
         limpet.open(path)
     assert Path(path).read_bytes() == content
 
@@ -232,7 +232,7 @@ def test_damage_is_reported_and_nothing_is_changed(filled: str) -> None:
         content[page * 4096 : page * 4096 + 200] = b"\xaa" * 200
     Path(filled).write_bytes(content)
     with (
-        pytest.raises(limpet.StoreCorrupt, match=r"(?s)damaged.*copy the file"),
+        pytest.raises(limpet.errors.StoreCorrupt, match=r"(?s)damaged.*copy the file"),
         limpet.open(filled) as store,
     ):
         store.conversation("alice").messages()
@@ -274,7 +274,7 @@ def test_a_read_only_store_says_so_and_can_be_read(filled: str) -> None:
         try:
             with limpet.open(sys.argv[1]) as store:
                 store.conversation("alice").append({"role": "user", "content": "x"})
-        except limpet.StoreReadOnly as error:
+        except limpet.errors.StoreReadOnly as error:
             print("refused:", error)
         with limpet.open(sys.argv[1], readonly=True) as store:
             print("read:", len(store.conversation("alice").messages()))
@@ -293,12 +293,14 @@ def test_a_file_that_is_taken_away_is_missed(filled: str) -> None:
         chat.append(HELLO)
         for name in (filled, filled + "-wal", filled + "-shm"):
             Path(name).rename(name.replace(filled, away))
-        with pytest.raises(limpet.StoreNotFound, match="is no longer there"):
+        with pytest.raises(limpet.errors.StoreNotFound, match="is no longer there"):
             chat.append(HELLO)
-        with pytest.raises(limpet.StoreNotFound, match="is no longer there"):
+        with pytest.raises(limpet.errors.StoreNotFound, match="is no longer there"):
             chat.length()
         Path(filled).write_bytes(b"")
-        with pytest.raises(limpet.StoreNotFound, match="is no longer the file that was opened"):
+        with pytest.raises(
+            limpet.errors.StoreNotFound, match="is no longer the file that was opened"
+        ):
             chat.append(HELLO)
         for name in (filled, filled + "-wal", filled + "-shm"):
             Path(name.replace(filled, away)).rename(name)
@@ -309,7 +311,7 @@ def test_a_store_opened_for_reading_refuses_writes(filled: str) -> None:
     """With readonly=True."""
     with limpet.open(filled, readonly=True) as store:
         assert store.conversation("alice").length() == 200
-        with pytest.raises(limpet.StoreReadOnly, match="read-only"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="read-only"):
             store.conversation("alice").append(HELLO)
 
 
@@ -343,7 +345,7 @@ def test_readers_do_not_wait_for_a_writer(filled: str) -> None:
     with limpet.open(filled, timeout=0) as store:
         assert store.conversation("alice").length() == 200
         assert len(list(store.conversations())) == 2
-        with pytest.raises(limpet.StoreBusy, match="held the write lock"):
+        with pytest.raises(limpet.errors.StoreBusy, match="held the write lock"):
             store.conversation("alice").append(HELLO)
         other.execute("ROLLBACK")
         assert store.conversation("alice").append(HELLO) == 201
@@ -381,7 +383,7 @@ def test_an_append_outwaits_its_timeout_behind_no_thread(path: str) -> None:
     """Nor behind a transaction that came in after it had looked whether there is one."""
     backend = SqliteBackend(path, timeout=0.05)
     with ThreadPoolExecutor(1) as pool:
-        with backend._database.writing, pytest.raises(limpet.StoreBusy, match="transaction"):
+        with backend._database.writing, pytest.raises(limpet.errors.StoreBusy, match="transaction"):
             pool.submit(_add, backend).result(60)
         assert pool.submit(_add, backend).result(60) == 1
     backend.close()
@@ -675,7 +677,7 @@ def test_opening_and_closing_gives_up_nobodys_locks(path: str) -> None:
 
 def test_a_store_that_could_not_be_opened_is_no_trouble_to_a_fork(tmp_path: Path) -> None:
     """It was never made, though an error may still hold on to it."""
-    with pytest.raises(limpet.StoreNotFound) as caught:
+    with pytest.raises(limpet.errors.StoreNotFound) as caught:
         limpet.open(tmp_path / "nowhere.db", create=False)
     pid = os.fork()
     if not pid:

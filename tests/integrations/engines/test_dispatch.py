@@ -40,7 +40,7 @@ def test_a_missing_engine_is_named_with_its_extra(engine: str, package: str) -> 
         f"import sys; sys.modules[{package!r}] = None\n"
         f"import limpet\n"
         f"try: import limpet.workers.{engine}\n"
-        f"except limpet.MissingExtra as error: print(error)"
+        f"except limpet.errors.MissingExtra as error: print(error)"
     )
     assert f"needs the package {package}" in said
     assert f"pip install '.[{engine}]' in Limpet's source, or pip install {package}." in said
@@ -106,10 +106,10 @@ def test_tenants_share_a_connection_and_nothing_else(stage: Stage) -> None:
     """A worker for a thousand customers opens one store."""
     runs = JobRunner(registry, stage.url)
     stage.submit("tale")
-    with pytest.raises(limpet.TaskNotFound):
+    with pytest.raises(limpet.errors.TaskNotFound):
         runs.run("tale", "acme")
     assert runs.store("acme").backend is runs.store("default").backend
-    with pytest.raises(limpet.InvalidId):
+    with pytest.raises(limpet.errors.InvalidId):
         runs.store("")
 
 

@@ -217,7 +217,9 @@ def test_an_eager_job_is_not_retried(stage: Stage) -> None:
     )
 
 
-@pytest.mark.parametrize("error", [limpet.StoreUnavailable, limpet.StoreBusy, limpet.StoreFull])
+@pytest.mark.parametrize(
+    "error", [limpet.StoreUnavailable, limpet.errors.StoreBusy, limpet.errors.StoreFull]
+)
 def test_a_store_that_is_away_is_tried_again(error: type[limpet.StoreError]) -> None:
     """That is no fault of the task."""
 

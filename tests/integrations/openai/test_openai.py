@@ -14,15 +14,8 @@ import pytest
 from openai import APITimeoutError, AsyncOpenAI, InternalServerError, OpenAI, RateLimitError
 
 import limpet
-from limpet import (
-    Conversation,
-    IdReused,
-    InvalidMessage,
-    LeaseHeld,
-    MissingExtra,
-    StoreReadOnly,
-    WindowTooSmall,
-)
+from limpet import Conversation, LeaseHeld
+from limpet.errors import IdReused, InvalidMessage, MissingExtra, StoreReadOnly, WindowTooSmall
 from limpet.integrations.openai import (
     AsyncChat,
     Chat,

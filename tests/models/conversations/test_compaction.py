@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet import Conversation, Store, StoreReadOnly, WindowTooSmall
+from limpet import Conversation, Store
+from limpet.errors import StoreReadOnly, WindowTooSmall
 from limpet.llm import tokens
 from limpet.testing.providers import check_anthropic, check_chat, check_responses
 from tests.support import nouns

@@ -18,21 +18,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import limpet
-from limpet import (
-    Codec,
-    Conflict,
-    ConversationNotFound,
-    IdReused,
-    InvalidMessage,
-    NotStorable,
-    Store,
-    TooLarge,
-    WindowTooSmall,
-    WrongType,
-)
+from limpet import Codec, Conflict, NotStorable, Store, TooLarge
 from limpet.backends.contract import Append, Appended, Head, Key
 from limpet.conversations.forks import CHUNK
 from limpet.conversations.transcript import COPIED, ConversationMeta
+from limpet.errors import ConversationNotFound, IdReused, InvalidMessage, WindowTooSmall, WrongType
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user
 from tests.support.paths import ROOT

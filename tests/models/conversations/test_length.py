@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet import Conflict, Store, Unreadable
+from limpet import Conflict, Store
 from limpet.backends.contract import Append, Appended
 from limpet.conversations.transcript import COPIED, MESSAGE, ConversationMeta, Transcript
 from limpet.core.calls import BEGAN, Call, Resolution, resolve_call
 from limpet.core.runtime import run_to_end
+from limpet.errors import Unreadable
 from tests.support import nouns
 from tests.support.nouns import Place, bot, call, result, system, user
 
@@ -97,7 +98,7 @@ def changed(store: Store, chat: Any, change: str, count: int, number: int) -> An
             meta = ConversationMeta(forking=True, others=len(half)).encode()
             store.journal("conversation", f"half-{number}").append(*half, meta=meta)
             return store.conversation(f"half-{number}")
-    except limpet.InvalidMessage:  # what cannot be pinned, or too much of it
+    except limpet.errors.InvalidMessage:  # what cannot be pinned, or too much of it
         pass
     return chat
 

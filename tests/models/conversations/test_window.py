@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet import Store, StoreReadOnly, WindowTooSmall
+from limpet import Store
 from limpet.backends.contract import Append, Appended, Backend, Record
 from limpet.conversations import window as _window
-from limpet.errors import BrokenHistory
+from limpet.errors import BrokenHistory, StoreReadOnly, WindowTooSmall
 from limpet.llm import tokens
 from limpet.llm.messages import to_anthropic
 from limpet.llm.messages.repair import repair

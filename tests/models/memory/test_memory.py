@@ -12,8 +12,9 @@ import apsw
 import pytest
 
 import limpet
-from limpet import Checkpoint, Decision, IdReused, InvalidId, MemoryNotFound, Recalled, TooLarge
+from limpet import Checkpoint, Decision, Recalled, TooLarge
 from limpet.core import text_index
+from limpet.errors import IdReused, InvalidId, MemoryNotFound
 from limpet.memory import index, remember
 from limpet.memory.entries import is_id
 from tests.support import nouns

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet import InvalidId
 from limpet.core.codec import Codec
+from limpet.errors import InvalidId
 from limpet.memory import forget
 from limpet.memory.entries import LONGEST, MemoryEntry, contexts_quoting
 from limpet.memory.forget import surviving

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet import EmbeddingFailed, MissingExtra
 from limpet.backends.contract import Key
 from limpet.core.codec import Codec
+from limpet.errors import EmbeddingFailed, MissingExtra
 from limpet.memory import embeddings, forget, indexed_journal, recall, vectors
 from limpet.memory.embeddings import embedding_function, model_name
 from limpet.memory.index import Index, open_index

@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
+from limpet import FingerprintChange, Migrations, NotStorable, Store
+from limpet.errors import (
     ChangedWarning,
-    FingerprintChange,
     MigrationFailed,
-    Migrations,
     NoMigration,
-    NotStorable,
     StateChanged,
     StateTooNew,
-    Store,
     WrongState,
 )
 from tests.support import nouns

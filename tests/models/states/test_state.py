@@ -30,13 +30,10 @@ from limpet import (
     Codec,
     Conflict,
     FingerprintChange,
-    InvalidId,
     Migrations,
     NotStorable,
     State,
-    StateDamaged,
     StateInfo,
-    StateNotFound,
     StateVersion,
     Store,
     StoreUnavailable,
@@ -46,6 +43,7 @@ from limpet.backends.contract import Append, Appended, Key, Record
 from limpet.core.calls import Call, Resolution, all_in_doubt, resolve_call
 from limpet.core.deltas import encode
 from limpet.core.runtime import run_to_end
+from limpet.errors import InvalidId, StateDamaged, StateNotFound
 from limpet.states.format import StateMeta
 from limpet.testing.boundaries import Boundaries
 from limpet.transfer import copy as copying

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    NotStorable,
-    Retry,
-    TaskNotOpen,
-    TaskWaiting,
-    current_step,
-    current_task,
-    effect,
-)
+from limpet import NotStorable, Retry, TaskWaiting, current_step, current_task, effect
+from limpet.errors import TaskNotOpen
 from tests.support.dying import Calls, die, killed
 
 GOAL = "Tell everybody"

@@ -26,26 +26,28 @@ from limpet import (
     Checkpoint,
     Codec,
     Decision,
-    GoalMismatch,
     LeaseLost,
     NotStorable,
     Step,
     Store,
     StoreUnavailable,
     Task,
-    TaskFinished,
     TaskHeld,
-    TaskNotFound,
-    TaskNotOpen,
     TooLarge,
-    WindowTooSmall,
-    WrongType,
     current_step,
 )
 from limpet.backends.contract import Head, Key, Lease
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.core import leases
 from limpet.core.leases import LeaseKeeper
+from limpet.errors import (
+    GoalMismatch,
+    TaskFinished,
+    TaskNotFound,
+    TaskNotOpen,
+    WindowTooSmall,
+    WrongType,
+)
 from limpet.llm import tokens
 from limpet.tasks.resume_text import PREAMBLE
 from tests.support import nouns

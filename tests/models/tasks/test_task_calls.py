@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import EffectsWarning, Retry, Store, TaskHeld, TaskWaiting
+from limpet import Retry, Store, TaskHeld, TaskWaiting
 from limpet.backends.contract import Append, Appended
 from limpet.core.calls import Call, all_in_doubt, calls_in_doubt
 from limpet.core.meta import Meta
 from limpet.core.runtime import run_to_end
+from limpet.errors import EffectsWarning
 from tests.support import nouns
 from tests.support.dying import Calls, die, dying, ended_by, killed
 from tests.support.nouns import Place
@@ -220,7 +221,7 @@ def test_an_earlier_version_has_its_doubts_and_an_end_has_none(place: Place, sto
         task.step("look", Calls("all is well"))
         assert task.finish("paid, by all we know") == "paid, by all we know"
     assert named(beside) == {}
-    with pytest.raises(limpet.TaskFinished, match="is done, so it cannot be resolved"):
+    with pytest.raises(limpet.errors.TaskFinished, match="is done, so it cannot be resolved"):
         store.resolve("t", "pay", "done")
     store.task("t").versions.fork("t2", at=here)
     assert doubtful(beside, "t2") == ["pay"]

@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    AsyncJournal,
-    Conflict,
-    EffectsWarning,
-    Store,
-    TaskNotFound,
-    TaskNotOpen,
-    TaskWaiting,
-)
+from limpet import AsyncJournal, Conflict, Store, TaskWaiting
 from limpet.backends.contract import Append, Appended
+from limpet.errors import EffectsWarning, TaskNotFound, TaskNotOpen
 from limpet.tasks.steps import LARGE
 from tests.support import nouns
 from tests.support.dying import Calls, ended_by

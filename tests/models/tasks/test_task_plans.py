@@ -3,7 +3,8 @@
 import pytest
 
 import limpet
-from limpet import Store, TaskFinished, TaskWaiting
+from limpet import Store, TaskWaiting
+from limpet.errors import TaskFinished
 from tests.support import nouns
 from tests.support.dying import Calls
 from tests.support.nouns import Place

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet import Decision, Recalled, Store, TaskFinished
+from limpet import Decision, Recalled, Store
 from limpet.backends.sqlite.backend import SqliteBackend
+from limpet.errors import TaskFinished
 from limpet.memory.indexed_journal import IndexedJournal
 from limpet.tasks.resume_text import BEGINNING, PREAMBLE, RECALLED
 from limpet.testing.boundaries import Boundaries
@@ -119,7 +120,7 @@ def test_what_cannot_remember_is_refused_before_anything_is_written(store: Store
     with store.task("t", GOAL) as task:
         with pytest.raises(TypeError, match="remember= takes a memory, the name of a namespace"):
             task.finish("done", remember=["acme"])  # type: ignore[arg-type]
-        with pytest.raises(limpet.InvalidId):
+        with pytest.raises(limpet.errors.InvalidId):
             task.finish("done", remember="")
         assert not task.done
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import NotLoaded, Store, TaskHeld
+from limpet import Store, TaskHeld
 from limpet.backends.contract import Key
 from limpet.core.runtime import run_to_end
+from limpet.errors import NotLoaded
 from limpet.tasks.steps import LARGE
 from tests.support import nouns
 from tests.support.dying import Calls

@@ -10,18 +10,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    LeaseLost,
-    NotStorable,
-    Retry,
-    StepTimedOut,
-    Store,
-    TaskHeld,
-    TaskNotOpen,
-    TaskWaiting,
-    WrongType,
-    current_step,
-)
+from limpet import LeaseLost, NotStorable, Retry, Store, TaskHeld, TaskWaiting, current_step
+from limpet.errors import StepTimedOut, TaskNotOpen, WrongType
 from limpet.tasks.record import ProgressReports
 from tests.support import nouns
 from tests.support.dying import Calls, die, dying, ended_by, killed
@@ -156,7 +146,7 @@ def test_only_what_is_in_doubt_can_be_resolved(store: Store) -> None:
         store.resolve("t", "send", "maybe")
     with pytest.raises(ValueError, match="Only a step that is done has a result"):
         store.resolve("t", "send", "retry", result=1)
-    with pytest.raises(limpet.TaskNotFound):
+    with pytest.raises(limpet.errors.TaskNotFound):
         store.resolve("nobody", "send", "done")
 
 

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import EffectsWarning, LeaseLost, Retry, TaskFinished, TaskNotOpen, current_step
-from limpet.errors import NotTransactional, TransactionMisused
+from limpet import LeaseLost, Retry, current_step
+from limpet.errors import (
+    EffectsWarning,
+    NotTransactional,
+    TaskFinished,
+    TaskNotOpen,
+    TransactionMisused,
+)
 from tests.support.dying import Calls, ended_by
 
 GOAL = "Pay the invoice"

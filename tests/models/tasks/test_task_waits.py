@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
+from limpet import NotStorable, Store, TaskWaiting
+from limpet.backends.contract import Key
+from limpet.errors import (
     DeadlinePassed,
     GoalMismatch,
     InvalidId,
-    NotStorable,
-    Store,
     TaskCancelled,
     TaskFinished,
     TaskNotFound,
     TaskPaused,
-    TaskWaiting,
     WaitTimedOut,
 )
-from limpet.backends.contract import Key
 from limpet.tasks.record import LiveTask
 from tests.support import nouns
 from tests.support.dying import Calls, die, ended_by, killed
@@ -92,7 +90,7 @@ def test_a_signal_sent_twice_with_an_id_counts_once(store: Store) -> None:
         assert task.wait_for("approval") == "yes"
         with pytest.raises(TaskWaiting):
             task.wait_for("approval")
-    with pytest.raises(limpet.IdReused):
+    with pytest.raises(limpet.errors.IdReused):
         store.signal("t", "approval", "no", id="click-1")
 
 

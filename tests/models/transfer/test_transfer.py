@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet import Conflict, ConversationNotFound, NotImportable
+from limpet import Conflict
+from limpet.errors import ConversationNotFound, NotImportable
 from limpet.transfer import copy as copying
 from limpet.transfer import export as _transfer
 from tests.support import places
@@ -316,7 +317,7 @@ def test_what_a_repair_took_out_is_missing_in_an_export(tmp_path: Path) -> None:
         (file,) = (tmp_path / "state").rglob("alice.jsonl")
         file.write_bytes(file.read_bytes().replace(b"two", b"tow"))
         store.backend.repair()
-        with pytest.raises(limpet.StoreCorrupt, match=r"behind 1 were damaged.*--messages"):
+        with pytest.raises(limpet.errors.StoreCorrupt, match=r"behind 1 were damaged.*--messages"):
             exported(store, "jsonl")
         (left,) = _transfer.messages_lines(store, _transfer.heads(store))
         assert left["messages"] == [user("one"), user("three")]

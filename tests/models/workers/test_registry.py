@@ -144,7 +144,7 @@ def test_limits_and_leases_are_checked_where_they_are_given() -> None:
         registry.task("job", limit=0)
     with pytest.raises(ValueError, match="lease"):
         registry.task("job", lease=0)
-    with pytest.raises(limpet.InvalidId):
+    with pytest.raises(limpet.errors.InvalidId):
         registry.task("")
 
 
@@ -177,7 +177,7 @@ def test_a_task_that_was_not_submitted_is_not_run(run: Runs) -> None:
 
 def test_a_task_that_is_not_there_is_not_found(run: Runs) -> None:
     """It may have expired."""
-    with pytest.raises(limpet.TaskNotFound):
+    with pytest.raises(limpet.errors.TaskNotFound):
         run("t")
 
 
