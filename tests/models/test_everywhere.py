@@ -1,6 +1,6 @@
 """What conversations and tasks are for, on every backend there is.
 
-The tests of the nouns have every detail, on memory and SQLite. Here is what nobody could do
+The tests of the models have every detail, on memory and SQLite. Here is what nobody could do
 without, on each server too: a backend that keeps the contract has it all, and here it shows.
 """
 
@@ -17,10 +17,10 @@ from limpet import Conflict, Decision, LeaseHeld, LeaseLost, Store, Task, TaskHe
 from limpet.backends.contract import Key
 from limpet.errors import ConversationNotFound, GoalMismatch, IdReused, TaskFinished, TaskNotFound
 from limpet.testing.takeover import GOAL, TASK, Worker
-from tests.support import nouns
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import stores
+from tests.support.stores import Place, bot, call, result, system, user
 
-place, store = nouns.everywhere, nouns.store
+place, store = stores.everywhere, stores.store
 
 KEY = Key("default", "task", TASK)
 
@@ -210,10 +210,10 @@ def test_what_has_expired_is_gone_at_once(place: Place, store: Store) -> None:
 
 
 def test_a_time_to_live_is_the_stores_or_the_nouns_and_can_change(place: Place) -> None:
-    """What the noun says goes before what the store says, and what is said later before both."""
+    """What the model says goes before what the store says, and what is said later before both."""
     store, other = place.open(ttl=500), place.open(ttl=7)
     store.conversation("by-store").append(user("a"))
-    store.conversation("by-noun", ttl=1000).append(user("a"))
+    store.conversation("by-model", ttl=1000).append(user("a"))
     store.conversation("for-ever", ttl=None).append(user("a"))
     with store.task("task", GOAL), store.task("long", GOAL, ttl=1000):
         pass
@@ -224,17 +224,17 @@ def test_a_time_to_live_is_the_stores_or_the_nouns_and_can_change(place: Place) 
             return None
         return round((info.expires_at - info.updated_at).total_seconds())
 
-    assert [lasts("by-store"), lasts("by-noun"), lasts("for-ever")] == [500, 1000, None]
+    assert [lasts("by-store"), lasts("by-model"), lasts("for-ever")] == [500, 1000, None]
     assert [head.ttl for head in heads(store)] == [1000 * 10**6, 500 * 10**6]
     other.conversation("by-store").append(user("b"))
-    store.conversation("by-noun").append(user("b"))
-    assert [lasts("by-store"), lasts("by-noun")] == [500, 1000]
+    store.conversation("by-model").append(user("b"))
+    assert [lasts("by-store"), lasts("by-model")] == [500, 1000]
     store.conversation("for-ever").expire(2000)
-    store.conversation("by-noun").expire(None)
+    store.conversation("by-model").expire(None)
     store.conversation("by-store").label(a="b")
-    for id_ in ("for-ever", "by-noun"):
+    for id_ in ("for-ever", "by-model"):
         other.conversation(id_).append(user("c"))
-    assert [lasts("by-store"), lasts("by-noun"), lasts("for-ever")] == [500, None, 2000]
+    assert [lasts("by-store"), lasts("by-model"), lasts("for-ever")] == [500, None, 2000]
 
 
 def heads(store: Store) -> list[Any]:

@@ -18,11 +18,11 @@ import limpet
 from limpet import AsyncStore, Conflict, LeaseHeld, NotFound, Store, Task, TaskHeld
 from limpet.errors import InvalidURL, StoreClosed, StoreNotFound, TaskNotFound
 from limpet.testing.leaks import nothing_left
-from tests.support import nouns
+from tests.support import stores
 from tests.support.doubtful import leave_in_doubt
-from tests.support.nouns import Driven, Place, user
+from tests.support.stores import Driven, Place, user
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Summarise open incidents"
 
@@ -181,7 +181,7 @@ def test_memory_stores_are_each_their_own(opener: Opener) -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "agents.db"])
 def test_a_closed_store_says_so(here: Path, opener: Opener, url: str) -> None:
-    """Every noun, reading or writing; not an error of the driver's."""
+    """Every model, reading or writing; not an error of the driver's."""
     store = opener(url)
     chat, task, journal = store.conversation("a"), store.task("t", GOAL), store.journal("n", "j")
     chat.append(user("hello"))
@@ -273,7 +273,7 @@ def test_a_program_that_forgets_to_close_still_ends(tmp_path: Path) -> None:
 
 
 def test_tenants_cannot_see_each_other(place: Place) -> None:
-    """Every noun, every listing, by the very same ids."""
+    """Every model, every listing, by the very same ids."""
     acme, rival = place.open(tenant="acme"), place.open(tenant="rival")
     acme.conversation("alice", labels={"team": "red"}).append(user("secret"), id="turn")
     with acme.task("report", GOAL, labels={"team": "red"}) as task:
@@ -343,7 +343,7 @@ def test_a_journals_ttl_is_checked_before_anything_is_written(ttl: Any) -> None:
 
 
 def test_a_journal_is_there_for_models_of_ones_own(store: Store) -> None:
-    """What all nouns are made of, in public."""
+    """What all models are made of, in public."""
     journal = store.journal("note", "todo")
     assert journal.append(("added", "water"), ("added", "call"), expect=0) == 2
     assert journal.append(("done", {"n": 1}), id="x") == 3
@@ -432,7 +432,7 @@ def test_what_cannot_be_resolved_is_refused_whatever_its_kind(store: Store, kind
 
 
 def use_everything(store: Store, worker: int) -> None:
-    """One thread's work with all nouns, some of it shared with others."""
+    """One thread's work with all models, some of it shared with others."""
     mine, ours = store.conversation(f"mine-{worker}"), store.conversation("ours")
     for n in range(5):
         mine.append(user(str(n)))
@@ -467,7 +467,7 @@ def in_threads(*works: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "agents.db"])
 def test_sixteen_threads_share_one_store(here: Path, url: str) -> None:
-    """All nouns, all at once, and nothing is lost or mixed up."""
+    """All models, all at once, and nothing is lost or mixed up."""
     with limpet.open(url) as store:
         in_threads(*(lambda worker=worker: use_everything(store, worker) for worker in range(16)))
         ours = [message["content"] for message in store.conversation("ours").messages()]

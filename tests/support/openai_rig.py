@@ -8,8 +8,8 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
 from limpet.integrations.openai import AsyncChat, Chat
-from tests.support.nouns import Driven, Place
 from tests.support.openai_server import Answer, Request, Server
+from tests.support.stores import Driven, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from limpet import LimpetError, Store
 from limpet.core.ids import MAX_ID_BYTES, MAX_LABEL_BYTES, MAX_TENANT_BYTES, check_id, check_seconds
 from limpet.errors import InvalidId
-from tests.support import nouns
-from tests.support.nouns import Place, user
+from tests.support import stores
+from tests.support.stores import Place, user
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOOD = [
     "a",
@@ -82,11 +82,11 @@ def test_a_good_id_finds_its_own_and_nothing_else(place: Place, store: Store) ->
         found = [chat.id for chat in store.conversations(prefix=id_)]
         assert found == sorted(other for other in GOOD if other.startswith(id_))
     assert [chat.id for chat in store.conversations()] == sorted(GOOD, key=str.encode)
-    assert not list(place.path.parent.glob("[!n]*"))
+    assert not list(place.path.parent.glob("[!m]*"))
 
 
 def test_a_good_id_is_one_everywhere(store: Store) -> None:
-    """One rule, not one a noun."""
+    """One rule, not one a model."""
     for id_ in GOOD:
         with store.task(id_, "goal", agent=id_[:32], labels={id_: id_}) as task:
             task.plan([id_])

@@ -20,7 +20,7 @@ import limpet
 from limpet.errors import MissingExtra
 from limpet.llm import images as _images
 from limpet.llm import tokens
-from tests.support.nouns import bot, call, result, system, user
+from tests.support.stores import bot, call, result, system, user
 
 ENCODINGS = ["o200k_base", "cl100k_base"]
 

@@ -26,16 +26,16 @@ from limpet.integrations.openai import (
 )
 from limpet.llm import tokens
 from limpet.llm.messages.repair import INTERRUPTED
-from tests.support import nouns, openai_rig
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import openai_rig, stores
 from tests.support.openai_rig import HELLO, Rig, Till, cut_short, paying, texts
 from tests.support.openai_server import Answer, Request, Server, Trouble
+from tests.support.stores import Place, bot, call, result, system, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-rig, one_by_one, everywhere = openai_rig.rig, openai_rig.one_by_one, nouns.everywhere
+rig, one_by_one, everywhere = openai_rig.rig, openai_rig.one_by_one, stores.everywhere
 
 # -- one question, one answer ----------------------------------------------------------------------
 

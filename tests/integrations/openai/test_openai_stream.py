@@ -22,9 +22,9 @@ from limpet.integrations.openai import (
 from limpet.integrations.openai import reply as _openai_reply
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
-from tests.support.nouns import Place
 from tests.support.openai_rig import HELLO, LONG, Rig, Till, paying, texts
 from tests.support.openai_server import Answer, Server, Trouble
+from tests.support.stores import Place
 
 if TYPE_CHECKING:
     from pathlib import Path

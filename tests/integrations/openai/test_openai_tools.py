@@ -26,9 +26,9 @@ from limpet.integrations.openai.turn import TurnLock
 from limpet.llm.messages.repair import INTERRUPTED
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
-from tests.support.nouns import Place, user
 from tests.support.openai_rig import HELLO, Cut, Rig, Till, cut_short, paying
 from tests.support.openai_server import Answer, Request, Server
+from tests.support.stores import Place, user
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ from limpet import Conversation, Store
 from limpet.errors import StoreReadOnly, WindowTooSmall
 from limpet.llm import tokens
 from limpet.testing.providers import check_anthropic, check_chat, check_responses
-from tests.support import nouns
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import stores
+from tests.support.stores import Place, bot, call, result, system, user
 
-everywhere, place, store = nouns.everywhere, nouns.place, nouns.store
+everywhere, place, store = stores.everywhere, stores.place, stores.store
 
 Message = dict[str, Any]
 

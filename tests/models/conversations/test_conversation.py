@@ -23,11 +23,11 @@ from limpet.backends.contract import Append, Appended, Head, Key
 from limpet.conversations.forks import CHUNK
 from limpet.conversations.transcript import COPIED, ConversationMeta
 from limpet.errors import ConversationNotFound, IdReused, InvalidMessage, WindowTooSmall, WrongType
-from tests.support import nouns
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import stores
 from tests.support.paths import ROOT
+from tests.support.stores import Place, bot, call, result, system, user
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 
 class Message(BaseModel):

@@ -17,10 +17,10 @@ from limpet.conversations.transcript import COPIED, MESSAGE, ConversationMeta, T
 from limpet.core.calls import BEGAN, Call, Resolution, resolve_call
 from limpet.core.runtime import run_to_end
 from limpet.errors import Unreadable
-from tests.support import nouns
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import stores
+from tests.support.stores import Place, bot, call, result, system, user
 
-everywhere, place, store = nouns.everywhere, nouns.place, nouns.store
+everywhere, place, store = stores.everywhere, stores.place, stores.store
 
 
 def transcript_of(store: Store, id_: str) -> Transcript:

@@ -24,13 +24,13 @@ from limpet.core.codec import Codec
 from limpet.core.index_files import cached, own_file
 from limpet.core.text_index import Document, Known, TextIndex, excerpt, index_of
 from limpet.llm.messages.text import text_of
-from tests.support import nouns, places
+from tests.support import places, stores
 
 if TYPE_CHECKING:
     from limpet import ConversationHit
     from tests.support.places import Where
 
-cache = nouns.cache
+cache = stores.cache
 
 hurried = places.hurried
 

@@ -18,10 +18,10 @@ from limpet.llm.messages import to_anthropic
 from limpet.llm.messages.repair import repair
 from limpet.llm.messages.shape import binds_next, calls_of, results_of, role_of
 from limpet.testing.providers import check_anthropic, check_chat, check_responses
-from tests.support import nouns
-from tests.support.nouns import Place, bot, call, result, system, user
+from tests.support import stores
+from tests.support.stores import Place, bot, call, result, system, user
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 Message = dict[str, Any]
 

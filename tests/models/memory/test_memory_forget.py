@@ -21,7 +21,7 @@ from limpet.memory import forget
 from limpet.memory.entries import LONGEST, MemoryEntry, contexts_quoting
 from limpet.memory.forget import surviving
 from limpet.memory.vectors import pack
-from tests.support import nouns
+from tests.support import stores
 from tests.support.paths import ROOT
 from tests.support.scopes import Scopes
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from limpet import Memory, Store
 
-cache = nouns.cache
+cache = stores.cache
 
 SAID = "xylophone-4711 belongs to nobody"
 

@@ -26,12 +26,12 @@ from limpet.memory.indexed_journal import IndexedJournal
 from limpet.memory.local_model import LocalModel, WordPieces
 from limpet.memory.ranking import Parts, activation, alike, fused, words_of
 from limpet.memory.recall import any_of, terms
-from tests.support import nouns
+from tests.support import stores
 
 if TYPE_CHECKING:
     from limpet import Memory, Store
 
-cache = nouns.cache
+cache = stores.cache
 
 TOPICS = ("animal", "money", "place")
 MEANT = {"zebra": 0, "horse": 0, "invoice": 1, "payment": 1, "berlin": 2, "city": 2}

@@ -20,11 +20,11 @@ from limpet.errors import (
     StateTooNew,
     WrongState,
 )
-from tests.support import nouns
-from tests.support.nouns import Place, call, user
+from tests.support import stores
 from tests.support.paths import ROOT
+from tests.support.stores import Place, call, user
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 AGENT = {"type": "AssistantAgentState", "version": "1.0.0", "llm_context": {"messages": []}}
 TEAM = {"type": "TeamState", "version": "1.0.0", "agent_states": {}}

@@ -47,14 +47,14 @@ from limpet.errors import InvalidId, StateDamaged, StateNotFound
 from limpet.states.format import StateMeta
 from limpet.testing.boundaries import Boundaries
 from limpet.transfer import copy as copying
-from tests.support import nouns
+from tests.support import stores
 from tests.support.corpus import PLACES
 from tests.support.documents import histories
-from tests.support.nouns import Place
 from tests.support.paths import DATA
 from tests.support.processes import in_a_process
+from tests.support.stores import Place
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 #: Examples share a store, each with an id of its own.
 SHARED = settings(

@@ -50,11 +50,11 @@ from limpet.errors import (
 )
 from limpet.llm import tokens
 from limpet.tasks.resume_text import PREAMBLE
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Summarise open incidents"
 

@@ -16,11 +16,11 @@ from limpet.core.calls import Call, all_in_doubt, calls_in_doubt
 from limpet.core.meta import Meta
 from limpet.core.runtime import run_to_end
 from limpet.errors import EffectsWarning
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, die, dying, ended_by, killed
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Pay the bills"
 

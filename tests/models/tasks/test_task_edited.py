@@ -3,11 +3,11 @@
 import pytest
 
 from limpet import Store
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, die, killed
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Write the report"
 

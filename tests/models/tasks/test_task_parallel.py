@@ -9,10 +9,10 @@ import pytest
 
 import limpet
 from limpet import Retry, Store
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Tell everybody"
 
@@ -78,7 +78,7 @@ def test_steps_within_a_step_are_found_again_by_its_next_attempt(store: Store) -
             crash()
             return found
 
-        if isinstance(task, nouns.Driven):
+        if isinstance(task, stores.Driven):
             return  # a driven loop cannot be entered twice
         assert task.step("pages", pages, retry=Retry(attempts=3, wait=0)) == ["a", "b"]
         assert list(task.results) == ["pages/page", "pages/page#2", "pages"]

@@ -11,11 +11,11 @@ from limpet import AsyncJournal, Conflict, Store, TaskWaiting
 from limpet.backends.contract import Append, Appended
 from limpet.errors import EffectsWarning, TaskNotFound, TaskNotOpen
 from limpet.tasks.steps import LARGE
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, ended_by
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 GOAL = "Write the report"
 #: Too large to be kept with the rest.

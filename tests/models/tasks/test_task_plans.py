@@ -5,11 +5,11 @@ import pytest
 import limpet
 from limpet import Store, TaskWaiting
 from limpet.errors import TaskFinished
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store = nouns.place, nouns.store
+place, store = stores.place, stores.store
 
 GOAL = "Write the report"
 

@@ -30,15 +30,15 @@ from limpet.memory.indexed_journal import IndexedJournal
 from limpet.tasks.resume_text import BEGINNING, PREAMBLE, RECALLED
 from limpet.testing.boundaries import Boundaries
 from tests.models.tasks.test_recovery import ATTACKS, left_out, sections
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, die, ended_by, killed
-from tests.support.nouns import Driven, Place
 from tests.support.processes import in_a_process
+from tests.support.stores import Driven, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-store = nouns.store
+store = stores.store
 
 GOAL = "Summarise the open incidents"
 DECISION = "use the replica (because the API is slow)"

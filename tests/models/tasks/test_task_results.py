@@ -14,11 +14,11 @@ from limpet.backends.contract import Key
 from limpet.core.runtime import run_to_end
 from limpet.errors import NotLoaded
 from limpet.tasks.steps import LARGE
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 GOAL = "Tell everybody"
 
@@ -85,7 +85,7 @@ def test_results_are_read_while_others_record(
 
         monkeypatch.setattr(runner, "read_large", meanwhile)
         assert task.load()["fetch"] == ROWS
-        if not isinstance(task, nouns.Driven):
+        if not isinstance(task, stores.Driven):
             assert task.results["fetch"] == ROWS
         looked = run_to_end(runner.record.look())
         results["later"] = 1

@@ -13,11 +13,11 @@ import limpet
 from limpet import LeaseLost, NotStorable, Retry, Store, TaskHeld, TaskWaiting, current_step
 from limpet.errors import StepTimedOut, TaskNotOpen, WrongType
 from limpet.tasks.record import ProgressReports
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, die, dying, ended_by, killed
-from tests.support.nouns import Place
+from tests.support.stores import Place
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 GOAL = "Tell everybody"
 AT_ONCE = Retry(attempts=3, wait=0)

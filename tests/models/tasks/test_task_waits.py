@@ -22,11 +22,11 @@ from limpet.errors import (
     WaitTimedOut,
 )
 from limpet.tasks.record import LiveTask
-from tests.support import nouns
+from tests.support import stores
 from tests.support.dying import Calls, die, ended_by, killed
-from tests.support.nouns import Driven, Place
+from tests.support.stores import Driven, Place
 
-place, store, everywhere = nouns.place, nouns.store, nouns.everywhere
+place, store, everywhere = stores.place, stores.store, stores.everywhere
 
 GOAL = "Refund the customer"
 

@@ -24,7 +24,7 @@ from limpet.transfer.imports import Item, parse, understand
 from tests.cli.test_cli import OBEYED, in_terminal, lines_of
 from tests.support import places
 from tests.support.commands import run as run_command
-from tests.support.nouns import bot, call, result, system, user
+from tests.support.stores import bot, call, result, system, user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Stores for the tests of nouns: a test is written once and runs over backends and both faces.
+"""Stores for the tests of models: a test is written once and runs over backends, sync and async.
 
-The async face is the sync one but for ``await``, so a test in sync style can drive it too: `Driven`
+The async way is the sync one but for ``await``, so a test in sync style can drive it too: `Driven`
 runs each coroutine to its end on a private event loop.
 """
 
@@ -47,14 +47,14 @@ __all__ = [
     "user",
 ]
 
-ASYNC_NOUNS = (
+ASYNC_MODELS = (
     *(AsyncStore, AsyncJournal, AsyncConversation, AsyncTask, AsyncStep),
     *(AsyncState, AsyncMemory, AsyncPlan, AsyncVersions),
 )
 
 
 class Driven:
-    """An async noun with the manners of its sync twin."""
+    """An async model with the manners of its sync twin."""
 
     def __init__(self, core: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._core = core
@@ -78,7 +78,7 @@ class Driven:
             return self._shown(self._loop.run_until_complete(_result(value)))
         if isinstance(value, AsyncIterator):
             return self._each(value)
-        if isinstance(value, ASYNC_NOUNS):
+        if isinstance(value, ASYNC_MODELS):
             return Driven(value, self._loop)
         if isinstance(value, Iterator):
             return map(self._shown, value)
@@ -99,14 +99,14 @@ async def _result(awaitable: Awaitable[Any]) -> Any:
 
 
 class Place:
-    """Where state lives in a test: `open` it as often as you like, each time through one face.
+    """Where state lives in a test: `open` it as often as you like, sync or async, as it was made.
 
     That is at *url*; without one, for SQLite, a file in *directory*.
     """
 
-    def __init__(self, backend: str, face: str, directory: Path, url: str | None = None) -> None:
-        self.is_async = face == "async"
-        self.path = directory / "nouns.db"
+    def __init__(self, backend: str, way: str, directory: Path, url: str | None = None) -> None:
+        self.is_async = way == "async"
+        self.path = directory / "models.db"
         self.url = f"sqlite:{self.path}" if url is None else url
         self.memory = MemoryBackend() if backend == "memory" else None
         self._loop = asyncio.new_event_loop()
@@ -154,28 +154,28 @@ WAYS = [
 
 @pytest.fixture(params=WAYS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Each backend, through each face."""
-    backend, _, face = request.param.partition("-")
-    made = Place(backend, face, tmp_path)
+    """Each backend, sync and async."""
+    backend, _, way = request.param.partition("-")
+    made = Place(backend, way, tmp_path)
     yield made
     made.close()
 
 
-def _through_both_faces() -> Iterator[Any]:
-    for face in ("sync", "async"):
-        yield f"memory-{face}"
+def _both_ways() -> Iterator[Any]:
+    for way in ("sync", "async"):
+        yield f"memory-{way}"
         for name in places.LOCAL:
-            yield f"{name}-{face}"
+            yield f"{name}-{way}"
         for name in places.SERVERS:
-            yield pytest.param(f"{name}-{face}", marks=pytest.mark.server)
+            yield pytest.param(f"{name}-{way}", marks=pytest.mark.server)
 
 
-@pytest.fixture(params=_through_both_faces())
+@pytest.fixture(params=_both_ways())
 def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Every backend there is, through each face: for what is essential."""
-    backend, _, face = request.param.rpartition("-")
+    """Every backend there is, sync and async: for what is essential."""
+    backend, _, way = request.param.rpartition("-")
     url = None if backend == "memory" else places.find(backend, request, hurried=True).url
-    made = Place(backend, face, tmp_path, url)
+    made = Place(backend, way, tmp_path, url)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""The two faces: the same nouns, the same methods, the same words; one is awaited."""
+"""Sync and async classes: the same methods with the same words; those of one are awaited."""
 
 import asyncio
 import inspect
@@ -20,7 +20,7 @@ PAIRS = [
     (limpet.AsyncJournal, limpet.Journal),
 ]
 
-# Of `AsyncJournal`, for nouns: records as they are stored, which no user has to do with.
+# Of `AsyncJournal`, for models: records as they are stored, which no user has to do with.
 FOR_MODELS = {
     *("all_runs", "codec", "decode", "encode", "entries", "labels", "page", "request", "runs"),
     *("runtime", "ttl", "write"),
@@ -45,7 +45,7 @@ METHODS = [
 
 
 def made(store: Any) -> list[Any]:
-    """A noun of each kind."""
+    """A model of each kind."""
     task = store.task("task", "goal")
     chat, journal = store.conversation("chat"), store.journal("note", "id")
     return [store, chat, task, task.plan, task.versions, journal]
@@ -54,19 +54,19 @@ def made(store: Any) -> list[Any]:
 def test_both_faces_show_the_same() -> None:
     """Nothing is missing on one side, and nothing is there on one side only."""
     sync_store, async_store = limpet.open("memory:"), limpet.open_async("memory:")
-    for async_noun, noun in zip(made(async_store), made(sync_store), strict=True):
-        ours = {name for name in dir(noun) if not name.startswith("_")}
-        theirs = {name for name in dir(async_noun) if not name.startswith("_")} - FOR_MODELS
-        if isinstance(noun, limpet.Conversation):
+    for async_model, model in zip(made(async_store), made(sync_store), strict=True):
+        ours = {name for name in dir(model) if not name.startswith("_")}
+        theirs = {name for name in dir(async_model) if not name.startswith("_")} - FOR_MODELS
+        if isinstance(model, limpet.Conversation):
             theirs -= FOR_INTEGRATIONS
         assert ours == theirs
-        assert repr(noun) == repr(async_noun).replace("Async", "")
+        assert repr(model) == repr(async_model).replace("Async", "")
     asyncio.run(async_store.close())
     sync_store.close()
 
 
 def test_both_faces_of_a_planned_step_show_the_same() -> None:
-    """As any other noun."""
+    """As any other model."""
     with limpet.open("memory:") as store, store.task("task", "goal") as task:
         task.plan(["fetch"])
         (step,), (async_step,) = task.remaining(), task._core.remaining()
