@@ -33,6 +33,9 @@ QUERIES = sql.load(os.path.dirname(__file__))
 #: Heads that a writer remembers; where there are more, those that were read first are read again.
 MOST_HEADS = 10_000
 
+#: In place of a last record.
+NO_RECORD = (None, None, None)
+
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
 
@@ -51,21 +54,26 @@ class Stored(Struct, frozen=True):
 
 
 def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
-    """What a *row* of the query ``stored_head`` or ``scan`` says."""
-    journal, id_, incarnation, seq, first, size, created, updated, *rest = row
-    ttl, expires, status, meta, holder, epoch, until, dropped, labels = rest
+    """What a *row* of the query ``stored_head`` or ``scan`` says.
+
+    A number of 0 means that there is only a lease.
+    """
+    journal, id_, incarnation, created, dropped_seq, dropped_at, dropped, ttl, ttl_from, *rest = row
+    status, meta, labels, holder, epoch, until, seq, at, total = rest
+    if seq is None:  # all of its records were compacted away
+        seq, at, total = dropped_seq, dropped_at, dropped
     head = Head(
         Key(tenant, kind, id_),
         incarnation,
         seq if incarnation else 0,
-        first,
-        size,
+        dropped_seq + 1,
+        total - dropped,
         created,
-        updated,
+        at,
         ttl,
-        expires,
+        None if ttl is None else max(at, ttl_from) + ttl,
         status,
-        {} if labels == "{}" else msgspec.json.decode(labels),
+        {} if labels is None else msgspec.json.decode(labels),
         meta,
         None if epoch is None else Lease(holder, epoch, until),
     )
@@ -107,8 +115,11 @@ class Heads:
         try:
             return self._found[key]
         except KeyError:
-            row = connection.execute(QUERIES["stored_head"], key).fetchone()
-            found = None if row is None else stored(key.tenant, key.kind, row)
+            found = None
+            row: Any = connection.execute(QUERIES["stored_journal"], key).fetchone()
+            if row is not None:
+                last: Any = connection.execute(QUERIES["last_record"], row[:1]).fetchone()
+                found = stored(key.tenant, key.kind, row + (last or NO_RECORD))
             self._found[key] = found
             return found
 
@@ -192,6 +203,7 @@ class Appender:
                 head.status != old.status
                 or head.meta != old.meta
                 or head.ttl != old.ttl
+                or head.labels != labels
                 or head.incarnation != old.incarnation
                 or (record is None and head.expires != old.expires)
             ):
@@ -323,11 +335,12 @@ class Appender:
 
 
 def _attributes(head: Head) -> tuple[Any, ...]:
-    """ttl, ttl_from, status and meta of a row."""
+    """ttl, ttl_from, status, meta and labels of a row."""
     ttl_from = None
     if head.ttl is not None and head.expires is not None:
         ttl_from = head.expires - head.ttl
-    return head.ttl, ttl_from, head.status, head.meta
+    labels = msgspec.json.encode(head.labels).decode() if head.labels else None
+    return head.ttl, ttl_from, head.status, head.meta, labels
 
 
 def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:

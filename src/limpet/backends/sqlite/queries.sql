@@ -1,19 +1,24 @@
 -- The statements of a SQLite store. ?now is a time in microseconds, as all times are.
 
--- A journal's head as it is stored, with the newest lease, valid or not, and a number of 0 where
--- there is only a lease.
+-- A journal as it is stored: its row, then its last record, if it has one.
 -- name: stored_head
-SELECT journal, id, incarnation, seq, first, size, created, updated, ttl, expires, status, meta,
-       holder, epoch, until, dropped_total,
-       (SELECT json_group_object(name, value) FROM limpet_labels l WHERE l.journal = h.journal)
-FROM limpet_heads h
-WHERE tenant = ? AND kind = ? AND id = ?
+SELECT journal, id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
+       status, meta, labels, holder, epoch, until, last_seq, last_at, last_total
+FROM limpet_heads WHERE tenant = ? AND kind = ? AND id = ?
+
+-- The same in two statements, for a transaction: together they take half as long.
+-- name: stored_journal
+SELECT journal, id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
+       status, meta, labels, holder, epoch, until
+FROM limpet_journals WHERE tenant = ? AND kind = ? AND id = ?
+
+-- name: last_record
+SELECT seq, at, total FROM limpet_records WHERE journal = ? ORDER BY seq DESC LIMIT 1
 
 -- name: scan
-SELECT journal, id, incarnation, seq, first, size, created, updated, ttl, expires, status, meta,
-       holder, epoch, until, dropped_total,
-       (SELECT json_group_object(name, value) FROM limpet_labels l WHERE l.journal = h.journal)
-FROM limpet_heads h
+SELECT journal, id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
+       status, meta, labels, holder, epoch, until, last_seq, last_at, last_total
+FROM limpet_heads
 WHERE tenant = ? AND kind = ? AND incarnation <> ''
   AND (ttl IS NULL OR expires > ? OR until > ?)
 
@@ -45,13 +50,13 @@ INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES
 -- name: create_journal
 INSERT INTO limpet_journals
     (tenant, kind, id, incarnation, created, dropped_seq, dropped_at, dropped_total,
-     ttl, ttl_from, status, meta, holder, epoch, until)
-VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
+     ttl, ttl_from, status, meta, labels, holder, epoch, until)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: change_journal
 UPDATE limpet_journals
 SET incarnation = ?, created = ?, dropped_seq = ?, dropped_at = coalesce(?, dropped_at),
-    ttl = ?, ttl_from = ?, status = ?, meta = ?
+    ttl = ?, ttl_from = ?, status = ?, meta = ?, labels = ?
 WHERE journal = ?
 
 -- name: set_lease
@@ -96,7 +101,9 @@ SELECT journal, tenant, kind, id FROM limpet_journals WHERE incarnation = '' AND
 LIMIT ?2
 
 -- name: sizes
-SELECT kind, count(*), sum(seq - first + 1), sum(size) FROM limpet_heads
+SELECT kind, count(*), sum(coalesce(last_seq, dropped_seq) - dropped_seq),
+       sum(coalesce(last_total, dropped_total) - dropped_total)
+FROM limpet_heads
 WHERE incarnation <> '' GROUP BY kind ORDER BY kind
 
 -- name: has_schema
