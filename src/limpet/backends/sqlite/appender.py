@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Append
     from limpet.backends.decide import Decision
 
-__all__ = ["QUERIES", "Appender", "Heads", "Stored", "now", "stored"]
+__all__ = ["QUERIES", "Appender", "Heads", "Stored", "find", "now", "stored"]
 
 QUERIES = sql.load(os.path.dirname(__file__))
 
 #: Heads that a writer remembers; where there are more, those that were read first are read again.
 MOST_HEADS = 10_000
-
-#: In place of a last record.
-NO_RECORD = (None, None, None)
 
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
@@ -54,7 +51,7 @@ class Stored(Struct, frozen=True):
 
 
 def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
-    """What a *row* of the query ``stored_head`` or ``scan`` says.
+    """What a *row* of the queries for heads says.
 
     A number of 0 means that there is only a lease.
     """
@@ -78,6 +75,15 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
         None if epoch is None else Lease(holder, epoch, until),
     )
     return Stored(head, journal, dropped)
+
+
+def find(connection: apsw.Connection, key: Key) -> Stored | None:
+    """The journal as it is stored, expired or not; None where there is nothing."""
+    for query in ("stored_head_with_record", "stored_head"):
+        row = connection.execute(QUERIES[query], key).fetchone()
+        if row is not None:
+            return stored(key.tenant, key.kind, row)
+    return None
 
 
 class Heads:
@@ -111,16 +117,11 @@ class Heads:
         self._open = False
 
     def get(self, connection: apsw.Connection, key: Key) -> Stored | None:
-        """The journal as it is stored, expired or not; None where there is nothing."""
+        """The journal, as `find` finds it."""
         try:
             return self._found[key]
         except KeyError:
-            found = None
-            row: Any = connection.execute(QUERIES["stored_journal"], key).fetchone()
-            if row is not None:
-                last: Any = connection.execute(QUERIES["last_record"], row[:1]).fetchone()
-                found = stored(key.tenant, key.kind, row + (last or NO_RECORD))
-            self._found[key] = found
+            found = self._found[key] = find(connection, key)
             return found
 
     def put(self, key: Key, value: Stored | None) -> None:
