@@ -657,6 +657,7 @@ def test_following_prints_what_comes_and_ends_cleanly(
     assert follower.returncode == 0
 
 
+@pytest.mark.slow
 def test_following_something_that_is_deleted_ends_with_3(
     path: str, follower: subprocess.Popen[str]
 ) -> None:
@@ -668,6 +669,7 @@ def test_following_something_that_is_deleted_ends_with_3(
     assert "conversation/twin is no longer there" in errors
 
 
+@pytest.mark.slow
 def test_following_something_that_begins_anew_prints_it_from_the_start(
     path: str, follower: subprocess.Popen[str]
 ) -> None:
@@ -848,6 +850,7 @@ def test_control_characters_never_reach_the_terminal(
     assert "31mb" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SHOWING, ids=" ".join)
 def test_control_characters_are_written_out_in_a_real_terminal(
     hostile: str, command: list[str]
@@ -865,6 +868,7 @@ def test_json_of_hostile_text_is_the_text_itself(hostile: str) -> None:
     assert message["content"] == HOSTILE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [["ls"], ["show", "alice"], ["show", "report"], ["tail", "report"], ["doctor"], ["show", "no"]],

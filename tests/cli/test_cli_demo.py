@@ -40,6 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return directory, done.stdout
 
 
+@pytest.mark.slow
 def test_demo_shows_what_was_repeated_and_what_was_not(place: tuple[Path, str]) -> None:
     """The promise, in the order in which it was kept."""
     shown = place[1].splitlines()
@@ -59,6 +60,7 @@ def test_demo_says_that_its_model_is_a_script(place: tuple[Path, str]) -> None:
     assert "The model is a script: no key, no network." in place[1]
 
 
+@pytest.mark.slow
 def test_demo_ends_with_the_answer_and_what_to_try_next(place: tuple[Path, str]) -> None:
     """Each command it names works as it stands."""
     shown = place[1]
@@ -96,6 +98,7 @@ def test_successor_does_not_wait_for_the_dead_ones_lease(place: tuple[Path, str]
     assert re.search(r"^run 2: it took over in (\d+ ms|[123]\.\d s)$", place[1], re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80])
 def test_demo_draws_a_live_table_in_a_terminal(tmp_path: Path, columns: int) -> None:
     """It fits the screen, and what stays on it is the whole story."""
@@ -143,6 +146,7 @@ def wait_for(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_agent_does_not_outlive_the_demo(tmp_path: Path, how: signal.Signals, code: int) -> None:
     """Ctrl-C cleans up; and if the demo itself is killed, its agent notices."""
@@ -218,6 +222,7 @@ def test_broken_promises_are_found(change: dict[str, Any], complaint: str) -> No
     assert any(complaint in text for text in broken)
 
 
+@pytest.mark.slow
 def test_demo_ends_with_1_if_a_promise_was_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_lock_files_give_what_the_project_asks_for(lock: str, asked: list[str]) 
     assert [str(r) for r in wanted if pins.get(r.name, "0") not in r.specifier] == []
 
 
+@pytest.mark.slow
 def test_what_is_locked_lacks_nothing() -> None:
     """Set-up installs what the lock files name, and nothing that it needs besides."""
     check = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]

@@ -60,6 +60,7 @@ def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
         assert without_times(run(command, tmp_path)) == without_times(output)
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
     """Import and copy, one after the other, with the files of the examples."""
     for file in (ROOT / "examples").glob("*.json"):
@@ -85,6 +86,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["index.md", "which.md", "memory.md", "messages.md", "mcp.md"])
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     """One after the other, in one program."""
@@ -94,6 +96,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_backend_and_the_integration_that_are_explained_work(tmp_path: Path) -> None:
     """A newcomer who types them in has a backend that keeps the whole contract."""
     for code in blocks("extending.md"):
@@ -124,6 +127,7 @@ WITH_EXAMPLES = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples_in_docstrings_do_as_shown(module: str) -> None:
     """They are the first thing that an editor shows of a name."""

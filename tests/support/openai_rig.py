@@ -72,11 +72,20 @@ class Rig:
         self.place.close()
 
 
-@pytest.fixture(params=["chat-sync", "chat-async", "responses-sync", "responses-async"])
+#: `make test-fast` is content with two of the four.
+WAYS = [
+    "chat-sync",
+    pytest.param("chat-async", marks=pytest.mark.slow),
+    pytest.param("responses-sync", marks=pytest.mark.slow),
+    "responses-async",
+]
+
+
+@pytest.fixture(params=WAYS)
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """Each API, through each face, on a file."""
-    api, _, face = request.param.partition("-")
-    made = Rig(Place("sqlite", face, tmp_path), api)
+    """Each API, sync and async, on a file."""
+    api, _, way = request.param.partition("-")
+    made = Rig(Place("sqlite", way, tmp_path), api)
     yield made
     made.close()
 

@@ -114,7 +114,8 @@ class Worker:
             # Wait until a run ends, we are to stop, or it is time to look again.
             now = time.monotonic()
             until = self._search.again if self._room.kinds() else now + PATIENCE
-            until = until if self._stop_by is None else self._stop_by
+            if self._stop_by is not None:  # as it may have become while we looked
+                until = self._stop_by if self._room.running else now
             self._handle_events(timeout=max(until - now, 0))
         left = sorted(self._room.running)
         if not left:

@@ -1146,6 +1146,7 @@ def lengths(state: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_altered_in_the_store_is_an_error_that_says_so(kind: str) -> None:
     """Or it is taken, and nothing is forgotten: never a KeyError, never an agent that knows less.

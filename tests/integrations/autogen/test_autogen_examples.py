@@ -75,6 +75,7 @@ def test_what_was_captured_is_restored_in_another_process(tmp_path: Path) -> Non
     assert said("restore.py", cwd=tmp_path) == ["You have asked me 2 things."]
 
 
+@pytest.mark.slow
 def test_a_kept_agent_goes_on_in_a_second_process(tmp_path: Path) -> None:
     """The fourth and the fifth: killed while the model answers the third question."""
     shown = killed("each_turn.py", at="And ticket 8?", cwd=tmp_path, PACE="0.3")
@@ -91,6 +92,7 @@ def test_a_kept_agent_goes_on_in_a_second_process(tmp_path: Path) -> None:
     assert sum(line.startswith("  user:") for line in again) == 4
 
 
+@pytest.mark.slow
 def test_a_team_goes_on_with_the_right_speaker(tmp_path: Path) -> None:
     """A run that was killed ends as one that was not."""
     whole = said("team.py", cwd=tmp_path, LIMPET_URL=f"sqlite:{tmp_path}/other.db")
@@ -99,6 +101,7 @@ def test_a_team_goes_on_with_the_right_speaker(tmp_path: Path) -> None:
     assert shown == ["goes on", *whole]
 
 
+@pytest.mark.slow
 def test_what_fits_a_question_is_shown_and_not_saved(tmp_path: Path) -> None:
     """In the process that was killed and in the next one."""
     shown = killed("recall.py", at="  remembered from ticket-7", cwd=tmp_path, PACE="0.2")
@@ -117,6 +120,7 @@ def test_an_agent_of_an_old_version_goes_on_in_the_new_one(tmp_path: Path) -> No
     assert shown[2:] == ["the history calls search"]
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("place", ["postgresql", "redis"])
 def test_instances_share_a_server(

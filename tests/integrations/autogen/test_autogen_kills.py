@@ -121,6 +121,7 @@ def frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_killed_at_every_write_it_goes_on_as_if_nothing_had_been(kind: str, tmp_path: Path) -> None:
     """No speaker is skipped, no turn is doubled, and every agent knows what it would have known."""

@@ -248,6 +248,7 @@ async def ask(url: str, kill_at: int | None) -> list[Any]:
         return [[message["content"] for message in state], boundaries.passed]
 
 
+@pytest.mark.slow
 def test_an_agent_with_a_memory_is_killed_and_goes_on(tmp_path: Path) -> None:
     """What it recalls in the next process stands where it would have in the first."""
 

@@ -41,6 +41,7 @@ def four(turns: int) -> RoundRobinGroupChat:
     return RoundRobinGroupChat(members, termination_condition=MaxMessageTermination(turns + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("place", ["postgresql", "redis"])
 def test_killed_at_every_write_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
@@ -77,6 +78,7 @@ async def _pay(url: str, id: str, paid: Path, kill_at: int | None) -> list[Any]:
         return [told, autogen.kept(team).repairs, boundaries.passed]
 
 
+@pytest.mark.slow
 def test_a_payment_is_made_at_most_once_wherever_the_process_is_killed(tmp_path: Path) -> None:
     """And if nobody knows whether it was, the model and the people are told so."""
     url = f"sqlite:{tmp_path}/agents.db"
@@ -157,6 +159,7 @@ def test_a_turn_of_four_costs_what_is_new_in_it() -> None:
     assert sum(saved.bytes for saved in history) < 3 * history[-1].total
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_team_outgrows_the_items_of_dynamodb(request: pytest.FixtureRequest) -> None:
     """An item has 400 KB at most; a long run of a team has more, and goes on."""

@@ -123,6 +123,7 @@ def text(message: Any) -> str:
     return f"{message.source}: {message.to_text()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_was_put_out_before_a_crash_is_put_out_after_it(kind: str, tmp_path: Path) -> None:
     """Who has read a message is not told another in its place."""

@@ -364,6 +364,7 @@ async def in_task(url: str, till: Till, kill_at: int | None = None, **options: A
         return [said, steps, boundaries.passed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_doubt", ["skip", "drop", "ask", "retry"])
 def test_an_effect_that_was_cut_short_follows_its_own_policy(tmp_path: Path, in_doubt: Any) -> None:
     """Whatever the rule for other tools: the step knows, or verifies, or a person says."""
@@ -401,6 +402,7 @@ def test_an_effect_that_was_cut_short_follows_its_own_policy(tmp_path: Path, in_
     assert path.read_text() == "n2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["agent", "team"])
 def test_killed_at_every_write_an_effect_is_made_once(tmp_path: Path, place: str) -> None:
     """That of the task and that of the agent are two stores' worth of writes, in any order."""

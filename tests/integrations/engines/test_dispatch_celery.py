@@ -83,6 +83,7 @@ def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(stage: Stage, tasks:
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_altogether_is_succeeded_when_the_broker_gives_it_up(
     stage: Stage, place: list[str], tasks: Tasks, worker: Worker
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_worker_that_is_gone_altogether_is_succeeded_when_the_broker_gives_it_
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_task_that_is_started_twice_runs_each_step_once(stage: Stage, tasks: Tasks) -> None:
     """Brokers deliver twice, and so do people. The second loses at the lease, and looks again."""
     stage.diary.hold_up("two")
@@ -117,6 +119,7 @@ def test_a_waiting_task_goes_on_after_a_signal(stage: Stage, tasks: Tasks) -> No
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_sleeping_task_is_woken_when_it_is_due(stage: Stage, tasks: Tasks) -> None:
     """By a message with a time, which the broker keeps."""
     assert tasks.start(stage.submit("tale", sleeps=1)).get(PATIENCE) == "done"
@@ -148,6 +151,7 @@ def test_a_job_that_is_terminated_leaves_its_task_open(stage: Stage, tasks: Task
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_end_at_once_leaves_its_task_to_another(
     stage: Stage, place: list[str], tasks: Tasks, worker: Worker
 ) -> None:
@@ -164,6 +168,7 @@ def test_a_worker_that_is_told_to_end_at_once_leaves_its_task_to_another(
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_the_example_does_what_it_says(redis_server: RedisServer, tmp_path: Path) -> None:
     """People begin by copying it."""
     where = {

@@ -49,6 +49,7 @@ def tasks(cluster: str, stage: Stage) -> Tasks:
     return Tasks(registry, stage.url)
 
 
+@pytest.mark.slow
 def test_tasks_are_run_to_their_end(stage: Stage, tasks: Tasks) -> None:
     """Ray is told how they stand; what came of them is in the store."""
     names = [stage.submit(f"tale-{number}") for number in range(4)]
@@ -57,6 +58,7 @@ def test_tasks_are_run_to_their_end(stage: Stage, tasks: Tasks) -> None:
     assert sorted(stage.diary.steps()) == sorted(["one", "two", "three"] * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(
     stage: Stage, tasks: Tasks, number: signal.Signals
@@ -104,6 +106,7 @@ def test_a_task_whose_workers_die_too_often_is_raised(stage: Stage, cluster: str
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_task_that_is_started_twice_runs_each_step_once(stage: Stage, tasks: Tasks) -> None:
     """The second loses at the lease, and is told when to look again."""
     stage.diary.hold_up("two")
@@ -126,6 +129,7 @@ def test_a_waiting_task_goes_on_after_a_signal(stage: Stage, tasks: Tasks) -> No
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_sleeping_task_is_woken_by_the_caller(stage: Stage, tasks: Tasks) -> None:
     """Ray has no timers; who does not want to wait is told what sleeps."""
     stage.submit("tale", sleeps=1)
@@ -146,6 +150,7 @@ def test_a_failed_task_holds_up_no_other_and_can_be_mended(stage: Stage, tasks: 
     assert stage.diary.steps().count("one") == 2
 
 
+@pytest.mark.slow
 def test_the_example_does_what_it_says(cluster: str, tmp_path: Path) -> None:
     """People begin by copying it; and a second run finds everything done."""
     where = {"RAY_ADDRESS": cluster, "LIMPET_URL": f"sqlite:{tmp_path}/agents.db"}

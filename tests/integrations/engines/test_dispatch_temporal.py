@@ -89,6 +89,7 @@ def result(server: TemporalServer, task_id: str) -> str:
     return str(ask(server, lambda client: client.get_workflow_handle(id_).result()))
 
 
+@pytest.mark.slow
 def test_a_task_is_run_to_its_end(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_task_is_run_to_its_end(
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_killed_worker_is_succeeded_at_the_step_it_was_in(
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_end_does_so_and_is_succeeded(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_task_that_is_started_twice_is_one_workflow(
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_task_in_two_workflows_runs_each_step_once(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -181,6 +185,7 @@ def test_a_waiting_task_goes_on_after_a_signal(
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_signal_that_came_another_way_is_found_at_the_next_look(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -197,6 +202,7 @@ def test_a_signal_that_came_another_way_is_found_at_the_next_look(
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_task_may_wait_for_years(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -233,6 +239,7 @@ def test_a_waiting_task_survives_the_worker_that_ran_it(
     assert stage.diary.steps() == ["one", "two", "three"]
 
 
+@pytest.mark.slow
 def test_a_sleeping_task_is_woken_by_a_timer(
     server: TemporalServer, stage: Stage, queue: str, worker: Worker
 ) -> None:
@@ -310,6 +317,7 @@ def test_tenants_do_not_meet(
     assert stage.diary.steps() == []
 
 
+@pytest.mark.slow
 def test_the_example_does_what_it_says(server: TemporalServer, queue: str, tmp_path: Path) -> None:
     """People begin by copying it."""
     where = {

@@ -512,6 +512,7 @@ def test_others_may_append_at_any_time(rig: Rig) -> None:
     assert server.refused == []
 
 
+@pytest.mark.slow
 def test_a_chat_goes_on_in_any_store(everywhere: Place) -> None:
     """Ids, leases and all: what it stands on is in every backend."""
     till = Till()

@@ -108,6 +108,7 @@ def boundaries(case: Case) -> Iterator[int]:
     yield from range(1, len(passed) + 1)
 
 
+@pytest.mark.slow
 @apis
 @faces
 @ways
@@ -121,6 +122,7 @@ def test_a_chat_that_is_killed_at_any_write_goes_on_and_pays_no_bill_twice(
         case.check(case.crashed(number))
 
 
+@pytest.mark.slow
 @faces
 def test_it_is_the_same_on_a_store_that_has_no_appends_of_its_own_for_async_programs(
     server: Server, tmp_path: Path, face: str
@@ -135,6 +137,7 @@ def test_it_is_the_same_on_a_store_that_has_no_appends_of_its_own_for_async_prog
         case.check(case.crashed(number))
 
 
+@pytest.mark.slow
 @apis
 @faces
 def test_with_a_task_that_can_verify_every_bill_is_paid_exactly_once(

@@ -98,6 +98,7 @@ def test_an_example_says_how_it_is_called(name: str) -> None:
     assert done.stderr.startswith(f"usage: python {name} NAME")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chat.py", "chat_async.py"])
 def test_an_example_is_killed_and_goes_on_in_the_next_process(name: str, tmp_path: Path) -> None:
     """While the model is thinking; the question is not asked again, and nothing is forgotten."""

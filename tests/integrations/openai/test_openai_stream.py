@@ -265,6 +265,7 @@ def test_a_sync_stream_has_its_reply_at_the_end(one_by_one: Rig) -> None:
         assert (early, pieces.reply.text) == (None, LONG)
 
 
+@pytest.mark.slow
 def test_an_async_stream_that_is_left_lets_go(tmp_path: Path) -> None:
     """By being closed, or by itself as soon as nobody holds it."""
 

@@ -104,6 +104,7 @@ def test_tools_of_the_provider_are_passed_on(rig: Rig) -> None:
     assert server.requests[0].body["tools"][1] == {"type": "web_search"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
@@ -228,6 +229,7 @@ def test_a_model_that_only_ever_calls_tools_is_stopped(rig: Rig) -> None:
     assert server.refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["send", "stream"])
 def test_what_was_called_in_the_last_round_is_run_and_resume_goes_on(rig: Rig, how: str) -> None:
     """So many requests and no more; and nothing is left in doubt, for which nobody was killed."""
@@ -441,6 +443,7 @@ def resolve(rig: Rig, doubt: Any, how: Any, result: Any = None) -> None:
     run_to_end(resolve_call(rig.place.beside().scope, doubt.kind, doubt.id, resolution))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "result", "told"),
     [

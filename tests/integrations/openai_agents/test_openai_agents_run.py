@@ -867,6 +867,7 @@ def test_those_who_decide_need_no_event_loop(tmp_path: Path) -> None:
         assert repr(Runs(store)).startswith("Runs(")
 
 
+@pytest.mark.slow
 def test_the_example_waits_over_a_crash_for_somebody_to_decide(tmp_path: Path) -> None:
     """As its own description says, in one process after the other."""
     example = str(ROOT / "examples" / "agents_sdk.py")

@@ -149,6 +149,7 @@ def test_a_copy_has_everything_that_the_source_has(
     assert {key: one.entries for key, one in done.items()} == left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", places.EVERYWHERE)
 def test_a_store_comes_back_the_same_from_every_other(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -171,6 +172,7 @@ def test_a_store_comes_back_the_same_from_every_other(
             backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", places.EVERYWHERE)
 def test_agents_go_on_in_the_copy(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -769,6 +771,7 @@ def copy_on(source: str, target: str) -> None:
 OFTEN = ("sqlite", "postgresql")
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("name", places.EVERYWHERE)
 def test_a_copy_that_is_killed_again_and_again_comes_to_its_end(

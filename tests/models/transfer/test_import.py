@@ -662,6 +662,7 @@ DOCUMENTS = strategies.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(document=DOCUMENTS, as_=strategies.sampled_from([None, "conversation", "task", "state"]))
 def test_whatever_is_in_a_file_is_imported_or_refused_in_words(
@@ -724,6 +725,7 @@ def test_a_file_that_has_changed_is_refused(store: Store, document: Any) -> None
     assert store.conversation("alice").messages() == [user("Mine")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", places.EVERYWHERE)
 def test_files_are_imported_into_every_kind_of_store(
     name: str, request: pytest.FixtureRequest
@@ -824,6 +826,7 @@ def import_long(url: str) -> None:
         importing.put(store, item, lambda _: ack("part"))
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_an_import_that_is_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> None:
     """All or nothing of it can be read, and no message is there twice."""

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import pytest
+
 import limpet
 from limpet.testing.crash import seeded, soak
 from tests.support.orders import PARTS, Ledger
@@ -143,6 +145,7 @@ def check(store: Store, ledger: Ledger, ids: list[str], *, kills: int, within: f
     assert max(gaps) <= within
 
 
+@pytest.mark.slow
 def test_killed_workers_on_postgresql_do_everything_once(
     postgresql_server: Server, tmp_path: Path
 ) -> None:
@@ -162,6 +165,7 @@ def test_killed_workers_on_postgresql_do_everything_once(
         ledger.close()
 
 
+@pytest.mark.slow
 def test_killed_workers_on_sqlite_do_everything_once(tmp_path: Path) -> None:
     """On one machine a dead worker is succeeded at once: nobody waits for its lease."""
     url, ledger = f"sqlite:{tmp_path}/agents.db", Ledger(f"{tmp_path}/charges.db")

@@ -246,6 +246,7 @@ def test_a_signal_wakes_a_task(registry: Registry, store: Store) -> None:
     assert (store.task("t").checkpoint().outcome, calls) == ("yes", ["before"])
 
 
+@pytest.mark.slow
 def test_tasks_are_found_on_every_backend(registry: Registry, hurried: places.Where) -> None:
     """New ones, one that is signalled, one whose time has come."""
 
@@ -300,6 +301,7 @@ def test_what_was_begun_goes_before_what_is_new(registry: Registry, store: Store
     assert sorted(order[:2]) == ["t-07", "t-13"]
 
 
+@pytest.mark.slow
 def test_what_was_begun_is_found_behind_very_many_new_ones(
     registry: Registry, store: Store
 ) -> None:
@@ -629,7 +631,7 @@ def test_it_lets_what_runs_end_and_takes_no_more(
 def test_who_is_told_to_stop_before_or_while_it_looks_takes_nothing(
     registry: Registry, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has found then is for others."""
+    """What it has found then is for others; and nobody waits for tasks that do not run."""
     registry.task("job")(pytest.fail)
     store.submit("job", "t", "Do it")
     worker = Worker(registry, store)
@@ -646,6 +648,7 @@ def test_who_is_told_to_stop_before_or_while_it_looks_takes_nothing(
     assert statuses(store) == {"t": "open"}
 
 
+@pytest.mark.slow
 def test_what_async_functions_leave_behind_does_not_hold_it_up(
     registry: Registry, store: Store, told: Callable[[], str]
 ) -> None:
@@ -782,6 +785,7 @@ def shared(directory: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_drains_when_it_is_told_to_end(
     directory: Path, shared: Store, number: signal.Signals
@@ -797,6 +801,7 @@ def test_a_process_drains_when_it_is_told_to_end(
     assert "t-2" not in process.said.read_text()
 
 
+@pytest.mark.slow
 def test_a_process_leaves_what_does_not_end_to_another(directory: Path, shared: Store) -> None:
     """Which takes it over at once, for on the same machine it is known who has died."""
     shared.submit("block", "t", "Block")
@@ -834,6 +839,7 @@ def test_a_process_whose_words_nobody_can_read_works_on(directory: Path, shared:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_poison_task_is_given_up(directory: Path, shared: Store) -> None:
     """It kills its worker, and the next one, and the next; then it has failed."""
     shared.submit("poison", "t", "Kill")
@@ -849,6 +855,7 @@ def test_a_poison_task_is_given_up(directory: Path, shared: Store) -> None:
     assert "given up" in error
 
 
+@pytest.mark.slow
 def test_a_poison_task_does_not_take_others_with_it(directory: Path, shared: Store) -> None:
     """They die with its workers a few times, and are not given up: they did nothing wrong."""
     innocent = {f"slow-{number}": "done" for number in range(3)}

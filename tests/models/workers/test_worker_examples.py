@@ -61,6 +61,7 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     assert PYTHON[1] == (EXAMPLES / "worker_app.py").read_text()
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_is_shown() -> None:
     """From the first task to the last."""
     Path("app.py").write_text(PYTHON[0])
@@ -88,6 +89,7 @@ def test_a_person_approves() -> None:
     assert len(Path("payments.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
