@@ -194,6 +194,28 @@ def test_a_call_that_was_cancelled_is_in_doubt_when_the_block_is_left() -> None:
     asyncio.run(main())
 
 
+def test_the_end_of_the_block_waits_for_calls_that_are_running() -> None:
+    """What one that raised leaves behind can still record its end."""
+
+    async def fail() -> None:
+        raise ConnectionError("no answer")
+
+    async def together(store: limpet.AsyncStore) -> None:
+        async with recorded(store) as calls:
+            slow = calls.make("c1", asyncio.sleep, 0.2, "slow")
+            await asyncio.gather(slow, calls.make("c2", fail))
+
+    async def main() -> None:
+        async with limpet.open_async("memory:") as store:
+            with pytest.raises(ConnectionError):
+                await together(store)
+            assert [doubt.call.id for doubt in await store.in_doubt()] == ["c2"]
+            async with recorded(store) as calls:
+                assert await calls.make("c1", never) == "slow"
+
+    asyncio.run(main())
+
+
 def test_threads_make_calls_side_by_side(tmp_path: Path) -> None:
     """A sync store does the same without an event loop."""
     together = threading.Barrier(4)

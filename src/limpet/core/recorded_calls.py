@@ -29,6 +29,9 @@ __all__ = ["RecordedCalls"]
 ENDED = "ended"  # it has returned, and this is what
 FAILED = "failed"  # it has raised: whether it happened is not known
 
+#: Seconds between two looks at whether calls are still running.
+WAIT_AGAIN = 0.01
+
 
 class _Ended(Struct):
     id: str
@@ -52,8 +55,7 @@ class RecordedCalls:
             await calls.make("c1", send, "Hello")
 
     The block is a lease of *lease* seconds that renews itself; `LeaseHeld` if another process is in
-    it for longer than *wait* seconds. Leave it when all calls have ended: what is still running
-    then cannot record its end.
+    it for longer than *wait* seconds. Its end waits for the calls that are still running.
     """
 
     def __init__(
@@ -92,8 +94,12 @@ class RecordedCalls:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give up the lease: what has not ended is in doubt from now on."""
-        await self._lock.__aexit__(kind, error, trace)
+        """Wait for what is running, and give up the lease: what has not ended is in doubt now."""
+        try:
+            while self._running:  # `asyncio.gather` leaves them behind when one of them raises
+                await self._scope.runtime.sleep(WAIT_AGAIN)
+        finally:
+            await self._lock.__aexit__(kind, error, trace)
 
     async def make(
         self, id: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -146,8 +152,12 @@ class RecordedCalls:
             raise CallsInDoubt(msg, [call])
         attempt = self._attempts.get(id_, 0) + 1
         call = Call(id_, name, attempt=attempt, epoch=self._lock.lease.epoch)
-        await self._write(BEGAN, call, call)
-        self._running.add(id_)
+        self._running.add(id_)  # before it is written: the lease is not given up meanwhile
+        try:
+            await self._write(BEGAN, call, call)
+        except BaseException:
+            self._running.discard(id_)
+            raise
         return True
 
     async def _write(self, kind: str, body: Call | _Ended | _Failed, call: Call | None) -> None:
