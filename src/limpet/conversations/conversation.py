@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from limpet.backends.contract import UNSET, Expect, Head, UnsetType
 from limpet.conversations.compaction import Compactor, steps_of
@@ -25,6 +25,7 @@ from limpet.conversations.transcript import (
     is_system,
 )
 from limpet.conversations.window import Budget, Windows
+from limpet.core.calls import BEGAN, Call
 from limpet.core.codec import convert, plain
 from limpet.core.journal import listed_fields
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from limpet.conversations.compaction import Step
     from limpet.conversations.transcript import Item
+    from limpet.core.journal import Entry
     from limpet.core.scope import Scope
     from limpet.llm.messages.repair import Rule
     from limpet.llm.messages.shape import Shape
@@ -388,7 +390,8 @@ class AsyncConversation:
         """A new conversation *id* that begins with this one's messages up to position *at*.
 
         The two are then independent. A fork cut short by a crash has no messages, and is finished
-        by the same call again. `Conflict` if there is another conversation with that id.
+        by the same call again. `Conflict` if there is another conversation with that id. A tool
+        call that began before *at*, and has no result by then, is in doubt in the fork too.
         """
         head = await self._journal.head()
         if head is None:
@@ -397,7 +400,14 @@ class AsyncConversation:
         at = head.seq if at is None else min(at, head.seq)
         # In a fork of a fork, what says that its copy is whole may lie behind *at*.
         whole = not meta.forking
-        items = await self.transcript.items(after=meta.start, upto=at, copied=whole)
+        began: dict[str, Call] = {}
+
+        def see(entry: Entry) -> None:
+            if entry.type == BEGAN:
+                call = convert(entry.body, Call)
+                began.setdefault(call.id, structs.replace(call, epoch=0))  # no lease of the fork's
+
+        items = await self.transcript.items(after=meta.start, upto=at, copied=whole, see=see)
         if not items:
             msg = f"Conversation {self.id!r} has no messages up to {at}; a fork needs at least one."
             raise InvalidMessage(msg)
@@ -410,7 +420,9 @@ class AsyncConversation:
         target = AsyncConversation(self.scope, id, ttl=ttl)
         origin, where = {"from": self.id, "at": at}, Expect(None, 0)
         try:
-            for entries, after in copies(items, origin, summary=summary, pins=meta.pins):
+            for entries, after in copies(
+                items, origin, summary=summary, pins=meta.pins, began=began
+            ):
                 done = await target.transcript.journal.write(
                     entries,
                     id=f"fork-{where.seq}",

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from limpet.conversations.transcript import COPIED, FORKED, SUMMARY, ConversationMeta
+from limpet.core.calls import BEGAN
+from limpet.llm.messages.shape import calls_of, results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from limpet.conversations.transcript import Item, Summary
+    from limpet.core.calls import Call
 
 __all__ = ["CHUNK", "chunks", "copies"]
 
@@ -30,11 +33,13 @@ def copies(
     *,
     summary: Summary | None = None,
     pins: Iterable[int] = (),
+    began: Mapping[str, Call] | None = None,
 ) -> Iterator[tuple[list[tuple[str, Any]], ConversationMeta]]:
     """The records of a conversation that begins with *items*, each with the meta after it.
 
     *origin* says where they are from. *summary* and *pins* are those of the conversation that they
-    were in; here they get positions from 1 on.
+    were in; here they get positions from 1 on. *began* has the tool calls that began there. Those
+    without a result among *items* are in doubt here: nobody may make them as if they had not begun.
     """
     entries: list[tuple[str, Any]] = [(COPIED, message) for _, message in items]
     places = {position: place for place, (position, _) in enumerate(items, 1)}
@@ -44,6 +49,13 @@ def copies(
         body = {"upto": upto, "messages": summary.messages, "text": summary.text, "previous": 0}
         entries.append((SUMMARY, body))
         meta = meta.but(summary=len(entries))
+    unanswered: dict[str, None] = {}
+    for _, message in items:
+        unanswered |= dict.fromkeys(calls_of(message))
+        for call_id in results_of(message):
+            unanswered.pop(call_id, None)
+    meta = meta.but(calls={id_: began[id_] for id_ in unanswered if began and id_ in began})
+    entries += [(BEGAN, msgspec.to_builtins(call)) for call in meta.calls.values()]
     entries.append((FORKED, origin))  # the last: from it on, the copy counts
     written = 0
     for chunk in chunks(entries):

@@ -327,11 +327,15 @@ class AsyncState:
     async def fork(self, id: str, *, at: int | datetime | None = None) -> AsyncState:
         """A new state *id* that begins with this one as it is, or as it was at a position or time.
 
-        The two are then independent. `Conflict` if there is another state with that id.
+        The two are then independent. `Conflict` if there is another state with that id. Calls that
+        are in doubt in the newest save are so in a fork of it, too.
         """
         head, snapshot = await self._reader.newest()
+        open_calls = StateMeta.of(head).calls.items()
+        calls = {id_: structs.replace(call, epoch=0) for id_, call in open_calls}
         if at is not None:
-            snapshot = await self._reader.at(at)
+            newest, snapshot = snapshot.position, await self._reader.at(at)
+            calls = calls if snapshot.position == newest else {}
         fork = AsyncState(
             self.scope,
             id,
@@ -348,7 +352,7 @@ class AsyncState:
             ttl = None if head.ttl is None else head.ttl / 1e6
         try:
             await fork._writer.save(
-                draft, info, expect=0, again=True, labels=dict(head.labels), ttl=ttl
+                draft, info, expect=0, again=True, labels=dict(head.labels), ttl=ttl, calls=calls
             )
         except Conflict as error:
             there = await fork._writer.newest()

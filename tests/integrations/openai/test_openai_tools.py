@@ -476,6 +476,26 @@ def test_a_call_in_doubt_is_listed_and_the_chat_goes_by_what_a_person_says(
     assert server.refused == []
 
 
+def test_a_call_in_doubt_is_in_doubt_in_a_fork_too(rig: Rig) -> None:
+    """Or a chat in the fork would make it a second time, as if it had not begun."""
+    till = Till()
+    with Server(brain=paying) as server:
+        cut_short(rig, server, till, at=1)
+        here = doubts(rig)
+        rig.place.open().conversation("alice").fork("bob")
+        both = doubts(rig)
+        assert [doubt.id for doubt in both] == ["alice"] * len(here) + ["bob"] * len(here)
+        paid = list(till.paid)
+        with pytest.raises(CallsInDoubt, match=r"pay \(call_\d\)"):
+            rig.chat(server, "bob", tools=[till.pay], in_doubt="ask").resume()
+        for doubt in both[len(here) :]:
+            resolve(rig, doubt, "done", "paid")
+        rig.chat(server, "bob", tools=[till.pay], in_doubt="ask").resume()
+    assert till.paid[: len(paid)] == paid
+    assert till.paid.count(1) == 1
+    assert doubts(rig) == here
+
+
 @pytest.mark.parametrize("by", ["send", "stream", "resume"])
 def test_a_chat_asks_until_a_person_has_said(one_by_one: Rig, by: str) -> None:
     """Then any way to go on goes on."""

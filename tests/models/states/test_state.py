@@ -1116,6 +1116,17 @@ def test_an_earlier_save_is_restored_by_saving_it_again(store: Store) -> None:
         state.restore(9)
 
 
+def test_a_call_in_doubt_is_in_doubt_in_a_fork_of_the_newest_save_too(store: Store) -> None:
+    """Whoever goes on with the fork must not make it again as if it had not begun."""
+    state = store.state("support")
+    state.save({"turn": 1})
+    state.save({"turn": 2}, calls={"c1": Call("c1", "pay")})
+    state.fork("newest")
+    state.fork("older", at=1)
+    found = [(doubt.id, doubt.call.title) for doubt in store.in_doubt()]
+    assert found == [("newest", "pay (c1)"), ("support", "pay (c1)")]
+
+
 def test_a_fork_goes_its_own_way(store: Store) -> None:
     """From now, or from any save."""
     state = store.state("a", labels={"team": "x"}, ttl=3600)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Append
     from limpet.backends.decide import Decision
 
-__all__ = ["QUERIES", "Appender", "Heads", "Stored", "now", "stored"]
+__all__ = ["QUERIES", "Appender", "Heads", "Stored", "find", "now", "stored"]
 
 QUERIES = sql.load(os.path.dirname(__file__))
 
@@ -51,25 +51,39 @@ class Stored(Struct, frozen=True):
 
 
 def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
-    """What a *row* of the query ``stored_head`` or ``scan`` says."""
-    journal, id_, incarnation, seq, first, size, created, updated, *rest = row
-    ttl, expires, status, meta, holder, epoch, until, dropped, labels = rest
+    """What a *row* of the queries for heads says.
+
+    A number of 0 means that there is only a lease.
+    """
+    journal, id_, incarnation, created, dropped_seq, dropped_at, dropped, ttl, ttl_from, *rest = row
+    status, meta, labels, holder, epoch, until, seq, at, total = rest
+    if seq is None:  # all of its records were compacted away
+        seq, at, total = dropped_seq, dropped_at, dropped
     head = Head(
         Key(tenant, kind, id_),
         incarnation,
         seq if incarnation else 0,
-        first,
-        size,
+        dropped_seq + 1,
+        total - dropped,
         created,
-        updated,
+        at,
         ttl,
-        expires,
+        None if ttl is None else max(at, ttl_from) + ttl,
         status,
-        {} if labels == "{}" else msgspec.json.decode(labels),
+        {} if labels is None else msgspec.json.decode(labels),
         meta,
         None if epoch is None else Lease(holder, epoch, until),
     )
     return Stored(head, journal, dropped)
+
+
+def find(connection: apsw.Connection, key: Key) -> Stored | None:
+    """The journal as it is stored, expired or not; None where there is nothing."""
+    for query in ("stored_head_with_record", "stored_head"):
+        row = connection.execute(QUERIES[query], key).fetchone()
+        if row is not None:
+            return stored(key.tenant, key.kind, row)
+    return None
 
 
 class Heads:
@@ -103,13 +117,11 @@ class Heads:
         self._open = False
 
     def get(self, connection: apsw.Connection, key: Key) -> Stored | None:
-        """The journal as it is stored, expired or not; None where there is nothing."""
+        """The journal, as `find` finds it."""
         try:
             return self._found[key]
         except KeyError:
-            row = connection.execute(QUERIES["stored_head"], key).fetchone()
-            found = None if row is None else stored(key.tenant, key.kind, row)
-            self._found[key] = found
+            found = self._found[key] = find(connection, key)
             return found
 
     def put(self, key: Key, value: Stored | None) -> None:
@@ -192,6 +204,7 @@ class Appender:
                 head.status != old.status
                 or head.meta != old.meta
                 or head.ttl != old.ttl
+                or head.labels != labels
                 or head.incarnation != old.incarnation
                 or (record is None and head.expires != old.expires)
             ):
@@ -323,11 +336,12 @@ class Appender:
 
 
 def _attributes(head: Head) -> tuple[Any, ...]:
-    """ttl, ttl_from, status and meta of a row."""
+    """ttl, ttl_from, status, meta and labels of a row."""
     ttl_from = None
     if head.ttl is not None and head.expires is not None:
         ttl_from = head.expires - head.ttl
-    return head.ttl, ttl_from, head.status, head.meta
+    labels = msgspec.json.encode(head.labels).decode() if head.labels else None
+    return head.ttl, ttl_from, head.status, head.meta, labels
 
 
 def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:

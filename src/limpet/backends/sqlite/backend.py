@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from limpet.backends import decide, forks
 from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
-from limpet.backends.sqlite.appender import QUERIES, Appender, Heads, now, stored
+from limpet.backends.sqlite.appender import QUERIES, Appender, Heads, find, now, stored
 from limpet.backends.sqlite.database import Database
 from limpet.backends.sqlite.facts import facts
 from limpet.backends.sqlite.transaction import Transactions
@@ -189,15 +189,9 @@ class SqliteBackend(TransactionalBackend):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        at = now()
-        sql, values = QUERIES["read"], [*key, at, at, after]
+        sql, values = QUERIES["read"], [*key, now(), after]
         if upto is not None:
-            # The first record that ends at or behind *upto* is the last that can hold it.
-            sql += (
-                " AND seq - count < ? AND seq <= coalesce((SELECT min(seq) FROM limpet_records r"
-                " WHERE r.journal = limpet_records.journal AND r.seq >= ?), ?)"
-            )
-            values += [upto, upto, upto]
+            sql, values = QUERIES["read_upto"], [*values, upto]
         sql += " ORDER BY seq DESC LIMIT ?" if reverse else " ORDER BY seq LIMIT ?"
         with self._database.reader() as connection:
             return [Record(*row) for row in connection.execute(sql, (*values, limit))]
@@ -209,10 +203,8 @@ class SqliteBackend(TransactionalBackend):
 
     def head(self, key: Key) -> Head | None:
         with self._database.reader() as connection:
-            row = connection.execute(QUERIES["stored_head"], key).fetchone()
-        if row is None:
-            return None
-        return decide.visible(stored(key.tenant, key.kind, row).head, now())
+            found = find(connection, key)
+        return None if found is None else decide.visible(found.head, now())
 
     def scan(
         self,

@@ -14,6 +14,7 @@ CREATE TABLE limpet_journals (
     ttl_from      INTEGER,                    -- or after this, if that is later
     status        TEXT,
     meta          BLOB,
+    labels        TEXT,                       -- as JSON; one by one in limpet_labels
     holder        TEXT,                       -- the newest lease
     epoch         INTEGER,
     until         INTEGER,
@@ -44,6 +45,7 @@ CREATE UNIQUE INDEX limpet_records_seq ON limpet_records (journal, seq);
 CREATE UNIQUE INDEX limpet_records_id ON limpet_records (journal, id)
     WHERE id IS NOT NULL;
 
+-- What lists are filtered by.
 CREATE TABLE limpet_labels (
     journal INTEGER NOT NULL,
     name    TEXT NOT NULL,
@@ -54,15 +56,8 @@ CREATE TABLE limpet_labels (
 CREATE INDEX limpet_labels_value ON limpet_labels (name, value);
 
 CREATE VIEW limpet_heads AS
-SELECT j.journal, j.tenant, j.kind, j.id, j.incarnation,
-       coalesce(r.seq, j.dropped_seq) AS seq,
-       j.dropped_seq + 1 AS first,
-       coalesce(r.total, j.dropped_total) - j.dropped_total AS size,
-       j.created,
-       coalesce(r.at, j.dropped_at) AS updated,
-       j.ttl,
-       max(coalesce(r.at, j.dropped_at), j.ttl_from) + j.ttl AS expires,
-       j.status, j.meta, j.holder, j.epoch, j.until, j.dropped_total
+SELECT j.*, r.seq AS last_seq, r.at AS last_at, r.total AS last_total,
+       max(coalesce(r.at, j.dropped_at), j.ttl_from) + j.ttl AS expires
 FROM limpet_journals j LEFT JOIN limpet_records r ON r.record = (
     SELECT record FROM limpet_records WHERE journal = j.journal ORDER BY seq DESC LIMIT 1
 );
