@@ -21,7 +21,6 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.leases import LeaseLock
 from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld
@@ -399,15 +398,11 @@ class AsyncStore:
     async def _sweep_results(self, id: str) -> int:
         """Remove what a task has left that is gone; not while somebody begins another of its id."""
         old, results = self.journal(task.KIND, id), self.journal(RESULTS, id)
-        lock = LeaseLock(self._runtime, self.scope.store.leases, old.key, 30)
         try:
-            await lock.acquire(0)
+            async with self.scope.lock(task.KIND, id, 30):
+                return await old.head() is None and await results.delete()
         except LeaseHeld:
             return 0
-        try:
-            return await old.head() is None and await results.delete()
-        finally:
-            await lock.release()
 
     def _list(
         self,

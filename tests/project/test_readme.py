@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import limpet
+from limpet.backends.contract import Key
+from limpet.errors import InvalidURL, LeaseHeld, NotAStore, StoreNotFound
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -39,17 +44,17 @@ def run(command: str, directory: Path) -> str:
 
 def without_times(text: str) -> str:
     """*text* without times, and without sizes, which have the time that a step took in them."""
-    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d+ B", "…", text)
+    return re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|\d+ B|\d+\.\d KB", "…", text)
 
 
-def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
-    """The commands, run as they stand, print what stands below them."""
+@pytest.mark.slow
+def test_whoever_follows_the_page_from_top_to_bottom_sees_what_is_shown(tmp_path: Path) -> None:
+    """In one directory, in order: no example is in the way of a later one."""
     (tmp_path / "agent.py").write_text(PYTHON[0])
     session = next(text for language, text in BLOCKS if language == "console")
-    shown = session.split("$ ")[1:]
+    shown = commands(session)
     assert len(shown) == 3
-    for step in shown:
-        command, _, output = step.partition("\n")
+    for command, output in shown:
         arguments = [sys.executable, *command.split()[1:]]
         done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout == output
@@ -59,25 +64,21 @@ def test_the_first_example_survives_a_crash_as_shown(tmp_path: Path) -> None:
     for command, output in afterwards:
         assert without_times(run(command, tmp_path)) == without_times(output)
 
+    # The other examples in one program, as somebody would who types them in.
+    (tmp_path / "all.py").write_text("\n".join(PYTHON[1:]))
+    program = [sys.executable, "-W", "error", "all.py"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sent")
+    with limpet.open(tmp_path / "limpet.db") as store:
+        assert len(store.conversation("alice").summaries()) == 1
 
-@pytest.mark.slow
-def test_the_commands_print_what_is_shown(tmp_path: Path) -> None:
-    """Import and copy, one after the other, with the files of the examples."""
     for file in (ROOT / "examples").glob("*.json"):
         shutil.copy(file, tmp_path)
     steps = [step for session in COMMANDS[1:] for step in commands(session)]
-    assert len(steps) == 3
+    assert [command.split()[1] for command, _ in steps] == ["import", "import", "copy"]
     for command, output in steps:
-        assert run(command, tmp_path) == output
-
-
-def test_the_other_examples_run(tmp_path: Path) -> None:
-    """All of them, in one program, as somebody would who types them in."""
-    (tmp_path / "all.py").write_text("\n".join(PYTHON[1:]))
-    command = [sys.executable, "-W", "error", "all.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("sent")
+        assert without_times(run(command, tmp_path)) == without_times(output)
 
 
 def blocks(page: str) -> list[str]:
@@ -96,17 +97,77 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_the_backend_and_the_integration_that_are_explained_work(tmp_path: Path) -> None:
-    """A newcomer who types them in has a backend that keeps the whole contract."""
+def write_modules(directory: Path) -> None:
+    """The blocks of the page on extending, each as the file that its first line names."""
     for code in blocks("extending.md"):
         name = re.match(r"# (\w+\.py)\n", code)
-        (tmp_path / (name[1] if name else "main.py")).write_text(code)
-    program = [sys.executable, "-W", "error", "main.py"]
-    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_onefile.py"]
-    for command in (program, suite):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        (directory / (name[1] if name else "main.py")).write_text(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "-W error main.py",
+        "-W error leases.py",
+        "-W error notes.py",
+        "-m pytest -q -p no:cacheprovider test_onefile.py",
+    ],
+)
+def test_the_backend_and_the_integrations_that_are_explained_work(
+    command: str, tmp_path: Path
+) -> None:
+    """A newcomer who types them in has a backend that keeps the whole contract."""
+    write_modules(tmp_path)
+    arguments = [sys.executable, *command.split()]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_calls_of_the_integration_that_is_explained_are_made_once(tmp_path: Path) -> None:
+    """Also if it is killed while several are running, as the page shows it."""
+    write_modules(tmp_path)
+    text = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    (session,) = re.findall(r"^```console\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    for command, output in commands(session):
+        program, *arguments = shlex.split(command)
+        python = [sys.executable, *(["-m", "limpet"] if program == "limpet" else []), *arguments]
+        done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout == output
+        assert done.returncode == (-signal.SIGKILL if "--crash" in command else 0)
+
+
+def test_the_backend_that_is_explained_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the errors of the library; and it stays where it was opened."""
+    write_modules(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    backend = import_module("onefile").OneFileBackend
+    for place, options in (
+        ("none/journals", {}),
+        ("new", {"readonly": True}),
+        ("new", {"create": False}),
+    ):
+        with pytest.raises(StoreNotFound):
+            backend(place, **options)
+    with pytest.raises(NotAStore, match="is not a store, or is damaged"):
+        backend("onefile.py")
+    with pytest.raises(InvalidURL, match="onefile:journals"):
+        backend.from_url("onefile:journals?colour=red")
+
+    opened = backend.from_url("onefile:~/journals")
+    monkeypatch.chdir("/")
+    opened.acquire(Key("default", "note", "n"), "me", 60)
+    assert (tmp_path / "journals").exists()
+    monkeypatch.chdir(tmp_path)
+    relative = backend("journals")
+    monkeypatch.chdir("/")
+    with pytest.raises(LeaseHeld):
+        relative.acquire(Key("default", "note", "n"), "you", 60)
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

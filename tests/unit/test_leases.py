@@ -1,5 +1,6 @@
 """Leases: each is renewed by itself, and stays with the process that took it."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -9,11 +10,11 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import LeaseHeld, TaskHeld
+from limpet import LeaseHeld, LeaseLost, TaskHeld
 from limpet.backends.contract import Key, Lease
 from limpet.backends.memory import MemoryBackend
 from limpet.core import leases
-from limpet.core.leases import HeldLease, LeaseKeeper, LeaseLock, store_now
+from limpet.core.leases import HeldLease, LeaseKeeper, store_now
 from limpet.core.runtime import run_to_end
 from tests.support.processes import in_a_process, until
 
@@ -67,8 +68,7 @@ def test_a_fork_neither_writes_under_a_hold_of_its_parent_nor_ends_it(tmp_path: 
     with limpet.open(tmp_path / "db") as store:
         journal = store.journal("chat", "c")
         journal.append(("said", 1))
-        core = store._core
-        lock = LeaseLock(core._runtime, core.scope.store.leases, journal.key, 60)
+        lock = store.scope.lock(journal.key.kind, journal.key.id)
         run_to_end(lock.acquire(0))
         held = lock.held
         assert held is not None
@@ -142,15 +142,38 @@ def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself(
 def test_what_an_interrupt_left_is_taken_over_by_the_same_process_at_once(tmp_path: Path) -> None:
     """Nobody renews it and nobody will release it: it is not held for as long as it lasts."""
     with limpet.open(tmp_path / "db") as store:
-        core = store._core
         store.backend.acquire(key("t"), leases.holder_name(None), 600)  # struck right behind this
-        lock = LeaseLock(core._runtime, core.scope.store.leases, key("t"), 60)
+        lock = store.scope.lock("task", "t")
         run_to_end(lock.acquire(0))
         with limpet.open(tmp_path / "db") as other:
-            second = LeaseLock(other._core._runtime, other._core.scope.store.leases, key("t"), 60)
+            second = other.scope.lock("task", "t")
             with pytest.raises(LeaseHeld):  # which another store of this process has
                 run_to_end(second.acquire(0))
         lock.release_now()
+
+
+def test_the_lease_of_a_scope_is_held_for_a_block(tmp_path: Path) -> None:
+    """What is written under it, is written by who has it; others wait for as long as they say."""
+
+    async def main() -> None:
+        async with limpet.open_async(tmp_path / "db") as store:
+            journal = store.journal("board", "b")
+            async with store.scope.lock("board", "b", agent="a player") as lock:
+                await journal.append(("moved", "e4"), lease=lock.lease)
+                with pytest.raises(LeaseHeld, match="a player"):
+                    await store.scope.lock("board", "b").__aenter__()
+                waits = asyncio.create_task(store.scope.lock("board", "b", wait=60).__aenter__())
+                old = lock.lease
+            with pytest.raises(LeaseLost, match="The lease on board 'b' is not ours"):
+                _ = lock.lease
+            second = await waits
+            with pytest.raises(LeaseLost):
+                await journal.append(("moved", "e5"), lease=old)
+            await second.release()
+            with pytest.raises(ValueError, match="A lease is a number of seconds over 0"):
+                store.scope.lock("board", "b", 0)
+
+    asyncio.run(main())
 
 
 # -- the time ------------------------------------------------------------------------------------

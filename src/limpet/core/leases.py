@@ -11,14 +11,15 @@ import threading
 import time
 import weakref
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from limpet.backends.contract import Key, from_micros
 from limpet.backends.decide import holder_for_people
-from limpet.errors import LeaseHeld, LeaseLost
+from limpet.errors import LeaseHeld, LeaseLost, besides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from limpet.backends.contract import Backend, Lease
     from limpet.core.runtime import Runtime
@@ -231,7 +232,14 @@ _keepers: weakref.WeakSet[LeaseKeeper] = weakref.WeakSet()
 class LeaseLock:
     """The right to write one journal: acquired, renewed while it is needed, and released.
 
-    ``held`` is the lease while it is ours. *on_renewed* is called after renewals, *every* so often.
+    Made by `Scope.lock`. What is written under it names its ``lease``, so that a process that slept
+    through a takeover can write nothing more::
+
+        async with scope.lock("board", "alice") as lock:  # LeaseHeld, if another has it
+            await journal.append(("moved", "e4"), lease=lock.lease)  # LeaseLost, if it is gone
+
+    ``held`` is the lease while it is ours. Whoever enters the block waits up to *wait* seconds for
+    it. *on_renewed* is called after renewals, *every* so often.
     """
 
     def __init__(
@@ -241,6 +249,7 @@ class LeaseLock:
         key: Key,
         ttl: float,
         *,
+        wait: float = 0,
         agent: str | None = None,
         on_renewed: Callable[[], None] = lambda: None,
         every: float = 60,
@@ -249,10 +258,34 @@ class LeaseLock:
         self._keeper = keeper
         self._key = key
         self._ttl = ttl
+        self._wait = wait
         self._agent = agent
         self._on_renewed = on_renewed
         self._every = every
         self.held: HeldLease | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """What a write relies on; `LeaseLost` if we have none."""
+        if self.held is None:
+            what = f"{self._key.kind} {self._key.id!r}"
+            raise LeaseLost(f"The lease on {what} is not ours: it was not taken, or was released.")
+        return self.held.lease
+
+    async def __aenter__(self) -> Self:
+        """Take it, and let go of it at the end of the block."""
+        await self.acquire(self._wait)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give it up."""
+        with besides(error, f"{self._key.kind} {self._key.id!r} could not be released"):
+            await self.release()
 
     async def acquire(self, wait: float) -> None:
         """Take it; `LeaseHeld` if another has it for longer than *wait* seconds.

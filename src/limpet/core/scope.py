@@ -9,9 +9,9 @@ from msgspec import Struct, structs
 from limpet.backends import forks
 from limpet.backends.url import command, is_default
 from limpet.core.codec import Codec
-from limpet.core.ids import check_labels, check_prefix, make_key
+from limpet.core.ids import check_labels, check_prefix, check_seconds, make_key
 from limpet.core.journal import AsyncJournal
-from limpet.core.leases import LeaseKeeper
+from limpet.core.leases import LeaseKeeper, LeaseLock
 from limpet.core.runtime import AsyncRuntime, Pages, Runtime, SyncRuntime
 
 if TYPE_CHECKING:
@@ -91,6 +91,16 @@ class Scope(Struct, frozen=True):
             default_ttl=self.store.ttl,
             **attributes,
         )
+
+    def lock(self, kind: str, id_: str, ttl: float = 60, **options: Any) -> LeaseLock:
+        """The lease on the journal *id_* of some *kind*, to be taken for the length of a block.
+
+        It renews itself; *ttl* seconds after the process has died, at the latest, another can take
+        it. *options* are those of `LeaseLock`.
+        """
+        check_seconds(ttl, "lease")
+        key = make_key(self.tenant, kind, id_)
+        return LeaseLock(self.runtime, self.store.leases, key, ttl, **options)
 
     def list(
         self,

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from limpet.backends.contract import UNSET, Record, UnsetType, from_micros
 from limpet.backends.decide import holder_for_people
 from limpet.core.ids import check_id, check_seconds, check_ttl, make_key
-from limpet.core.leases import LeaseLock, is_on_this_machine, is_this_process
+from limpet.core.leases import is_on_this_machine, is_this_process
 from limpet.core.meta import Meta
 from limpet.core.runtime import run_to_end
 from limpet.errors import (
@@ -184,10 +184,9 @@ class LiveTask:
         self.state = TaskState(self.id)
         self.run = Run()
         self.reports = ProgressReports()
-        self.lock = LeaseLock(
-            scope.runtime,
-            scope.store.leases,
-            self.key,
+        self.lock = scope.lock(
+            KIND,
+            id_,
             options.lease,
             agent=options.agent,
             on_renewed=self.heartbeat,

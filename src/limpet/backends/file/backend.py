@@ -82,7 +82,8 @@ class FileBackend(Backend):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        path, parameters = url_parameters(url.removeprefix("file:"), _PARAMETERS)
+        place, parameters = url_parameters(url, _PARAMETERS)
+        path = place.removeprefix("file:")
         if path.startswith("//"):
             host, slash, rest = path[2:].partition("/")
             if host or not slash:

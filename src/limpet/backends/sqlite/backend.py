@@ -77,7 +77,8 @@ class SqliteBackend(TransactionalBackend):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        path, parameters = url_parameters(url.removeprefix("sqlite:"), _PARAMETERS)
+        place, parameters = url_parameters(url, _PARAMETERS)
+        path = place.removeprefix("sqlite:")
         if path.startswith("//"):
             msg = (
                 f"sqlite:{path} is ambiguous. Write sqlite:agents.db for a file in this directory, "

@@ -17,7 +17,6 @@ from autogen_core.tools import ToolResult
 
 from limpet.core.calls import Resolution, resolve_call
 from limpet.core.codec import fresh
-from limpet.core.leases import LeaseLock
 from limpet.errors import CallsInDoubt, Conflict, LimpetError, WrongState
 from limpet.integrations.autogen import internals
 from limpet.integrations.autogen.document import (
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from autogen_agentchat.messages import MessageFactory
 
     from limpet.core.calls import Answer
+    from limpet.core.leases import LeaseLock
     from limpet.integrations.autogen.members import Member
     from limpet.integrations.autogen.run import ActorLog
     from limpet.states.state import AsyncState
@@ -131,7 +131,7 @@ class Keeper:
         state = store.state(id_, type=type_of(first), **about)
         lock = None
         if lease is not None:
-            lock = LeaseLock(store.scope.runtime, store.scope.store.leases, state.key, lease)
+            lock = store.scope.lock(state.key.kind, state.key.id, lease)
         factory = factory_of(agent, message_types)
         keeper = cls(member, state, lock, first=first, factory=factory, **rules)
         await keeper.load()

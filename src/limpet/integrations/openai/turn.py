@@ -17,7 +17,6 @@ from msgspec import Struct, field
 
 from limpet.conversations.transcript import MESSAGE, ConversationMeta
 from limpet.core.calls import BEGAN, RESOLVED, Call, Ledger, Resolution
-from limpet.core.leases import LeaseLock
 from limpet.errors import Conflict, IdReused, InvalidMessage, LeaseHeld, besides
 from limpet.integrations.openai.apis import ToolCall, calls_in, text_of
 from limpet.llm.messages import results_of
@@ -186,7 +185,7 @@ class TurnLock:
         self._conversation = conversation
         self._transcript = conversation.transcript
         scope, key = conversation.scope, conversation.transcript.journal.key
-        self._lock = LeaseLock(scope.runtime, scope.store.leases, key, lease, agent="a chat")
+        self._lock = scope.lock(key.kind, key.id, lease, agent="a chat")
         self._writing = scope.runtime.lock("A write of a chat within another one.")
         self._wait = wait
         self._held = held
@@ -249,8 +248,7 @@ class TurnLock:
     @property
     def epoch(self) -> int:
         """The number of the lease: what began under it, began in this turn of ours."""
-        assert self._lock.held is not None, "within its block"  # noqa: S101 - a mistake of ours
-        return self._lock.held.lease.epoch
+        return self._lock.lease.epoch
 
     async def write(
         self,
@@ -265,7 +263,6 @@ class TurnLock:
         act: `limpet.core.calls` finds those that are in doubt there. `Conflict`, if somebody has
         resolved one of those that are *unresolved* as far as we know.
         """
-        assert self._lock.held is not None, "within its block"  # noqa: S101 - a mistake of ours
         began: dict[str, Call] = {}
         ended: set[str] = set()
         for kind, body in entries:
@@ -286,7 +283,7 @@ class TurnLock:
             done = await self._transcript.write(entries, change, id=id, expect=expect, lease=lease)
             return done.seq
 
-        lease = self._lock.held.lease
+        lease = self._lock.lease
         # One after the other: tools that run side by side would only be in each other's way.
         return await self._writing.run(write)
 

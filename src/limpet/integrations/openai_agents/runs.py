@@ -16,7 +16,6 @@ from limpet.backends.decide import holder_for_people
 from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Resolution, resolve_call
 from limpet.core.codec import convert
 from limpet.core.ids import check_labels, check_seconds, check_ttl
-from limpet.core.leases import LeaseLock
 from limpet.core.meta import Meta
 from limpet.core.runtime import SyncWrapper, core_of, sync, sync_iter
 from limpet.errors import (
@@ -312,7 +311,7 @@ class AsyncRun:
         lease: float,
         wait: float,
     ) -> None:
-        self._lock = LeaseLock(scope.runtime, scope.store.leases, journal.key, lease)
+        self._lock = scope.lock(KIND, journal.key.id, lease)
         self._journal = journal
         self._agent = agent
         self._snapshots = snapshots

@@ -1,0 +1,210 @@
+"""Calls that are made once each, for integrations that have no task to make them steps of.
+
+Each call is recorded before it is made and when it has ended, in a journal of its own kind. Those
+that began and did not end are in the meta of that journal's head, where `limpet.core.calls` finds
+what is in doubt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec import Struct, structs
+
+from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Resolution
+from limpet.core.meta import Meta
+from limpet.errors import CallsInDoubt, Conflict, Unreadable, besides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from limpet.core.journal import Entry
+    from limpet.core.scope import Scope
+
+__all__ = ["RecordedCalls"]
+
+# Entry types, beside those of calls: BEGAN and RESOLVED, of limpet.core.calls.
+ENDED = "ended"  # it has returned, and this is what
+FAILED = "failed"  # it has raised: whether it happened is not known
+
+#: Seconds between two looks at whether calls are still running.
+WAIT_AGAIN = 0.01
+
+
+class _Ended(Struct):
+    id: str
+    result: Any = None
+
+
+class _Failed(Struct):
+    id: str
+    error: str
+
+
+_BODIES: dict[str, Any] = {BEGAN: Call, ENDED: _Ended, FAILED: _Failed, RESOLVED: Resolution}
+
+
+class RecordedCalls:
+    """Calls that are made once each, in the journal *id* of some *kind*, which is theirs alone.
+
+    Within its block one process at a time makes them, several side by side if it likes::
+
+        async with RecordedCalls(store.scope, "toybot", "alice") as calls:
+            await calls.make("c1", send, "Hello")
+
+    The block is a lease of *lease* seconds that renews itself; `LeaseHeld` if another process is in
+    it for longer than *wait* seconds. Its end waits for the calls that are still running.
+    """
+
+    def __init__(
+        self, scope: Scope, kind: str, id: str, *, lease: float = 60, wait: float = 0
+    ) -> None:
+        self._scope = scope
+        self._journal = scope.journal(kind, id)
+        self._lock = scope.lock(kind, id, lease, wait=wait)
+        self._writing = scope.runtime.lock("A recorded call within the record of another one.")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._position = 0
+        self._open: dict[str, Call] = {}
+        self._running: set[str] = set()  # those of the open ones that are made here, just now
+        self._attempts: dict[str, int] = {}
+        self._results: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._journal.key.kind!r}, {self._journal.key.id!r})"
+
+    async def __aenter__(self) -> Self:
+        """Take the lease, and read what has been made."""
+        await self._lock.__aenter__()
+        try:
+            self._forget()  # another process may have been here, and the journal may be a new one
+            await self._catch_up()
+        except BaseException:
+            await self._lock.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for what is running, and give up the lease: what has not ended is in doubt now."""
+        try:
+            while self._running:  # `asyncio.gather` leaves them behind when one of them raises
+                await self._scope.runtime.sleep(WAIT_AGAIN)
+        finally:
+            await self._lock.__aexit__(kind, error, trace)
+
+    async def make(
+        self, id: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call *function*, unless the call *id* was made before; what it returned.
+
+        *id* names this call: the same after a restart, and another for each other call. A person
+        may have said what it returned, or to go on without it: then this returns `SKIPPED`.
+
+        If it began and did not end, or ended with an exception, nobody knows whether it happened:
+        `CallsInDoubt`, until `Store.resolve` says so. A function that knows that nothing happened
+        returns that, instead of raising. `Conflict`, if a call of this id is running here.
+        """
+        name = getattr(function, "__name__", type(function).__name__)
+        if not await self._writing.run(self._begin, id, name):
+            return self._results[id]
+        try:
+            result = await self._scope.runtime.invoke(function, *args, **kwargs)
+            await self._writing.run(self._write, ENDED, _Ended(id, result), None)
+        except Exception as error:
+            # Only what is an error of the call: a process that is being ended writes nothing more.
+            failed = _Failed(id, f"{type(error).__name__}: {error}")
+            call = structs.replace(self._open.get(id, Call(id)), error=failed.error)
+            with besides(error, f"it could not be recorded that the call {id!r} has failed"):
+                await self._writing.run(self._write, FAILED, failed, call)
+            raise
+        finally:
+            self._running.discard(id)
+        return result
+
+    async def _begin(self, id_: str, name: str) -> bool:
+        """Record that it begins; False if there is a result."""
+        if id_ in self._open and id_ not in self._running:
+            await self._catch_up()  # somebody may have resolved it
+        if id_ in self._results:
+            return False
+        kind, where = self._journal.key.kind, self._journal.key.id
+        if id_ in self._running:
+            msg = f"The call {id_!r} of {kind} {where!r} is running. Each call needs its own id."
+            raise Conflict(msg, self._position, self._position)
+        if id_ in self._open:
+            call = self._open[id_]
+            command = self._scope.command("resolve", f"{kind}/{where}", id_, "done")
+            msg = (
+                f"{call.title} of {kind} {where!r} may have happened or not: "
+                f"{call.error or 'its process ended before it did'}. Find out, then say so: "
+                f"{command} (or retry, or skip), or store.resolve({where!r}, {id_!r}, 'done', "
+                f"kind={kind!r})."
+            )
+            raise CallsInDoubt(msg, [call])
+        attempt = self._attempts.get(id_, 0) + 1
+        call = Call(id_, name, attempt=attempt, epoch=self._lock.lease.epoch)
+        self._running.add(id_)  # before it is written: the lease is not given up meanwhile
+        try:
+            await self._write(BEGAN, call, call)
+        except BaseException:
+            self._running.discard(id_)
+            raise
+        return True
+
+    async def _write(self, kind: str, body: Call | _Ended | _Failed, call: Call | None) -> None:
+        """Add an entry, and by the same act put *call*, or nothing, in the meta for its id."""
+        while kind == BEGAN or body.id in self._open:
+            others = {id_: one for id_, one in self._open.items() if id_ != body.id}
+            meta = Meta(calls=others if call is None else {**others, body.id: call})
+            try:
+                self._position = await self._journal.append(
+                    (kind, structs.asdict(body)),
+                    meta=meta.encode(),
+                    expect=self._position,
+                    lease=self._lock.lease,
+                )
+            except Conflict:  # a person has resolved another call, which is not to be open again
+                await self._catch_up()
+            else:
+                self._take(kind, body)
+                return
+
+    async def _catch_up(self) -> None:
+        async for page in self._journal.pages(after=self._position):
+            for entry in page:
+                self._take(entry.type, self._body(entry))
+                self._position = entry.seq
+
+    def _body(self, entry: Entry) -> Any:
+        try:
+            return msgspec.convert(entry.body, _BODIES.get(entry.type, Any))
+        except msgspec.ValidationError as error:
+            msg = (
+                f"Entry {entry.seq} of {self._journal.key.kind} {self._journal.key.id!r} is not "
+                f"what was written: {error}. Restore it from a backup, or delete the journal."
+            )
+            raise Unreadable(msg) from error
+
+    def _take(self, kind: str, body: Any) -> None:
+        """Let an entry count."""
+        if kind == BEGAN:
+            self._open[body.id] = body
+            self._attempts[body.id] = body.attempt
+        elif kind == FAILED and body.id in self._open:
+            self._open[body.id] = structs.replace(self._open[body.id], error=body.error)
+        elif kind == ENDED:
+            self._open.pop(body.id, None)
+            self._results[body.id] = body.result
+        elif kind == RESOLVED:
+            self._open.pop(body.id, None)
+            if body.how != "retry":
+                self._results[body.id] = SKIPPED if body.how == "skip" else body.result
