@@ -520,6 +520,7 @@ def test_kind_before_an_id_wins_over_an_id_that_looks_so(path: str) -> None:
     assert "Acme" in run("--store", path, "show", "acme/support").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", ["nobody", "task/alice", "note/x", "task/", "a\x1bb", "\udcff"])
 @pytest.mark.parametrize("command", ["show", "tail"])
 def test_missing_id_ends_with_3(path: str, command: str, id_: str) -> None:
@@ -790,6 +791,7 @@ def test_doctor_of_a_broken_file_still_answers_programs(tmp_path: Path) -> None:
     assert found["error"].startswith("NotAStore: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", range(1, 12))
 def test_damaged_pages_never_end_in_a_traceback(path: str, page: int) -> None:
     """Whatever the disk has done, doctor says that something is wrong, and the rest says what."""
@@ -881,6 +883,7 @@ def test_output_fits_a_narrow_terminal(path: str, command: list[str]) -> None:
     assert "".join(shown).strip()
 
 
+@pytest.mark.slow
 def test_ls_in_a_narrow_terminal_cuts_no_id_off() -> None:
     """An id is there to be copied."""
     long = "customer-" + "0123456789" * 10
@@ -901,6 +904,7 @@ def test_tail_in_a_terminal_is_one_line_an_entry(path: str) -> None:
     assert shown[2].endswith("…")
 
 
+@pytest.mark.slow
 def test_piped_output_is_plain_and_whole(path: str) -> None:
     """No colours, no padding, nothing wrapped: what reads it there wants whole lines."""
     long = "Patience. " * 12

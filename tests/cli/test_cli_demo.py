@@ -55,6 +55,7 @@ def test_demo_shows_what_was_repeated_and_what_was_not(place: tuple[Path, str]) 
     assert [line for line in shown if line.startswith(("✓", "✗"))] == FOUND
 
 
+@pytest.mark.slow
 def test_demo_says_that_its_model_is_a_script(place: tuple[Path, str]) -> None:
     """Nobody should believe that a model was asked."""
     assert "The model is a script: no key, no network." in place[1]

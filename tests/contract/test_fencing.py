@@ -130,6 +130,7 @@ def take_over(where: Where, rival: Worker, ahead: int) -> None:
         rival.do("acquire", 60, dead=True)
 
 
+@pytest.mark.slow
 @clocks
 @pytest.mark.parametrize("anew", ["nothing", "append_freely", "acquire"])
 def test_a_writer_whose_journal_was_deleted_meanwhile_is_refused(

@@ -20,6 +20,8 @@ from limpet.testing.takeover import GOAL, TASK, Worker
 from tests.support import stores
 from tests.support.stores import Place, bot, call, result, system, user
 
+pytestmark = pytest.mark.slow  # the tests of each model do the same on one backend
+
 place, store = stores.everywhere, stores.store
 
 KEY = Key("default", "task", TASK)

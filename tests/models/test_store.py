@@ -83,6 +83,7 @@ def test_the_environment_names_the_store(
     assert files(here) == ["argument.db", "from-env.db", "limpet.db"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "name"),
     [

@@ -223,6 +223,7 @@ def test_import_loads_nothing_optional_or_slow() -> None:
     assert sorted(extra & NOT_ON_IMPORT) == []
 
 
+@pytest.mark.slow
 def test_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
     """What runs from a checkout also runs from `pip install`: SQL, py.typed and the command."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]

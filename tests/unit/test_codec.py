@@ -128,6 +128,7 @@ def test_every_json_value_comes_back_as_it_went_in(stored: list[tuple[str, Any]]
     assert codec.decode(codec.encode(stored)) == stored
 
 
+@pytest.mark.slow
 @given(st.lists(entries, max_size=3))
 def test_many_records_read_as_runs_hold_the_same_values(
     records: list[list[tuple[str, Any]]],

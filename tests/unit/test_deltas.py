@@ -52,6 +52,7 @@ def test_of_any_two_documents(old: Any, new: Any) -> None:
     assert encode(patched(old, new)) == encode(new)
 
 
+@pytest.mark.slow
 @given(documents())
 def test_a_document_is_no_change_of_itself(document: Any) -> None:
     """Nothing has changed, so there is nothing to write."""

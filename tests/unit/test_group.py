@@ -291,6 +291,7 @@ def test_transactions_and_batches_take_turns(
     assert [call.result(30) for call in calls] == [None] * 4
 
 
+@pytest.mark.slow
 def test_a_group_that_nobody_uses_goes_and_its_thread_with_it(disk: Disk) -> None:
     """A store that was dropped without being closed."""
     group = made(disk)

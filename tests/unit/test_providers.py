@@ -75,6 +75,7 @@ FOUND: Message = {"type": "web_search_tool_result", "tool_use_id": "s1", "conten
 THINKING: Message = {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"}
 
 
+@pytest.mark.slow
 @given(turns=histories.spoken(histories.KINDS))
 def test_what_went_well_is_taken(turns: list[histories.Said]) -> None:
     """A validator that refuses good histories proves nothing about repairs."""

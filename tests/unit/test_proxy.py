@@ -91,6 +91,7 @@ class Client:
         return self.hear()
 
 
+@pytest.mark.slow
 def test_what_is_sent_arrives_and_what_is_answered_comes_back(network: Proxy, echo: Echo) -> None:
     """Without a fault, nobody notices it."""
     with Client(network) as one, Client(network) as two:
@@ -110,6 +111,7 @@ def test_much_comes_through_whole_and_counts_as_one_request(network: Proxy, echo
     assert network.requests == 1
 
 
+@pytest.mark.slow
 def test_a_cut_before_the_request_keeps_it_from_the_server(network: Proxy, echo: Echo) -> None:
     """The client meets the end of its connection."""
     network.arm("before")
@@ -187,6 +189,7 @@ def test_a_fault_that_stays_strikes_until_the_network_heals(network: Proxy) -> N
     assert network.struck == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_refuses(network: Proxy) -> None:
     """It comes back at the same port."""
     with Client(network) as client:
@@ -201,6 +204,7 @@ def test_a_server_that_is_away_refuses(network: Proxy) -> None:
             assert again.ask(b"y\n") == b"y\n"
 
 
+@pytest.mark.slow
 def test_connections_are_cut_on_demand(network: Proxy) -> None:
     """Those that there are; others may come."""
     with Client(network) as client:

@@ -386,6 +386,7 @@ def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
         limpet.open("dynamodb://agents")
 
 
+@pytest.mark.slow
 def test_the_region_of_the_environment_is_used(nothing: pytest.MonkeyPatch) -> None:
     """As the error advises, and as other programs for AWS read it; boto3 alone does not."""
     nothing.setenv("AWS_DEFAULT_REGION", "eu-west-2")
@@ -420,6 +421,7 @@ def test_a_password_is_never_shown(aws_environment: None, place: str) -> None:
     assert "s3cret" not in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "says"),
     [

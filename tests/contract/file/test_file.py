@@ -827,6 +827,7 @@ def test_few_files_are_kept_open_however_many_are_written(backend: FileBackend) 
     assert len(backend.scan("default", "note", limit=1000).heads) == 300
 
 
+@pytest.mark.slow
 def test_a_store_that_is_dropped_and_not_closed_leaves_nothing_open(root: Path) -> None:
     """As a program does that opens one for each request."""
     with nothing_left():

@@ -259,6 +259,7 @@ def test_each_of_many_threads_is_told_the_truth_about_its_own_append(
     check_answers(store, errors, FAULTS[fault])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(0, 60, 4))
 @pytest.mark.parametrize("fault", FAULTS, ids="-".join)
 def test_each_of_many_asyncio_tasks_is_told_the_truth_about_its_own_append(
@@ -390,6 +391,7 @@ def test_one_append_too_large_for_the_disk_does_not_fail_the_small_ones_beside_i
         assert said(store) == 1
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_loses_nothing(tmp_path: Path) -> None:
     """What a service manager or a shell's ulimit sets; needs no root."""
     talk = Talk(f"sqlite:{tmp_path}/agents.db")

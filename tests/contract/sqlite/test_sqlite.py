@@ -578,6 +578,7 @@ loop.run_forever()
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_open", LEFT_OPEN)
 def test_a_store_left_open_does_not_hold_up_the_exit(path: str, left_open: str) -> None:
     """Nor does a task under its lease, a thread at work, or an abandoned event loop."""
@@ -662,6 +663,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.slow
 def test_opening_and_closing_gives_up_nobodys_locks(path: str) -> None:
     """Threads of four processes open and close one store again and again.
 

@@ -1307,6 +1307,7 @@ def test_of_two_at_the_same_time_one_gets_a_conflict_and_nothing_is_lost() -> No
     in_store(work)
 
 
+@pytest.mark.slow
 def test_with_a_hold_the_second_waits_for_the_first() -> None:
     """Nobody pays for a model's answer that is then thrown away."""
 

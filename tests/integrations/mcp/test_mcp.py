@@ -584,6 +584,7 @@ def test_a_real_client_talks_to_it_over_stdio(path: str) -> None:
     assert len(asyncio.run(ids(path, "globex", "support"))) == 2
 
 
+@pytest.mark.slow
 def test_it_can_be_interrupted_while_it_waits_for_its_client(path: str) -> None:
     """Who tries it in a terminal gets out of it again."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
@@ -678,6 +679,7 @@ def test_a_real_client_talks_to_it_over_http_if_it_has_the_token(path: str) -> N
     assert len(asyncio.run(ids(path, "acme", "sales"))) == 2
 
 
+@pytest.mark.slow
 def test_a_page_in_a_browser_cannot_reach_it_by_a_name_of_its_own(path: str) -> None:
     """DNS rebinding: another name for this machine, or another origin, is refused."""
     with listening(path, LIMPET_MCP_TOKEN=TOKEN) as (url, _):

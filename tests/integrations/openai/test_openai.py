@@ -40,6 +40,7 @@ rig, one_by_one, everywhere = openai_rig.rig, openai_rig.one_by_one, stores.ever
 # -- one question, one answer ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chat_goes_on_in_the_next_process(rig: Rig) -> None:
     """The model is sent what was said before."""
     with Server(Answer("Hi Alice."), Answer("Alice.")) as server:
@@ -142,6 +143,7 @@ def test_parts_and_whole_messages_can_be_sent(rig: Rig) -> None:
     assert texts(server.requests[1].history)[::2] == ["user: Look", "user: Look again"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [bot("I am the model"), {"text": "no role"}, {"role": "user"}, 3, None], ids=str
 )
@@ -229,6 +231,7 @@ def test_errors_of_the_provider_pass_through_and_the_question_stays(
     assert texts(rig.messages()) == [f"user: {HELLO}", "assistant: Yes."]
 
 
+@pytest.mark.slow
 def test_a_timeout_passes_through_and_resume_asks_again(rig: Rig) -> None:
     """Without the question being said again."""
     with Server(Trouble(hang=30), Answer("Yes.")) as server:
@@ -342,6 +345,7 @@ def test_a_reply_that_says_itself_that_it_failed_is_an_error(tmp_path: Path) -> 
 # -- what is sent ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_what_fits_is_sent(rig: Rig) -> None:
     """The newest of it; all of it stays stored."""
     with Server(brain=lambda _: Answer("word " * 20)) as server:
@@ -354,6 +358,7 @@ def test_only_what_fits_is_sent(rig: Rig) -> None:
     assert len(rig.messages()) == 20
 
 
+@pytest.mark.slow
 def test_a_question_that_does_not_fit_is_refused_before_it_is_stored(rig: Rig) -> None:
     """A pasted log: what was said before is sent with the next question, as if nothing had been."""
     with Server(brain=lambda _: Answer("Yes.")) as server:
@@ -409,6 +414,7 @@ def test_a_chat_counts_as_it_is_told(one_by_one: Rig, count: Any) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_conversation_can_change_from_one_api_to_the_other(rig: Rig) -> None:
     """With all its calls and results."""
     till = Till()

@@ -196,6 +196,7 @@ def test_who_does_not_read_a_stream_waits_for_its_end(one_by_one: Rig) -> None:
         assert replies == ["Yes."]
 
 
+@pytest.mark.slow
 def test_an_async_stream_that_is_held_is_named_and_one_that_nobody_holds_is_waited_for(
     tmp_path: Path,
 ) -> None:

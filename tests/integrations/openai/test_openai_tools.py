@@ -78,6 +78,7 @@ def test_a_tool_is_described_by_its_signature_and_docstring(rig: Rig) -> None:
     assert tool(find).arguments('{"place": "Rome", "limit": "3"}') == {"place": "Rome", "limit": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", ["parameters", "chat", "responses"])
 def test_a_tool_can_be_described_by_hand(rig: Rig, whole: str) -> None:
     """By its parameters, or as either API has a whole tool."""
@@ -534,6 +535,7 @@ def test_a_chat_can_retry_whatever_is_in_doubt(rig: Rig) -> None:
     assert doubts(rig) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_doubt", ["skip", "retry"])
 def test_what_a_person_says_at_the_last_moment_counts(
     rig: Rig, in_doubt: str, monkeypatch: pytest.MonkeyPatch

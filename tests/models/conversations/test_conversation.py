@@ -392,6 +392,7 @@ def test_a_fork_may_be_long(store: Store, length: int) -> None:
     assert fork.length() == length + 1
 
 
+@pytest.mark.slow
 def test_a_fork_of_large_messages_stays_under_the_limit(place: Place) -> None:
     """What could be appended can be forked."""
     chat = place.open().conversation("alice")
@@ -550,6 +551,7 @@ def test_delete_removes_all_of_it(store: Store) -> None:
     assert store.conversation("alice").info().labels == {}
 
 
+@pytest.mark.slow
 def test_many_threads_lose_nothing(tmp_path: Any) -> None:
     """Sixteen writers on one conversation: all of it is there, once, and each one's in order."""
     with limpet.open(tmp_path / "chat.db") as store:

@@ -48,6 +48,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 3)), max_size=30))
 def test_it_is_what_reading_all_of_it_would_say(changes: list[tuple[str, int]]) -> None:

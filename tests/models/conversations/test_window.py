@@ -782,6 +782,7 @@ class Counting:
         return found
 
 
+@pytest.mark.slow
 def test_it_reads_no_more_of_a_long_conversation_than_of_a_short_one(store: Store) -> None:
     """Cost follows the window, not the history."""
     reads = []

@@ -159,6 +159,7 @@ def test_a_writer_that_remembers_nothing_writes_the_same(
         assert encode(store.state(id_).at(position)) == encode(document)
 
 
+@pytest.mark.slow
 def test_a_large_state_is_stored_whole_and_in_parts(everywhere: Place) -> None:
     """Over what some servers take in one piece, and its patches are as small as ever."""
     store = everywhere.open()
@@ -204,6 +205,7 @@ def test_a_document_changed_in_place_is_saved_as_it_is(store: Store) -> None:
     assert [len(state.at(n)["llm_context"]["messages"]) for n in range(1, 28)] == list(range(4, 31))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [None, 7, "text", [1, 2], {}, [], True, 1.5])
 def test_a_document_is_anything_that_json_has(store: Store, document: Any) -> None:
     """Not only dicts."""
@@ -426,6 +428,7 @@ def test_nothing_is_written_where_nothing_changed(place: Place, store: Store) ->
     assert state.info().position == 1
 
 
+@pytest.mark.slow
 def test_a_turn_costs_what_is_new_in_it(store: Store) -> None:
     """However long the history is; whole copies come ever more seldom."""
     state = store.state("a")
@@ -1356,6 +1359,7 @@ def save_the_rest(url: str, id_: str, kill_at: int | None) -> list[str]:
         return boundaries.passed
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
 def test_one_that_is_killed_at_any_write_has_lost_nothing(scheme: str, tmp_path: Path) -> None:

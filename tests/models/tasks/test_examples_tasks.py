@@ -146,6 +146,7 @@ def test_the_effects_print_what_is_shown() -> None:
     assert said("effects.py") == "order-7 is settled\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", list(ONCE))
 def test_what_must_not_happen_twice_does_not(step: str) -> None:
     """In whichever step it dies; only what changes nothing runs again."""
@@ -387,6 +388,7 @@ def test_the_first_example_of_the_page_prints_what_is_shown() -> None:
         assert done.stdout == shown
 
 
+@pytest.mark.slow
 def test_the_other_examples_of_the_page_run() -> None:
     """In one program, as somebody would who types them in; it prints what their comments say."""
     Path("all.py").write_text("\n".join(PYTHON[1:]))

@@ -400,6 +400,7 @@ def test_nothing_is_left_out_in_silence(
     assert (note in text) == bool(bare)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(states, st.none() | st.integers(300, 3000), memories)
 def test_the_same_state_gives_the_same_text(
@@ -522,6 +523,7 @@ def test_one_result_that_is_far_too_long_is_shown_as_far_as_it_goes() -> None:
     assert "996,000 of 1,000,000 characters left out" in text
 
 
+@pytest.mark.slow
 def test_budget_is_kept_by_a_real_tokenizer() -> None:
     """Pieces joined do not always take what they took apart."""
     count = tokens.counter("o200k_base", exact=True)
@@ -532,6 +534,7 @@ def test_budget_is_kept_by_a_real_tokenizer() -> None:
         assert most * 0.8 < count.text(text) <= most
 
 
+@pytest.mark.slow
 def test_a_task_of_ten_thousand_steps_is_not_counted_over_and_over() -> None:
     """What is counted depends on the budget, not on the task."""
     counted = 0

@@ -780,6 +780,7 @@ def test_a_task_held_by_a_living_process_stays_its_own(file: Place) -> None:
         assert file.open().task("report").checkpoint().results == {"fetch": [3, 4]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reaped", [True, False])
 def test_a_task_whose_process_was_killed_goes_on_at_once(file: Place, *, reaped: bool) -> None:
     """On the same machine nobody waits for the lease of the dead, not even of the unburied."""
@@ -1097,6 +1098,7 @@ def test_a_task_left_by_cancellation_can_be_taken_up_at_once(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_opening_may_be_cancelled_at_any_moment(tmp_path: Path) -> None:
     """What was cancelled holds nothing for longer than its lease, and renews nothing."""
 

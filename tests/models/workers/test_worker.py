@@ -182,6 +182,7 @@ def test_what_would_never_look_never_end_or_never_rest_is_refused(
         Worker(registry, store, **option)
 
 
+@pytest.mark.slow
 def test_more_tasks_than_fit_a_page_are_all_run(registry: Registry, store: Store) -> None:
     """Each once, though only a few are looked at in a time."""
     calls: Counter[str] = Counter()
@@ -205,6 +206,7 @@ def test_what_a_task_submits_is_run_too(registry: Registry, store: Store) -> Non
     assert statuses(store) == {"t": "done", "t1": "done"}
 
 
+@pytest.mark.slow
 def test_a_sleeping_task_is_woken(registry: Registry, store: Store) -> None:
     """Its time comes without anybody who calls."""
 
@@ -353,6 +355,7 @@ class Crowd:
             self._now.subtract(names)
 
 
+@pytest.mark.slow
 def test_no_more_run_at_once_than_may(registry: Registry, store: Store) -> None:
     """In all, and of each kind."""
     crowd = Crowd()
@@ -450,6 +453,7 @@ def test_a_function_that_blocks_holds_up_no_other(registry: Registry, store: Sto
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_does_not_end_it(
     registry: Registry,
     store: Store,

@@ -78,6 +78,7 @@ def test_the_other_examples_run() -> None:
     assert said("python -W error all.py") == ["done up"]
 
 
+@pytest.mark.slow
 def test_a_person_approves() -> None:
     """The example does what its first lines show, and pays once."""
     text = Path("approval.py").read_text().split('"""')[1]
