@@ -168,7 +168,23 @@ class ChangedWarning(UserWarning):
 
 
 class StoreError(LimpetError):
-    """The place where state lives could not be opened, read or written."""
+    """The place where state lives could not be opened, read or written.
+
+    ``hint`` is advice that only a program can follow, such as an argument of `limpet.open`. The
+    error's text ends with it; ``message`` is the text without it, for people who have no program.
+    """
+
+    def __init__(self, *args: object, hint: str = "") -> None:
+        super().__init__(*args)
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """What happened, without the hint."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
 
 
 class StoreNotFound(StoreError, FileNotFoundError):

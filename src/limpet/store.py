@@ -12,7 +12,13 @@ from limpet.backends.contract import UNSET, Backend, Head, UnsetType, from_micro
 from limpet.backends.url import DEFAULT_TENANT, connect
 from limpet.conversations import conversation
 from limpet.conversations.conversation import AsyncConversation, Conversation, ConversationInfo
-from limpet.core.calls import CallInDoubt, Resolution, all_in_doubt, resolve_call
+from limpet.core.calls import (
+    CallInDoubt,
+    Resolution,
+    all_in_doubt,
+    kinds_in_doubt,
+    resolve_call,
+)
 from limpet.core.ids import (
     MAX_TENANT_BYTES,
     check_id,
@@ -23,7 +29,7 @@ from limpet.core.ids import (
 from limpet.core.journal import AsyncJournal, Journal
 from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
-from limpet.errors import LeaseHeld
+from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
 from limpet.tasks.entries import RESULTS
 from limpet.tasks.record import TaskOptions
@@ -322,11 +328,20 @@ class AsyncStore:
         The call is a step of the task *id*; or a call of something of another *kind*, as `in_doubt`
         names it. *by* is recorded: who gave the answer.
         """
-        if kind == task.KIND:
-            await control.resolve(self.scope, id, call, how, result=result, by=by)
-        else:
-            resolution = Resolution(call, cast("Answer", how), result, by)
-            await resolve_call(self.scope, kind, id, resolution)
+        try:
+            if kind == task.KIND:
+                await control.resolve(self.scope, id, call, how, result=result, by=by)
+            else:
+                resolution = Resolution(call, cast("Answer", how), result, by)
+                await resolve_call(self.scope, kind, id, resolution)
+        except NotFound as error:
+            others = await kinds_in_doubt(self.scope, id, call)
+            if not others:
+                raise
+            which = " or ".join(f"kind={other!r}" for other in others)
+            names = " and ".join(f"{other}/{id}" for other in others)
+            msg = f"{error} The call {call!r} of {names} is in doubt: for that, say {which}."
+            raise type(error)(msg) from error
 
     async def pause(self, task: str, *, because: str | None = None) -> None:
         """Stop the task until `resume`. A worker that has it open stops before its next step."""

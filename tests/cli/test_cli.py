@@ -144,7 +144,7 @@ def test_package_runs_as_a_module_too(path: str) -> None:
     """Where the script is not on the path, Python still finds it."""
     command = [sys.executable, "-m", "limpet", "--store", path, "ls", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert len(json.loads(done.stdout)) == 6
+    assert len(json.loads(done.stdout)) == 7
 
 
 def test_docs_are_what_help_says() -> None:
@@ -185,7 +185,7 @@ def test_store_may_be_named_in_three_ways(
         monkeypatch.setenv("LIMPET_URL", path)
     before = ["--store", path] if where == "before" else []
     behind = ["--store", path] if where == "behind" else []
-    assert len(data(*before, "ls", *behind)) == 6
+    assert len(data(*before, "ls", *behind)) == 7
 
 
 @pytest.mark.parametrize("command", [["ls"], ["show", "alice"], ["tail", "alice"], ["doctor"]])
@@ -212,6 +212,37 @@ def test_reading_does_not_write_into_somebody_elses_database(
     result = run("--store", "other.db", *command, code=1)
     assert "no Limpet store in it. Check the name.\n" in result.stderr
     assert Path("other.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("url", ["missing.db", "file:missing"])
+def test_advice_for_programs_is_for_programs_only(url: str) -> None:
+    """A command has no arguments of Python; the error itself names them, after its message."""
+    with pytest.raises(limpet.errors.StoreNotFound) as caught:
+        limpet.open(url, create=False)
+    error = caught.value
+    assert str(error) == f"{error.message} To begin one there, open it with create=True."
+    assert run("--store", url, "ls", code=1).stderr == (
+        f"StoreNotFound: {error.message}\n"
+        "  Name a store with --store or $LIMPET_URL; `limpet demo` makes one.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("agents.db", "nodir/x.db", r"The directory \S*nodir does not exist"),
+        ("missing.db", "x.db", r"There is no store at \S*missing\.db\. Check the name\."),
+    ],
+)
+@pytest.mark.usefixtures("path")
+def test_copy_gives_no_advice_on_an_option_that_it_has_not(
+    source: str, target: str, message: str
+) -> None:
+    """Its stores are FROM and TO."""
+    error = run("copy", source, target, code=1).stderr
+    assert re.match(f"StoreNotFound: {message}", error)
+    assert "--store" not in error
+    assert "create=True" not in error
 
 
 def test_reading_changes_nothing_in_the_file(path: str) -> None:
@@ -262,6 +293,7 @@ def test_unknown_scheme_is_explained() -> None:
     """An error of ours is a message, not a traceback."""
     result = run("--store", "nosuch://x", "ls", code=1)
     assert result.stderr.startswith("InvalidURL: nosuch: is not a kind of store")
+    assert "the entry point group limpet.backends" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -280,7 +312,7 @@ def test_ls_lists_conversations_and_tasks(path: str) -> None:
     shown = run("--store", path, "ls").stdout.splitlines()
     assert [line.split()[0] for line in shown] == [
         *("id", "conversation/alice", "conversation/twin"),
-        *("task/broken", "task/finished", "task/report", "task/twin"),
+        *("task/broken", "task/finished", "task/report", "task/twin", "note/todo"),
     ]
     assert "channel=web" in shown[1]
     assert "done" in shown[4]
@@ -306,7 +338,7 @@ def test_ls_gives_the_same_to_programs(path: str) -> None:
         (["task"], ["broken", "finished", "report", "twin"]),
         (["conversations"], ["alice", "twin"]),
         (["note"], ["todo"]),
-        (["--prefix", "t"], ["twin", "twin"]),
+        (["--prefix", "t"], ["twin", "twin", "todo"]),
         (["--status", "failed"], ["broken"]),
         (["--label", "team=red"], ["broken"]),
         (["--label", "team=red", "--label", "channel=web"], []),
@@ -334,7 +366,8 @@ def test_ls_of_an_empty_store_says_so_beside_the_output() -> None:
     assert result.stdout == ""
     assert "nothing yet" in result.stderr
     assert data("--store", "empty.db", "ls") == []
-    assert "nothing like that" in run("--store", "empty.db", "ls", "foo").stderr
+    assert "nothing like that" in run("--store", "empty.db", "ls", "tasks").stderr
+    assert "There is nothing yet." in run("--store", "empty.db", "ls", "foo", code=3).stderr
 
 
 def test_ls_says_who_holds_a_task(path: str) -> None:
@@ -453,7 +486,8 @@ def test_show_says_what_became_of_each_step(doubtful: str) -> None:
     assert "\nto be done by 2" in shown
     assert 'Input\n  {"order":7}\n' in shown
     assert re.search(r'  ✓ look  \["row 0 0","row 1 1",.*… \(54\.5 KB\)\n', shown)
-    assert "  ✓ approval  yes\n" in shown
+    assert "\nSteps that were not planned\n  ✓ approval  yes\n" in shown
+    assert re.search(r"\nPlan\n  ✓ look .*\n  \? send .*\n\n", shown)
     doubt = r"  \? send  \(next\); in doubt \(ask\) since \S+; 40% done, page 12; 1 attempt failed"
     assert re.search(doubt, shown)
     assert "The plan was changed, because\n  - nobody reads it\n" in shown
@@ -611,7 +645,12 @@ def test_tail_tells_what_happened_to_a_task(doubtful: str) -> None:
     "entry",
     [
         *[("step", {"name": "x"}), ("message", 7), ("planned", {"steps": 3}), ("forked", None)],
-        *[("began", {"id": 1}), ("step", {"name": "x", "large": 7}), ("tried", "often")],
+        *[
+            ("began", {"id": 1}),
+            ("resolved", {"id": "c1", "how": "so"}),
+            ("step", {"name": "x", "large": 7}),
+            ("tried", "often"),
+        ],
         *[("progress", {"fraction": "far"}), ("signalled", []), ("waiting", None)],
     ],
     ids=lambda entry: f"{entry[0]}-{type(entry[1]).__name__}",
@@ -621,7 +660,8 @@ def test_entries_of_an_unknown_shape_can_be_read(entry: tuple[str, Any]) -> None
     with limpet.open("memory:") as store:
         journal = store.journal("mine", "x")
         journal.append(entry)
-        assert isinstance(summary(journal.read()[0]), str)
+        for kind in ("mine", "conversation", "task"):
+            assert isinstance(summary(journal.read()[0], kind), str)
 
 
 @pytest.fixture

@@ -134,6 +134,15 @@ def test_what_cannot_be_read_is_one_that_fails(store: limpet.Store) -> None:
     assert "states: 4 migrated, 2 as they are, 1 failed." in found
 
 
+def test_a_damaged_head_is_one_that_fails(store: limpet.Store) -> None:
+    """It is named, and those before and behind it go on."""
+    store.journal("state", "support/2").append(meta=b"\xff")
+    found = run("migrate", "app:ours", code=1).stdout
+    assert "  Unreadable: The head of state 'support/2' has a meta that cannot be read" in found
+    assert "states: 3 migrated, 2 as they are, 1 failed." in found
+    assert outcomes("app:ours", "--prefix", "support/3") == {"support/3": ("current", 3, 3)}
+
+
 def test_what_somebody_else_has_migrated_meanwhile_is_as_it_should_be(
     store: limpet.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +239,7 @@ def test_a_state_is_listed_and_shown() -> None:
     assert found["document"]["said"] == ["one", "two \x1b[31m"]
     assert found["saved"]["version"] == 2
     assert "is a state" in run("show", "agent", "--last", "3", code=2).stderr
-    assert "no conversation, task, state or memory 'nobody'" in run("show", "nobody", code=3).stderr
+    assert "There is nothing called 'nobody'" in run("show", "nobody", code=3).stderr
 
 
 def rewritten(position: int, body: bytes | None) -> None:

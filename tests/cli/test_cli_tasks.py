@@ -228,7 +228,8 @@ def _interrupted() -> None:
 @pytest.mark.parametrize("how", ["done", "retry", "skip"])
 def test_a_person_says_what_became_of_a_step(how: str) -> None:
     """The task names the step, and the command."""
-    assert "limpet task resolve 'm 1' send done (or retry, or skip)" in run("show", "m 1").stdout
+    command = "limpet task resolve 'm 1' send done --result JSON (or retry, or skip)"
+    assert command in run("show", "m 1").stdout
     options = ["--result", '{"id": 17}', "--by", "Ann"] if how == "done" else []
     assert (
         run("task", "resolve", "m 1", "send", how, *options).stdout
@@ -245,7 +246,7 @@ def test_a_person_says_what_became_of_a_step(how: str) -> None:
 @pytest.mark.usefixtures("doubtful")
 def test_what_cannot_be_resolved_is_refused() -> None:
     """A step that is not in doubt, an answer that is none, a result of nothing."""
-    assert "not in doubt" in run("task", "resolve", "m 1", "other", "done", code=1).stderr
+    assert "not in doubt" in run("task", "resolve", "m 1", "other", "done", code=3).stderr
     run("task", "resolve", "m 1", "send", "perhaps", code=2)
     run("task", "resolve", "m 1", "send", "skip", "--result", "1", code=2)
 
@@ -267,14 +268,14 @@ def calls_in_doubt() -> None:
 def test_what_is_in_doubt_is_listed_with_the_command_that_resolves_it() -> None:
     """Whatever its kind; each command can be pasted, and there is nothing in doubt at the end."""
     lines = run("in-doubt").stdout.splitlines()
-    assert lines[::2] == [f"{kind}/the order  pay (c1)  ask" for kind in KINDS]
+    assert lines[::4] == [f"{kind}/the order  pay (c1)  ask" for kind in KINDS]
     found = json.loads(run("in-doubt", "--json").stdout)
     assert [(one["kind"], one["id"], one["call"]["id"]) for one in found] == [
         (kind, "the order", "c1") for kind in KINDS
     ]
-    for kind, line in zip(KINDS, lines[1::2], strict=True):
-        assert line == f"  limpet resolve '{kind}/the order' c1 done"
-        said = run(*shlex.split(line)[1:], "--result", "7", "--by", "Ann").stdout
+    for kind, line in zip(KINDS, lines[1::4], strict=True):
+        assert line == f"  limpet resolve '{kind}/the order' c1 done --result JSON"
+        said = run(*shlex.split(line.replace("JSON", "7"))[1:], "--by", "Ann").stdout
         assert said == f"Call 'c1' of {kind}/the order: done.\n"
     result = run("in-doubt")
     assert result.stdout == ""

@@ -167,7 +167,8 @@ def _find(scheme: str) -> type[Backend]:
         return next(iter(found)).load()  # type: ignore[no-any-return]
     known = ", ".join(f"{name}:" for name in _SCHEMES)
     msg = (
-        f"{scheme}: is not a kind of store that is installed here (there are {known}). "
-        "For a file with a colon in its name, write sqlite:PATH."
+        f"{scheme}: is not a kind of store that is installed here (there are {known}). Another "
+        f"comes with a package that names it in the entry point group {ENTRY_POINTS}. For a "
+        "file with a colon in its name, write sqlite:PATH."
     )
     raise InvalidURL(msg)

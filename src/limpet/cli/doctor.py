@@ -17,6 +17,7 @@ from limpet.cli.options import (
     StoreOptions,
     heads,
     json_option,
+    kinds_of,
     message_of,
     store_options,
 )
@@ -176,7 +177,7 @@ def check_journals(store: Store, report: Report) -> None:
     """Look at every journal of the tenant. Whatever is wrong with one, the others are looked at."""
     backend = store.backend
     try:
-        kinds = [kind for tenant, kind in backend.kinds() if tenant == store.tenant]
+        kinds = kinds_of(store)
     except StoreError as error:
         report.unreadable.append(Problem("…", 0, f"They cannot be listed: {error}"))
         return

@@ -125,7 +125,7 @@ def describe_save(save: StateVersion) -> str:
 
 def describe_entry(entry: Entry) -> str:
     """What an entry of a conversation says; of a message, who said what."""
-    text = summary(entry)
+    text = summary(entry, conversation.KIND)
     return text if entry.type == transcript.MESSAGE else f"{entry.type}: {text}".rstrip(": ")
 
 
@@ -176,9 +176,12 @@ def compare_conversation(entries: list[Entry], id_: str, a: int, b: int) -> str:
                 messages.take(entry.type, [entry])
         return {entry.seq: entry for entry in messages.found}
 
+    def said(entry: Entry) -> str:
+        return summary(entry, conversation.KIND)
+
     before, after = messages_at(a), messages_at(b)
-    changes = [f"  - {summary(before[seq])}" for seq in before if seq not in after]
-    changes += [f"  + {summary(after[seq])}" for seq in after if seq not in before]
+    changes = [f"  - {said(before[seq])}" for seq in before if seq not in after]
+    changes += [f"  + {said(after[seq])}" for seq in after if seq not in before]
     lines += ["messages", *changes] if changes else []
     mark = "+" if a < b else "-"
     between = (e for e in entries if min(a, b) < e.seq and e.type not in _OF_MESSAGES)

@@ -15,25 +15,28 @@ from limpet.backends.decide import holder_for_people
 from limpet.backends.facts import human_size
 from limpet.cli.options import (
     AGE,
-    KINDS,
+    MODELS,
     SIZE,
+    Missing,
     StoreOptions,
     best_option,
     heads,
     json_option,
+    kinds_of,
     label_option,
     pass_store,
     store_options,
 )
 from limpet.cli.output import Screen, count, json_document, safe
+from limpet.core.calls import calls_in_doubt
 from limpet.errors import Unreadable
-from limpet.memory import KIND as MEMORY
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from limpet import Store
     from limpet.backends.contract import Head
 
 __all__ = [
@@ -47,8 +50,6 @@ __all__ = [
     "status_style",
 ]
 
-#: What is listed unless a kind is named, and how people may call it.
-_PLURALS = {f"{kind}s": kind for kind in KINDS} | {"memories": MEMORY}
 _STYLES = {"open": "yellow", "done": "green", "failed": "red"}
 
 
@@ -56,15 +57,13 @@ _STYLES = {"open": "yellow", "done": "green", "failed": "red"}
 
 
 def status_of(head: Head) -> str:
-    """The status; of a state its version."""
-    if head.key.kind == STATE:
-        try:
-            version = StateMeta.of(head).version
-        except Unreadable:
-            return "damaged: see limpet doctor"
-        if version is not None:
-            return f"version {version}"
-    return head.status or ""
+    """The status; of a state its version. That the meta cannot be read goes before both."""
+    try:
+        version = StateMeta.of(head).version if head.key.kind == STATE else None
+        calls_in_doubt(head)
+    except Unreadable:
+        return "damaged: see limpet doctor"
+    return (head.status or "") if version is None else f"version {version}"
 
 
 def status_style(status: str | None) -> str:
@@ -114,7 +113,7 @@ _ORDERS: dict[str, Callable[[Head], Any]] = {
 }
 
 
-@click.command(short_help="List conversations, tasks, states and memories.")
+@click.command(short_help="List conversations, tasks, states, memories, your own.")
 @click.argument("kind", metavar="[KIND]", required=False)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @click.option(
@@ -152,7 +151,7 @@ def ls(
 ) -> None:
     """List what is in the store, or only KIND.
 
-    That is conversations, tasks, states, memories (by namespace), or a kind of your own.
+    That is conversations, tasks, states, memories (by namespace), and kinds of your own.
     """
     now = datetime.now(UTC)
 
@@ -164,8 +163,13 @@ def ls(
             and (larger_than is None or head.size > larger_than)
         )
 
-    kinds = list(_PLURALS.values()) if kind is None else [_PLURALS.get(kind, kind)]
     with options.open() as store:
+        there = kinds_of(store)
+        if kind is None:  # our models first, then others
+            own = [one for one in there if one not in MODELS]
+            kinds = [*(one for one in MODELS if one in there), *own]
+        else:
+            kinds = [kind_named(store, kind, there)]
         found = [
             head
             for one in kinds
@@ -183,6 +187,17 @@ def ls(
         screen.line(f"There is {what} in {options.name} for tenant {options.tenant!r}.")
     else:
         print_heads(found, Screen())
+
+
+def kind_named(store: Store, name: str, there: list[str]) -> str:
+    """The kind that *name* is, or is the plural of: one of our models, or that is *there*."""
+    known = dict.fromkeys([*MODELS, *there])
+    plurals = {f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s": kind for kind in known}
+    kind = name if name in known else plurals.get(name)
+    if kind is None:
+        which = f"There are {', '.join(there)}." if there else "There is nothing yet."
+        raise Missing(f"There is no kind {name!r} for tenant {store.tenant!r}. {which}")
+    return kind
 
 
 def print_heads(found: list[Head], screen: Screen) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from limpet.backends.facts import human_size
 from limpet.cli.output import json_line, one_line, shorten
 from limpet.conversations import transcript
+from limpet.core.calls import BEGAN, RESOLVED, Call, Resolution
 from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
@@ -150,9 +153,11 @@ def written(value: Any) -> str:
 SHORT = 200
 
 
-def summary(entry: Entry) -> str:
-    """What *entry* says, on one line."""
+def summary(entry: Entry, kind: str) -> str:
+    """What *entry*, of a journal of some *kind*, says, on one line."""
     summarise = _SUMMARIES.get(entry.type)
+    if kind != kinds.KIND and entry.type in _CALLS:  # a task calls them steps
+        summarise = _CALLS[entry.type]
     if summarise is not None and isinstance(entry.body, dict):
         try:
             return one_line(summarise(entry.body))
@@ -192,6 +197,23 @@ def _step(body: dict[str, Any]) -> str:
     known = "; ".join(note for note in notes if note)
     return f"{body['name']} {RESULT}{result}" + (f" ({known})" if known else "")
 
+
+def _began(body: dict[str, Any]) -> str:
+    call = msgspec.convert(body, Call)
+    notes = [
+        f"attempt {call.attempt}" if call.attempt > 1 else "",
+        f"if in doubt: {call.policy}" if call.policy else "",
+    ]
+    known = "; ".join(note for note in notes if note)
+    return f"call {call.title} begins" + (f" ({known})" if known else "")
+
+
+def _resolved(body: dict[str, Any]) -> str:
+    found = msgspec.convert(body, Resolution)
+    return f"call {found.id} resolved{f' by {found.by}' if found.by else ''}: {found.how}"
+
+
+_CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {BEGAN: _began, RESOLVED: _resolved}
 
 _SUMMARIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     transcript.MESSAGE: _message,

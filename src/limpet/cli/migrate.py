@@ -14,12 +14,14 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    heads,
     json_option,
     pass_store,
     store_options,
 )
 from limpet.cli.output import Screen, count, json_document, progress_bar, safe
 from limpet.cli.work import import_module
+from limpet.core.ids import check_prefix
 from limpet.errors import Unreadable
 from limpet.states import state
 from limpet.states.migrations import Migrations, migrations
@@ -92,7 +94,8 @@ def migrate(
     known = migrations_of(app)
     report = Report(dry_run=dry_run)
     with options.open(readonly=dry_run) as store:
-        ids = [info.id for info in store.states(prefix=prefix)]
+        # By their heads, and not store.states(), which ends at the first meta that is damaged.
+        ids = [head.key.id for head in heads(store, state.KIND, prefix=check_prefix(prefix))]
         if not ids:
             which = f"whose ids begin with {prefix!r} " if prefix else ""
             raise Missing(f"There are no states {which}for tenant {store.tenant!r}.")

@@ -20,7 +20,7 @@ from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
 from limpet.cli.output import Screen, safe
 from limpet.conversations import conversation
 from limpet.core.ids import make_key
-from limpet.errors import InvalidId, LimpetError, NotFound, StoreNotFound, Unreadable
+from limpet.errors import InvalidId, LimpetError, NotFound, StoreError, StoreNotFound, Unreadable
 from limpet.states import state
 from limpet.tasks import task
 
@@ -35,6 +35,7 @@ __all__ = [
     "JSON",
     "KINDS",
     "MISSING",
+    "MODELS",
     "SIZE",
     "USAGE",
     "Ambiguous",
@@ -48,6 +49,7 @@ __all__ = [
     "head_of",
     "heads",
     "json_option",
+    "kinds_of",
     "label_option",
     "message_of",
     "pass_store",
@@ -59,6 +61,7 @@ C = TypeVar("C", bound="Callable[..., Any]")
 #: The models that have an id of their own; a store may hold journals of other kinds too, which are
 #: named as KIND/ID.
 KINDS = (conversation.KIND, task.KIND, state.KIND)
+MODELS = (*KINDS, memory.KIND)
 
 
 class Commands(click.Group):
@@ -74,13 +77,7 @@ FAILED = 1
 USAGE = 2  # click's own
 MISSING = 3
 
-_HINTS: dict[type[LimpetError], str] = {
-    StoreNotFound: "Name a store with --store or $LIMPET_URL; `limpet demo` makes one.",
-    Unreadable: "`limpet doctor` lists every record that cannot be read.",
-}
-
-#: Advice to those who write Python: a command has no such arguments.
-_ARGUMENT = re.compile(r"[,;] (?:or|to begin a store [a-z ]+,) open it with \w+=True")
+_UNREADABLE = "`limpet doctor` lists every record that cannot be read."
 
 
 class Failure(click.ClickException):
@@ -128,14 +125,15 @@ def failure_of(error: LimpetError | OSError) -> Failure:
         if error.errno == errno.EPIPE:  # the reader has gone; click ends quietly by itself
             raise error
         return Failure(str(error))
-    hints = [hint for kind, hint in _HINTS.items() if isinstance(error, kind)]
+    lines = [message_of(error), *getattr(error, "__notes__", ())]
+    lines += [_UNREADABLE] if isinstance(error, Unreadable) else []
     make = Missing if isinstance(error, NotFound) else Failure
-    return make("\n".join([message_of(error), *hints]), type(error).__name__)
+    return make("\n".join(lines), type(error).__name__)
 
 
 def message_of(error: LimpetError) -> str:
     """What *error* says, without advice that only a program can follow."""
-    return _ARGUMENT.sub("", str(error))
+    return error.message if isinstance(error, StoreError) else str(error)
 
 
 # -- which store -----------------------------------------------------------------------------------
@@ -166,7 +164,12 @@ class StoreOptions:
 
     def open(self, *, create: bool = False, readonly: bool = True) -> limpet.Store:
         """Open the store: to look at it, and without creating one, unless asked otherwise."""
-        return limpet.open(self.url, tenant=self.tenant, create=create, readonly=readonly)
+        try:
+            return limpet.open(self.url, tenant=self.tenant, create=create, readonly=readonly)
+        except StoreNotFound as error:
+            # Here and not in `failure_of`: some commands name their stores in another way.
+            error.add_note("Name a store with --store or $LIMPET_URL; `limpet demo` makes one.")
+            raise
 
 
 pass_store = click.make_pass_decorator(StoreOptions, ensure=True)
@@ -192,6 +195,11 @@ def store_options(command: C) -> C:
 # -- which journal ---------------------------------------------------------------------------------
 
 
+def kinds_of(store: limpet.Store) -> list[str]:
+    """The kinds of which the tenant has journals, by name."""
+    return [kind for tenant, kind in store.backend.kinds() if tenant == store.tenant]
+
+
 def heads(store: limpet.Store, kind: str, **filters: Any) -> Iterator[Head]:
     """The heads of all journals of one *kind*, by id."""
     yield from store.backend.heads(store.tenant, kind, **filters)
@@ -208,19 +216,18 @@ def head_of(store: limpet.Store, kind: str, id_: str) -> Head | None:
 def find(store: limpet.Store, name: str) -> Head:
     """The head of what *name* means: ``kind/id``, or an id alone if one model only has it."""
     kind, slash, rest = name.partition("/")
-    models = (*KINDS, memory.KIND)
     # A kind in front comes before an id that happens to begin so: there is no other way to name it.
-    if slash and kind in models and (named := head_of(store, kind, rest)) is not None:
+    if slash and kind in MODELS and (named := head_of(store, kind, rest)) is not None:
         return named
-    found = [head for model in models if (head := head_of(store, model, name)) is not None]
+    found = [head for model in MODELS if (head := head_of(store, model, name)) is not None]
     if len(found) > 1:
         raise Ambiguous(name, [head.key.kind for head in found])
     if not found and slash and (other := head_of(store, kind, rest)) is not None:
         return other
     if not found:
         msg = (
-            f"There is no conversation, task, state or memory {name!r} for tenant "
-            f"{store.tenant!r} (or it has expired). `limpet ls` lists what there is."
+            f"There is nothing called {name!r} for tenant {store.tenant!r} (or it has expired). "
+            "`limpet ls` lists what there is."
         )
         raise Missing(msg)
     return found[0]

@@ -26,8 +26,11 @@ from limpet.cli.options import (
     store_options,
 )
 from limpet.cli.output import Screen, count, json_document, json_line, one_line, safe, shorten
+from limpet.cli.tasks import print_call
 from limpet.conversations import conversation
+from limpet.core.calls import calls_in_doubt
 from limpet.core.leases import is_dead
+from limpet.errors import Unreadable
 from limpet.states import state
 from limpet.tasks import task
 from limpet.tasks.state import Large
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from limpet import Checkpoint, Entry, State, StateVersion, Store, Task
     from limpet.backends.contract import Head
+    from limpet.core.calls import Call
     from limpet.memory import Remembered
     from limpet.tasks.state import TaskState
 
@@ -92,12 +96,14 @@ def show(
         view = _VIEWS.get(kind, JournalView)(options, store, head, last)
         if as_json:
             extra = {"context": view.context()} if context else {}
-            click.echo(json_document(facts_of(head) | view.data() | extra))
+            in_doubt = {"in_doubt": {call.id: call for call in view.in_doubt()}}
+            click.echo(json_document(facts_of(head) | in_doubt | view.data() | extra))
         elif context:
             click.echo(safe(view.context()))
         else:
             screen = Screen()
             view.print_heading(screen)
+            view.print_in_doubt(screen)
             view.print(screen)
 
 
@@ -120,6 +126,21 @@ class JournalView:
         updated = f"updated {screen.since(from_micros(head.updated))}"
         facts = [entries(head), human_size(head.size), updated, labels_of(head)]
         screen.block(" · ".join(fact for fact in facts if fact), indent=0, style="dim")
+
+    def in_doubt(self) -> list[Call]:
+        """The calls in doubt; none, if the meta that they are in cannot be read."""
+        try:
+            return calls_in_doubt(self.head)
+        except Unreadable:  # which must not hide the entries; the heading and the doctor say it
+            return []
+
+    def print_in_doubt(self, screen: Screen) -> None:
+        """The calls in doubt, each with the commands that say what became of it."""
+        for number, call in enumerate(self.in_doubt()):
+            if number == 0:
+                screen.line()
+                screen.line(("In doubt", "bold"))
+            print_call(self.options, screen, self.head.key.kind, self.head.key.id, call)
 
     def found(self) -> list[Any]:
         """What there is to show."""
@@ -239,6 +260,9 @@ class TaskView(JournalView):
             "replans": state.plan_changes,
         }
 
+    def print_in_doubt(self, screen: Screen) -> None:
+        """Nothing: they are among the steps, and what the task waits for is under "To go on"."""
+
     def context(self) -> str:
         text: str = self.task.resume_context()
         return text
@@ -269,7 +293,11 @@ class TaskView(JournalView):
         yield "Goal", [("", self.point.goal, "")]
         if self.state.input is not None:
             yield "Input", [("", shorten(written(self.state.input), INPUT), "")]
-        yield "Plan" if self.point.plan else "Steps", self.steps(screen)
+        planned = self.state.planned
+        known = (self.state.results, self.state.calls.open, self.state.progress, self.state.tried)
+        others = dict.fromkeys(name for names in known for name in names if name not in planned)
+        yield "Plan", self.steps(planned, screen)
+        yield "Steps that were not planned" if planned else "Steps", self.steps(others, screen)
         because = (change.because for change in self.state.plan_changes)
         yield "The plan was changed, because", (("- ", why, "") for why in because if why)
         decisions = (
@@ -297,17 +325,16 @@ class TaskView(JournalView):
                 signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
                 yield f"it waits for a signal{until}: {command(f'task signal {id_} {signal}')}"
             elif wait.kind == "ask":
-                asked = command(f"task resolve {id_} {shlex.quote(name)} done")
+                asked = command(f"task resolve {id_} {shlex.quote(name)} done --result JSON")
                 yield f"nobody knows whether {name} has happened: {asked} (or retry, or skip)"
             else:
                 yield f"it waits: {name}{until}"
 
-    def steps(self, screen: Screen) -> Iterator[Row]:
-        """The plan with ticks, then the steps that were not planned."""
-        state, planned = self.state, self.state.planned
-        upcoming = next((name for name in planned if name not in state.results), None)
-        known = (planned, state.results, state.calls.open, state.progress, state.tried)
-        for name in dict.fromkeys(name for names in known for name in names):
+    def steps(self, names: Iterable[str], screen: Screen) -> Iterator[Row]:
+        """The steps *names*, with ticks."""
+        state = self.state
+        upcoming = next((name for name in state.planned if name not in state.results), None)
+        for name in names:
             if name in state.skipped:
                 because = state.skipped[name]
                 yield "- ", f"{name}  skipped" + (f": {because}" if because else ""), "dim"
@@ -389,7 +416,7 @@ def tail(options: StoreOptions, *, id_: str, limit: int, follow: bool, as_json: 
             (f"{screen.time(entry.at)}  ", "dim"),
             (safe(entry.type).ljust(0 if screen.narrow else TYPE), "bold"),
             "  ",
-            summary(entry),
+            summary(entry, head.key.kind),
             cut=True,
         )
 

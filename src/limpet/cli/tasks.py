@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import getpass
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from limpet.cli.options import (
     JSON,
+    Ambiguous,
     Commands,
     Missing,
     StoreOptions,
     find,
     head_of,
     json_option,
+    kinds_of,
     pass_store,
     store_options,
 )
 from limpet.cli.output import Screen, json_document, one_line, safe, shorten
+from limpet.core.calls import calls_in_doubt
+from limpet.errors import Unreadable
 from limpet.tasks.task import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet import Store
+    from limpet.backends.contract import Head
+    from limpet.core.calls import Call
 
-__all__ = ["in_doubt", "resolve", "task"]
+__all__ = ["in_doubt", "print_call", "resolve", "task"]
 
 #: Characters of the error that a call in doubt ended with; ``--json`` has all of it.
 ERROR = 160
@@ -147,8 +154,8 @@ def resume(options: StoreOptions, *, id_: str) -> None:
 def in_doubt(options: StoreOptions, *, as_json: bool) -> None:
     """List the calls that began, and of which nobody knows whether they happened.
 
-    Steps of tasks, tools of conversations, calls of agents: of whatever kind, each with the command
-    that says what became of it. What somebody is just doing is not in doubt.
+    Steps of tasks, tools of conversations, calls of agents: of whatever kind, each with the
+    commands that say what became of it. What somebody is just doing is not in doubt.
     """
     with options.open() as store:
         found = store.in_doubt()
@@ -160,15 +167,23 @@ def in_doubt(options: StoreOptions, *, as_json: bool) -> None:
         screen.line(f"Nothing is in doubt in {options.name} for tenant {options.tenant!r}.")
     screen = Screen()
     for one in found:
-        call = one.call
-        facts = [f"by {call.agent}" if call.agent else "", call.policy]
-        facts += [f"attempt {call.attempt}" if call.attempt > 1 else ""]
-        facts += [f"it ended with {shorten(one_line(call.error), ERROR)}" if call.error else ""]
-        known = " · ".join(safe(fact) for fact in facts if fact)
-        name = (f"{one.kind}/", "dim"), (safe(one.id), "bold")
-        screen.line(*name, f"  {safe(call.title)}", (f"  {known}" if known else "", "dim"))
-        words = shlex.join([f"{one.kind}/{one.id}", call.id, "done"])
-        screen.verbatim(f"  {options.command(f'resolve {words}')}")
+        print_call(options, screen, one.kind, one.id, one.call)
+
+
+def print_call(options: StoreOptions, screen: Screen, kind: str, id_: str, call: Call) -> None:
+    """A call in doubt, and the commands by which a person says what became of it.
+
+    They can be pasted. JSON stands for what the call returned; left as it is, it is refused.
+    """
+    facts = [f"by {call.agent}" if call.agent else "", call.policy]
+    facts += [f"attempt {call.attempt}" if call.attempt > 1 else ""]
+    facts += [f"it ended with {shorten(one_line(call.error), ERROR)}" if call.error else ""]
+    known = " · ".join(safe(fact) for fact in facts if fact)
+    name = (f"{kind}/", "dim"), (safe(id_), "bold")
+    screen.line(*name, f"  {safe(call.title)}", (f"  {known}" if known else "", "dim"))
+    words = shlex.join([f"{kind}/{id_}", call.id])
+    for answer in ("done --result JSON", "retry", "skip"):
+        screen.verbatim(f"  {options.command(f'resolve {words} {answer}')}")
 
 
 def resolve_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -198,6 +213,29 @@ def resolved(
     store.resolve(id_, call, how, result=result, by=by, kind=kind)
 
 
+def find_in_doubt(store: Store, name: str, call: str) -> Head:
+    """The head of what *name* means to whoever resolves *call*: of what has that call in doubt.
+
+    If nothing has, *name* means what it does to other commands; an id alone may be of any kind.
+    """
+
+    def is_in_doubt(head: Head) -> bool:
+        with suppress(Unreadable):
+            return any(one.id == call for one in calls_in_doubt(head))
+        return False
+
+    kind, slash, rest = name.partition("/")
+    if slash and (named := head_of(store, kind, rest)) is not None and is_in_doubt(named):
+        return named
+    found = [head for kind in kinds_of(store) if (head := head_of(store, kind, name)) is not None]
+    doubtful = [head for head in found if is_in_doubt(head)]
+    if len(doubtful) > 1:
+        raise Ambiguous(name, [head.key.kind for head in doubtful])
+    if doubtful:
+        return doubtful[0]
+    return found[0] if len(found) == 1 and not slash else find(store, name)
+
+
 @click.command(short_help="Say what became of a call in doubt.")
 @click.argument("name", metavar="ID")
 @click.argument("call", metavar="CALL")
@@ -213,7 +251,7 @@ def resolve(options: StoreOptions, /, *, name: str, call: str, **answer: Any) ->
     without it.
     """
     with options.open(readonly=False) as store:
-        head = find(store, name)
+        head = find_in_doubt(store, name, call)
         resolved(store, head.key.kind, head.key.id, call, **answer)
     text = f"Call {call!r} of {head.key.kind}/{head.key.id}: {answer['how']}."
     Screen().block(text, indent=0)

@@ -155,10 +155,7 @@ def two_stores(
     source: str, target: str, *, dry_run: bool
 ) -> Iterator[tuple[Backend, Backend | None]]:
     """Both stores; in a dry run, None for one that would be created."""
-    try:
-        old = connect(source, create=False, readonly=True)
-    except StoreNotFound as error:  # whose usual hint is about --store
-        raise Failure(str(error), type(error).__name__) from error
+    old = connect(source, create=False, readonly=True)
     try:
         new: Backend | None = None
         try:

@@ -11,6 +11,7 @@ is in doubt in a store is found by looking at heads, whatever kind of journal th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
@@ -40,6 +41,7 @@ __all__ = [
     "all_in_doubt",
     "calls_in_doubt",
     "check_answer",
+    "kinds_in_doubt",
     "resolve_call",
     "unreadable_meta",
 ]
@@ -200,6 +202,18 @@ async def all_in_doubt(scope: Scope) -> list[CallInDoubt]:
             cursor = page.cursor
             if cursor is None:
                 break
+    return found
+
+
+async def kinds_in_doubt(scope: Scope, id_: str, call: str) -> list[str]:
+    """The kinds whose journal *id_* has this *call* in doubt."""
+    found = []
+    for tenant, kind in await scope.runtime.call(scope.backend.kinds):
+        head = await scope.journal(kind, id_).head() if tenant == scope.tenant else None
+        # A head that cannot be read has no call that could be resolved.
+        with suppress(Unreadable):
+            if head is not None and any(one.id == call for one in calls_in_doubt(head)):
+                found.append(kind)
     return found
 
 

@@ -97,7 +97,7 @@ async def resolve(
         with error_path("resolved['result']", "result"):
             head = await resolve_call(scope, KIND, id_, resolution, wakes=wakes)
     except NotFound as error:
-        raise TaskNotOpen(f"Step {error}") from error
+        raise NotFound(f"Step {error}") from error
     except LeaseHeld as held:
         raise TaskHeld(f"Step {held}", held.holder, held.until, held.epoch) from held
     await _wake_parent(scope, head)

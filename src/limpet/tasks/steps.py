@@ -252,11 +252,12 @@ class StepRunner:
                 continue
             error = live.state.calls.open[name].error
             ended = "its process died" if error is None else f"it ended with {error!s:.200}"
-            by_command = self.record.scope.command("task", "resolve", live.id, name, "done")
+            words = ("task", "resolve", live.id, name, "done", "--result", "JSON")
+            by_command = self.record.scope.command(*words)
             msg = (
                 f"Nobody knows whether step {name!r} of task {live.id!r} happened before {ended}. "
                 f"Find out, then say so: store.resolve({live.id!r}, {name!r}, 'done' | 'retry' | "
-                f"'skip'), or {by_command}."
+                f"'skip'), or {by_command} (or retry, or skip)."
             )
             raise TaskWaiting(msg, live.id, name)
         return name in live.state.results

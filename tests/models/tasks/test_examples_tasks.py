@@ -169,7 +169,7 @@ def test_the_task_tells_what_it_asks() -> None:
     command = [sys.executable, "-m", "limpet", "--store", "orders.db", "show", "order-7"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "? letter:Ann  in doubt (ask) since " in shown
-    assert "limpet task resolve order-7 letter:Ann done --store" in shown
+    assert "limpet task resolve order-7 letter:Ann done --result JSON --store" in shown
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -66,9 +66,9 @@ def _begin_store(table: Table, *, create: bool) -> None:
     if not create:
         msg = (
             f"There is no store in {table.where}: the table is there, but nothing is in it. "
-            "Check the name; to begin a store in it, open it with create=True."
+            "Check the name."
         )
-        raise StoreNotFound(msg)
+        raise StoreNotFound(msg, hint="To begin a store in it, open it with create=True.")
     found = table.call("scan", {"TableName": table.name, "Limit": 1, "ConsistentRead": True})
     if found["Items"] and _version(table) is None:  # unless another process was faster
         msg = (

@@ -182,8 +182,8 @@ class Directory:
             )
             raise NotAStore(msg)
         if not os.path.isdir(root) or self._is_unused():
-            msg = f"There is no store at {root}. Check the name, or open it with create=True."
-            raise StoreNotFound(msg)
+            msg = f"There is no store at {root}. Check the name."
+            raise StoreNotFound(msg, hint="To begin one there, open it with create=True.")
         raw = disk.read_file(os.path.join(root, MARKER))
         try:
             marker = None if raw is None else decode_marker(raw)

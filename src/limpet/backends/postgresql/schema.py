@@ -82,11 +82,8 @@ def prepare(
         )
         raise SchemaTooNew(msg)
     if not found and (readonly or not create):
-        msg = (
-            f"There is no store on {place} in the schema {schema!r}. Check the URL (schema=…); to "
-            "begin a store there, open it with create=True."
-        )
-        raise StoreNotFound(msg)
+        msg = f"There is no store on {place} in the schema {schema!r}. Check the URL (schema=…)."
+        raise StoreNotFound(msg, hint="To begin a store there, open it with create=True.")
     if readonly:
         msg = f"{place} was written by an older release. Open it once for writing to upgrade it."
         raise StoreReadOnly(msg)

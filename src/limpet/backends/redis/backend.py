@@ -179,8 +179,8 @@ class RedisBackend(Backend):
             raise not_ours from error
         if found is None:
             raise StoreNotFound(
-                f"There is no store at {self.url} with the prefix {prefix!r}. "
-                "Check the names, or open it with create=True."
+                f"There is no store at {self.url} with the prefix {prefix!r}. Check the names.",
+                hint="To begin one there, open it with create=True.",
             )
         words = re.match(rb"limpet (\d+)(?: shards (\d+)$)?", found)
         if words is None:

@@ -295,8 +295,8 @@ def _check_path(path: str) -> None:
         raise NotAStore(msg)
     if not os.path.exists(path):
         if os.access(directory, os.W_OK):
-            msg = f"There is no store at {path}. Check the name, or open it with create=True."
-            raise StoreNotFound(msg)
+            msg = f"There is no store at {path}. Check the name."
+            raise StoreNotFound(msg, hint="To begin one there, open it with create=True.")
         msg = (
             f"{path} cannot be created: the directory is not writable for this user. "
             "Change its owner or mode, or name a file elsewhere."
@@ -381,11 +381,8 @@ def _check_ours(path: str, connection: apsw.Connection, *, readonly: bool) -> No
     """Refuse a database without our tables, or, for reading only, with an older form of them."""
     newest = _check_schema(path, connection)
     if schema_version(connection) == 0:
-        msg = (
-            f"{path} is a SQLite database, but there is no Limpet store in it. "
-            "Check the name; to begin a store in it, open it with create=True."
-        )
-        raise NotAStore(msg)
+        msg = f"{path} is a SQLite database, but there is no Limpet store in it. Check the name."
+        raise NotAStore(msg, hint="To begin a store in it, open it with create=True.")
     if readonly and not newest:
         msg = f"{path} was written by an older release. Open it once for writing to upgrade it."
         raise StoreReadOnly(msg)
