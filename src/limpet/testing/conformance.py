@@ -788,8 +788,11 @@ class BackendContract:
         store.acquire(KEY, "me", 60)
         assert store.head(KEY) is None
         assert _scanned(store) == []
-        assert store.append(expect=0).seq == 1
-        assert store.head(KEY).lease is not None
+        done = store.append(expect=0)
+        assert done.seq == 1
+        head = store.head(KEY)
+        assert (head.created, head.updated) == (done.at, done.at)
+        assert head.lease is not None
 
     def test_status_and_labels_of_a_lease_alone_are_those_of_the_journal(
         self, store: Caller
