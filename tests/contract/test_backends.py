@@ -91,7 +91,8 @@ def test_a_backend_of_ones_own_is_found_by_its_entry_point(tmp_path: Path) -> No
         "with limpet.open('shared:demo') as store:\n"
         "    print(store.backend.url, store.conversation('alice').messages())\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(where)}
+    paths = [str(where), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
