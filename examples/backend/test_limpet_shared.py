@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class TestShared(BackendContract):
     """Every promise of the contract, by blocking calls and by the async path."""
 
+    backend = SharedBackend
+
     @pytest.fixture
-    def opened(self) -> Callable[[], Backend]:
-        """A name that nobody has used, opened as often as a test likes."""
-        name = uuid4().hex
-        return lambda: SharedBackend(name)
+    def url(self) -> str:
+        """A name that nobody has used."""
+        return f"shared:{uuid4().hex}"
 
 
 @contextmanager

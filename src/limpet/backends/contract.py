@@ -219,28 +219,32 @@ class Transaction(Protocol):
 
 
 class Backend(ABC):
-    """One place where journals live. *url* is as it may be shown: without a password."""
+    """One place where journals live. *url* is as it may be shown: without a password.
 
-    #: False where calls return at once (memory): async callers then need no thread.
+    A backend says what it is like by these attributes:
+
+    - ``blocks``: False where calls return at once (memory); async callers then need no thread.
+    - ``concurrency``: how many calls of async callers may be under way at the same time.
+    - ``readable``: True where people read what is stored; the store then compresses no bodies.
+    - ``wakes``: True where `wait` is woken by whoever appends, and does not look again and again.
+    - ``transactional``: True where callers may have tables of their own, and `transaction` and
+      `append_all` work; elsewhere both raise `NotTransactional`.
+    - ``transactions``: how many transactions of async callers may be open at the same time.
+    - ``append_async``: `append` for async callers, where a backend can wait for it without a thread
+      of theirs. If the caller is cancelled, it returns only when the append has ended, or never
+      will begin.
+
+    A backend with connections, locks or threads, which must not be in two processes, calls
+    `limpet.backends.forks.register` when it is open, and has ``before_fork``,
+    ``after_fork_in_parent`` and ``after_fork_in_child`` (see `limpet.backends.forks.Forked`).
+    """
+
     blocks: ClassVar[bool] = True
-
-    #: How many calls of async callers may be under way at the same time.
     concurrency: int = 8
-
-    #: True where people read what is stored: the store then compresses no bodies.
     readable: ClassVar[bool] = False
-
-    #: True where `wait` is woken by whoever appends, and does not look again and again.
     wakes: bool = False
-
-    #: True where callers may have tables of their own, and `transaction` and `append_all` work.
     transactional: ClassVar[bool] = False
-
-    #: How many transactions of async callers may be under way at the same time.
     transactions: int = 1
-
-    #: `append` for async callers, where a backend can wait for it without a thread of theirs. If
-    #: the caller is cancelled, it returns only when the append has ended, or never will begin.
     append_async: Callable[[Append], Awaitable[Appended]] | None = None
 
     def __init__(self, url: str, *, readonly: bool = False) -> None:
@@ -253,8 +257,10 @@ class Backend(ABC):
     def from_url(cls, url: str, **options: Any) -> Self:
         """Open what *url* names; *options* go before its parameters (see `backends.url`).
 
-        Two options are the same everywhere: with ``create=False`` opening creates nothing
-        (`StoreNotFound` if there is no store), with ``readonly=True`` nothing is written.
+        Two options, which are parameters too, are the same wherever a store can be opened again:
+        with ``create=False`` opening creates nothing; with ``readonly=True`` it creates nothing
+        either, and every write is refused with `StoreReadOnly`. If there is no store, both are
+        `StoreNotFound`. A parameter that the backend does not know is `InvalidURL`.
         """
 
     # -- records ---------------------------------------------------------------------------

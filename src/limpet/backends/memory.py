@@ -33,8 +33,8 @@ class MemoryBackend(Backend):
 
     blocks: ClassVar[bool] = False
 
-    def __init__(self, url: str = "memory:") -> None:
-        super().__init__(url)
+    def __init__(self, url: str = "memory:", *, readonly: bool = False) -> None:
+        super().__init__(url, readonly=readonly)
         self._lock = threading.Lock()
         self._journals: dict[Key, _Journal] = {}
 
@@ -46,7 +46,7 @@ class MemoryBackend(Backend):
         return cls()
 
     def append(self, request: Append) -> Appended:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             now = _now()
             journal = self._live(request.key, now)
@@ -124,14 +124,14 @@ class MemoryBackend(Backend):
             return sorted({key[:2] for key in list(self._journals) if self._visible(key, now)})
 
     def delete(self, key: Key) -> bool:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             existed = self._visible(key, _now()) is not None
             self._journals.pop(key, None)
             return existed
 
     def compact(self, key: Key, before: int) -> int:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             journal = self._live(key, _now())
             if journal is None:
@@ -151,7 +151,7 @@ class MemoryBackend(Backend):
         return True  # what is deleted or compacted is nowhere any more
 
     def sweep(self, limit: int = 1000) -> int:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             now = _now()
             gone = [
@@ -165,7 +165,7 @@ class MemoryBackend(Backend):
             return len(gone[:limit])
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             now = _now()
             head = decide.acquire(
@@ -174,13 +174,13 @@ class MemoryBackend(Backend):
             return self._leased(head)
 
     def renew(self, key: Key, lease: Lease, ttl: float) -> Lease:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             now = _now()
             return self._leased(decide.renew(self._stored(key, now), key, lease, ttl, now))
 
     def release(self, key: Key, lease: Lease) -> None:
-        self.check_open()
+        self.check_writable()
         with self._lock:
             now = _now()
             head = decide.release(self._stored(key, now), lease, now)

@@ -1,14 +1,16 @@
 """The conformance suite: what every backend must do, as tests.
 
-To hold your own backend to it, subclass the suite and say how to open one::
+To hold your own backend to it, subclass the suite, name the class, and give it a place by its URL::
 
     class TestMyBackend(BackendContract):
-        @pytest.fixture
-        def opened(self, tmp_path):
-            return lambda: MyBackend(tmp_path)
+        backend = MyBackend
 
-``opened`` is called for a new connection to the same place each time. Every test runs twice: with
-blocking calls, and through the async path.
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"mine:{tmp_path}/journals"
+
+Each test has a place of its own, and opens it as often as it likes. What is called is tested twice:
+with blocking calls, and through the async path.
 """
 
 from __future__ import annotations
@@ -16,13 +18,25 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from limpet.backends.contract import Append, Appended, Backend, Expect, Key, Lease, Origin
 from limpet.core.runtime import AsyncRuntime
-from limpet.errors import Conflict, LeaseHeld, LeaseLost, NotTransactional, StoreClosed
+from limpet.errors import (
+    Conflict,
+    InvalidURL,
+    LeaseHeld,
+    LeaseLost,
+    NotTransactional,
+    StoreClosed,
+    StoreNotFound,
+    StoreReadOnly,
+)
 from limpet.testing.leaks import nothing_left
 
 if TYPE_CHECKING:
@@ -71,10 +85,22 @@ class Caller:
 class BackendContract:
     """What `limpet.backends.contract` promises."""
 
+    #: The class to test.
+    backend: type[Backend]
+
     @pytest.fixture
-    def opened(self) -> Callable[[], Backend]:
-        """Opens a connection to one place, which is empty when a test begins."""
+    def url(self) -> str:
+        """The URL of one place, at which there is no store when a test begins.
+
+        Where no URL opens the same store twice, as with ``memory:``, call `pytest.skip` here, and
+        override `opened`.
+        """
         raise NotImplementedError
+
+    @pytest.fixture
+    def opened(self, url: str) -> Callable[[], Backend]:
+        """Opens a new connection to that place each time."""
+        return partial(self.backend.from_url, url)
 
     @pytest.fixture(params=["sync", "async"])
     def loop(self, request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop | None]:
@@ -95,6 +121,95 @@ class BackendContract:
             caller = Caller(opened(), loop)
             yield caller
             caller.close()
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def test_a_url_opens_the_store_that_was_written_under_it(self, url: str) -> None:
+        """With all its journals, after everybody has closed it."""
+        with nothing_left():
+            with closing(self.backend.from_url(url)) as store:
+                first = store.append(_add(KEY, b"abc", labels={"a": "b"}))
+            for options in ({}, {"create": False}, {"readonly": True}):
+                with closing(self.backend.from_url(url, **options)) as store:
+                    assert [record.body for record in store.read(KEY)] == [b"abc"]
+                    head = store.head(KEY)
+                    assert head is not None
+                    assert (head.expect, head.labels) == (first.expect, {"a": "b"})
+
+    @pytest.mark.parametrize("parameter", ["create=false", "readonly=true"])
+    def test_a_store_that_is_not_there_is_not_found_and_not_created(
+        self, url: str, parameter: str
+    ) -> None:
+        """Neither by an option nor by the same parameter of the URL."""
+        name, _, value = parameter.partition("=")
+        with nothing_left():
+            for _ in range(2):  # the second time, it finds what the first may have left
+                with pytest.raises(StoreNotFound):
+                    self.backend.from_url(url, **{name: value == "true"})
+                with pytest.raises(StoreNotFound):
+                    self.backend.from_url(_with_parameter(url, parameter))
+
+    def test_an_option_goes_before_the_same_parameter_of_the_url(self, url: str) -> None:
+        """The code that opens a store has the last word."""
+        read_only = _with_parameter(url, "readonly=true")
+        with nothing_left():
+            with closing(self.backend.from_url(read_only, readonly=False)) as store:
+                assert store.append(_add()).seq == 1
+            with (
+                closing(self.backend.from_url(read_only)) as store,
+                pytest.raises(StoreReadOnly),
+            ):
+                store.append(_add())
+
+    def test_an_unknown_parameter_of_a_url_is_refused(self, url: str) -> None:
+        """A misspelt option is not ignored, and no store begins."""
+        with nothing_left():
+            with pytest.raises(InvalidURL, match="red_only"):
+                self.backend.from_url(_with_parameter(url, "red_only=true"))
+            with pytest.raises(StoreNotFound):
+                self.backend.from_url(url, create=False)
+
+    def test_a_store_opened_read_only_is_read_and_not_written(
+        self, url: str, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        """Every read works, and every write is refused and changes nothing."""
+        with nothing_left(), closing(self.backend.from_url(url)) as writer:
+            writer.append(_add(count=2, status="open", labels={"a": "b"}))
+            writer.append(_add(OTHER, ttl=0.001))
+            lease = writer.acquire(KEY, "me", 60)
+            time.sleep(0.01)
+            before = writer.head(KEY)
+            with closing(Caller(self.backend.from_url(url, readonly=True), loop)) as store:
+                assert (store.head(KEY), store.seqs(), store.bodies(KEY)) == (
+                    before,
+                    [2],
+                    [(2, b"x")],
+                )
+                assert store.wait(KEY, timeout=0) is True
+                assert (_scanned(store), store.kinds()) == (["one"], [("acme", "note")])
+                assert store.facts()
+                for write in (
+                    store.append,
+                    partial(store.append, KEY._replace(id="new")),
+                    partial(store.append, body=b"", count=0, status="done"),
+                    partial(store.acquire, KEY._replace(id="new"), "you", 60),
+                    partial(store.acquire, KEY, "you", 60, over=lease.epoch),
+                    partial(store.renew, KEY, lease, 60),
+                    partial(store.release, KEY, lease),
+                    partial(store.delete, KEY),
+                    partial(store.compact, KEY, 3),
+                    store.sweep,
+                ):
+                    with pytest.raises(StoreReadOnly):
+                        write()
+                if store.backend.transactional:
+                    with pytest.raises(StoreReadOnly):
+                        store.append_all([_add()])
+                    with pytest.raises(StoreReadOnly), store.backend.transaction() as block:
+                        block.append(_add())
+            assert writer.head(KEY) == before
+            assert writer.head(KEY._replace(id="new")) is None
+            assert writer.append(_add(KEY._replace(id="new"), expect=0)).seq == 1
 
     # -- append and read -----------------------------------------------------------------------
 
@@ -484,6 +599,37 @@ class BackendContract:
         head = store.head(KEY)
         assert (head.seq, head.labels, head.expires) == (1, {}, None)
 
+    def test_a_lease_on_an_expired_journal_brings_nothing_of_it_back(self, store: Caller) -> None:
+        """Whoever takes it finds no journal, and begins a new one at 1."""
+        late = store.acquire(KEY, "late", 0.001)
+        before = store.append(
+            count=3, id="x", status="open", labels={"a": "b"}, meta=b"{}", ttl=0.001
+        )
+        time.sleep(0.01)
+        lease = store.acquire(KEY, "me", 60)
+        assert lease.epoch > late.epoch
+        assert (store.head(KEY), store.seqs(), _scanned(store)) == (None, [], [])
+        assert store.compact(KEY, 4) == 0
+        done = store.append(KEY, b"new", id="x", expect=0, epoch=lease.epoch)
+        assert (done.seq, done.repeated) == (1, False)
+        assert done.incarnation != before.incarnation
+        head = store.head(KEY)
+        assert (head.seq, head.first, head.size, head.created) == (1, 1, 3, done.at)
+        assert (head.status, head.labels, head.meta, head.ttl) == (None, {}, None, None)
+        assert [record.body for record in store.read(KEY)] == [b"new"]
+        assert _scanned(store, labels={"a": "b"}) == _scanned(store, status="open") == []
+
+    def test_compacting_an_expired_journal_does_nothing(self, store: Caller) -> None:
+        """There is nothing to drop, and nothing to begin after."""
+        for _ in range(3):
+            store.append(ttl=0.05)
+        time.sleep(0.1)
+        assert store.compact(KEY, 3) == 0
+        assert (store.head(KEY), store.seqs()) == (None, [])
+        store.append(expect=0)
+        head = store.head(KEY)
+        assert (head.seq, head.first, head.size) == (1, 1, 1)
+
     def test_every_append_moves_the_end(self, store: Caller) -> None:
         """The time to live counts from the last append."""
         store.append(ttl=60)
@@ -544,6 +690,28 @@ class BackendContract:
         assert store.sweep(2) + store.sweep() <= 3  # a server may have been faster
         assert store.sweep() == 0
         assert _scanned(store) == ["d"]
+
+    def test_a_sweep_frees_no_more_than_its_limit(self, store: Caller) -> None:
+        """It can be done in small parts, beside other work, until there is nothing left."""
+        for number in range(5):
+            store.append(KEY._replace(id=f"n{number}"), ttl=0.05)
+        time.sleep(0.1)
+        freed = [store.sweep(2)]
+        while freed[-1]:
+            freed.append(store.sweep(2))
+        assert max(freed) <= 2
+        assert sum(freed) <= 5  # a server may have been faster
+
+    def test_a_sweep_leaves_a_lease_that_is_valid(self, store: Caller) -> None:
+        """Although there is no journal yet; with the attributes that it has prepared."""
+        lease = store.acquire(KEY, "me", 60)
+        store.append(body=b"", count=0, epoch=lease.epoch, status="new")
+        assert store.sweep() == 0
+        with pytest.raises(LeaseHeld):
+            store.acquire(KEY, "you", 60)
+        assert store.renew(KEY, lease, 60).epoch == lease.epoch
+        assert store.append(epoch=lease.epoch).seq == 1
+        assert store.head(KEY).status == "new"
 
     # -- leases --------------------------------------------------------------------------------
 
@@ -621,8 +789,11 @@ class BackendContract:
         store.acquire(KEY, "me", 60)
         assert store.head(KEY) is None
         assert _scanned(store) == []
-        assert store.append(expect=0).seq == 1
-        assert store.head(KEY).lease is not None
+        done = store.append(expect=0)
+        assert done.seq == 1
+        head = store.head(KEY)
+        assert (head.created, head.updated) == (done.at, done.at)
+        assert head.lease is not None
 
     def test_status_and_labels_of_a_lease_alone_are_those_of_the_journal(
         self, store: Caller
@@ -746,6 +917,44 @@ class BackendContract:
                 assert (store.seqs(), store.head(OTHER)) == ([1], None)
         assert [one.repeated for one in store.append_all([fine])] == [False]
 
+    def test_a_backend_has_transactions_if_it_says_so(self, store: Caller) -> None:
+        """All of a block or nothing; a backend without them says so, and writes nothing."""
+        backend = store.backend
+        if not backend.transactional:
+            with pytest.raises(NotTransactional), backend.transaction() as block:
+                block.append(_add())
+            assert store.head(KEY) is None
+            return
+        with backend.transaction() as block:
+            assert block.connection is not None
+            assert block.append(_add(id="a")).seq == 1
+
+        def interrupted() -> None:
+            with backend.transaction() as block:
+                block.append(_add(id="b", status="lost"))
+                raise KeyError("of the caller's own")
+
+        with pytest.raises(KeyError):
+            interrupted()
+        assert (store.seqs(), store.head(KEY).status) == ([1], None)
+        assert not store.append(id="b").repeated
+
+    def test_as_many_transactions_are_open_at_once_as_the_backend_says(self, store: Caller) -> None:
+        """Async callers get so many threads for them: none of these waits for another."""
+        backend = store.backend
+        if not backend.transactional:
+            return  # there are none, whatever it says
+        all_open = Barrier(backend.transactions)
+
+        def commit(number: int) -> int:
+            with backend.transaction() as block:
+                all_open.wait(30)
+                return block.append(_add(KEY._replace(id=f"n{number}"))).seq
+
+        with ThreadPoolExecutor(backend.transactions) as pool:
+            seqs = list(pool.map(commit, range(backend.transactions)))
+        assert seqs == [1] * backend.transactions
+
     # -- the place itself ----------------------------------------------------------------------
 
     def test_a_closed_backend_says_so(self, store: Caller) -> None:
@@ -786,6 +995,10 @@ def _add(key: Key = KEY, *bodies: bytes, **request: Any) -> Append:
     if isinstance(request.get("expect"), int):
         request["expect"] = Expect(None, request["expect"])
     return Append(**{"key": key, "body": b"".join(bodies) or b"x", "count": 1, **request})
+
+
+def _with_parameter(url: str, parameter: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{parameter}"
 
 
 def _scanned(store: Caller, limit: int = 100, **filters: str | Mapping[str, str]) -> list[str]:

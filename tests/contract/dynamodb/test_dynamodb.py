@@ -36,11 +36,12 @@ url, store, other = tables.url, tables.store, tables.other
 class TestDynamo(BackendContract):
     """A table of its own for each test."""
 
+    backend = DynamoBackend
+
     @pytest.fixture
-    def opened(self, dynamodb_server: Server) -> Callable[[], Backend]:
-        """Opens a place that nobody has used."""
-        url = dynamodb_server.place()
-        return lambda: DynamoBackend.from_url(url)
+    def url(self, dynamodb_server: Server) -> str:
+        """A place that nobody has used."""
+        return dynamodb_server.place()
 
 
 @contextmanager

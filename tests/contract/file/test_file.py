@@ -47,10 +47,12 @@ KEY = Key("default", "note", "one")
 class TestFile(BackendContract):
     """A directory."""
 
+    backend = FileBackend
+
     @pytest.fixture
-    def opened(self, tmp_path: Path) -> Callable[[], Backend]:
+    def url(self, tmp_path: Path) -> str:
         """A directory of its own for each test."""
-        return lambda: FileBackend(str(tmp_path / "state"))
+        return f"file:{tmp_path}/state"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 import pytest
@@ -49,31 +49,31 @@ KEY = Key("acme", "note", "one")
 class _Contract(BackendContract):
     """A schema of its own for each test."""
 
-    options: Mapping[str, Any]
+    backend = PostgresBackend
+    parameters: ClassVar[str]
 
     @pytest.fixture
-    def opened(self, postgresql_server: PostgresServer) -> Callable[[], Backend]:
-        """Opens a place that nobody has used."""
-        url = postgresql_server.place()
-        return lambda: PostgresBackend.from_url(url, **self.options)
+    def url(self, postgresql_server: PostgresServer) -> str:
+        """A place that nobody has used."""
+        return postgresql_server.place() + self.parameters
 
 
 class TestPostgresql(_Contract):
     """As it is by default."""
 
-    options: Mapping[str, Any] = {}
+    parameters = ""
 
 
 class TestBehindAPooler(_Contract):
     """Nothing is prepared, and nothing asked of a session."""
 
-    options: Mapping[str, Any] = {"prepare": False}
+    parameters = "&prepare=false"
 
 
 class TestWithWakeups(_Contract):
     """Appends notify, and waiters listen."""
 
-    options: Mapping[str, Any] = {"wakeups": True}
+    parameters = "&wakeups=true"
 
 
 @contextmanager

@@ -51,31 +51,34 @@ def place_on(server: Server) -> str:
 class TestRedis(BackendContract):
     """A lone Redis that syncs at every write."""
 
+    backend = RedisBackend
+
     @pytest.fixture
-    def opened(self, redis_server: Server) -> Callable[[], Backend]:
+    def url(self, redis_server: Server) -> str:
         """A prefix of its own for each test."""
-        url = place_on(redis_server)
-        return lambda: RedisBackend.from_url(url)
+        return place_on(redis_server)
 
 
 class TestValkey(BackendContract):
     """A lone Valkey."""
 
+    backend = RedisBackend
+
     @pytest.fixture
-    def opened(self, valkey_server: Server) -> Callable[[], Backend]:
+    def url(self, valkey_server: Server) -> str:
         """As above."""
-        url = place_on(valkey_server)
-        return lambda: RedisBackend.from_url(url)
+        return place_on(valkey_server)
 
 
 class TestCluster(BackendContract):
     """Three masters."""
 
+    backend = RedisBackend
+
     @pytest.fixture
-    def opened(self, redis_cluster: Server) -> Callable[[], Backend]:
+    def url(self, redis_cluster: Server) -> str:
         """As above."""
-        url = place_on(redis_cluster)
-        return lambda: RedisBackend.from_url(url)
+        return place_on(redis_cluster)
 
 
 def a_prefix_on(name: str) -> Callable[[], AbstractContextManager[Callable[[], Backend]]]:

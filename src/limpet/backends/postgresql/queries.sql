@@ -97,9 +97,9 @@ SELECT seq, updated, incarnation {notify} FROM head
 WITH leased AS (
     UPDATE {journals} AS j
     SET incarnation = %(new_incarnation)s, seq = %(first)s - 1 + %(count)s, first = %(first)s,
-        size = octet_length(%(body)s::bytea), created = coalesce(%(created)s, j.created),
-        updated = {leased_at}, ttl = %(new_ttl)s, expires = {leased_at} + %(new_ttl)s,
-        due = ({leased_at} + %(new_ttl)s) / {hour}, {attributes}
+        size = octet_length(%(body)s::bytea), created = coalesce(%(created)s, {began}),
+        updated = {new_at}, ttl = %(new_ttl)s, expires = {new_at} + %(new_ttl)s,
+        due = ({new_at} + %(new_ttl)s) / {hour}, {attributes}
     WHERE {key} AND j.seq = 0 AND {live}
       AND (%(epoch)s::bigint IS NULL OR j.epoch = %(epoch)s)
     RETURNING j.journal, j.seq, j.updated, j.incarnation
@@ -121,9 +121,6 @@ WITH leased AS (
 
 -- name: new_at
 greatest(coalesce(%(at)s::bigint, {began}), %(created)s::bigint)
-
--- name: leased_at
-greatest(coalesce(%(at)s::bigint, {began}), coalesce(%(created)s::bigint, j.updated))
 
 -- Attributes without a record. What is only a lease stays due for a sweep when that has ended.
 -- name: change

@@ -50,12 +50,11 @@ if count > 0 and not head.seq then
   end
   redis.call('ZADD', KEYS[2], 0, request.index)
   redis.call('SADD', KEYS[3], request.kinds)
-  local created = tonumber(request.created)
   head.incarnation = request.origin or request.incarnation
   head.first = tonumber(request.first) or 1
   head.seq, head.size = head.first - 1, 0
-  head.created = created or head.created or now
-  head.updated = created or head.updated or now
+  head.created = tonumber(request.created) or now -- not when the lease was taken
+  head.updated = head.created
   head.ttl = tonumber(request['default-ttl'])
 end
 
