@@ -23,11 +23,10 @@ from limpet.core.ids import (
     MAX_TENANT_BYTES,
     check_id,
     check_labels,
-    check_prefix,
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter, wrapped
+from limpet.core.runtime import SyncWrapper, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
@@ -156,7 +155,6 @@ class AsyncStore:
         *older_than*: only those that nobody has written to for so many seconds (a message, a pin, a
         summary, or a repair that a window recorded). *larger_than*: only those of more bytes.
         """
-        filters = {"prefix": prefix, "labels": labels}
 
         def fits(head: Head) -> bool:
             age = (datetime.now(UTC) - from_micros(head.updated)).total_seconds()
@@ -164,7 +162,8 @@ class AsyncStore:
                 larger_than is None or head.size > larger_than
             )
 
-        return self._list(conversation.KIND, ConversationInfo.of, filters, fits)
+        show = ConversationInfo.of
+        return self.scope.list(conversation.KIND, show, prefix=prefix, labels=labels, fits=fits)
 
     async def search_conversations(
         self,
@@ -227,8 +226,8 @@ class AsyncStore:
 
         *status* is open, waiting, paused, done, failed or cancelled.
         """
-        filters = {"prefix": prefix, "labels": labels, "status": status}
-        return self._list(task.KIND, TaskInfo.of, filters)
+        show = TaskInfo.of
+        return self.scope.list(task.KIND, show, prefix=prefix, labels=labels, status=status)
 
     def state(
         self,
@@ -263,7 +262,7 @@ class AsyncStore:
     ) -> AsyncIterator[StateInfo]:
         """The states of this tenant, by id."""
         state = _late("states.state")
-        return self._list(state.KIND, state.StateInfo.of, {"prefix": prefix, "labels": labels})
+        return self.scope.list(state.KIND, state.StateInfo.of, prefix=prefix, labels=labels)
 
     def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
         """The memory of one *namespace* of this tenant, shared by all tasks.
@@ -405,7 +404,7 @@ class AsyncStore:
         while count := await self._runtime.call(self.backend.sweep):
             total += count
         # What tasks have kept apart does not expire by itself, or it might do so before its task.
-        async for head in self._list(RESULTS, lambda head: head, {"prefix": "", "labels": None}):
+        async for head in self.scope.list(RESULTS, lambda head: head):
             if await self.journal(task.KIND, head.key.id).head() is None:
                 total += await self._sweep_results(head.key.id)
         return total
@@ -418,32 +417,6 @@ class AsyncStore:
                 return await old.head() is None and await results.delete()
         except LeaseHeld:
             return 0
-
-    def _list(
-        self,
-        kind: str,
-        show: Callable[[Head], T],
-        filters: dict[str, Any],
-        fits: Callable[[Head], bool] = lambda _head: True,
-    ) -> AsyncIterator[T]:
-        """What *show* makes of each journal of one *kind*, page by page as they are asked for."""
-        check_prefix(filters["prefix"])
-        check_labels(filters["labels"] or {})
-        heads: list[Head] = []  # of the page that is being gone through, the next one last
-        cursor: str | None = None
-        more = True
-
-        async def pull() -> T | None:
-            nonlocal cursor, more
-            while more and not heads:
-                page = await self._runtime.call(
-                    self.backend.scan, self.tenant, kind, cursor=cursor, **filters
-                )
-                heads[:] = filter(fits, page.heads[::-1])
-                cursor, more = page.cursor, page.cursor is not None
-            return show(heads.pop()) if heads else None
-
-        return Pages(pull)
 
 
 class Store(SyncWrapper[AsyncStore]):

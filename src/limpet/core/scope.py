@@ -110,8 +110,9 @@ class Scope(Struct, frozen=True):
         prefix: str = "",
         labels: Mapping[str, str] | None = None,
         status: str | None = None,
+        fits: Callable[[Head], bool] = lambda _head: True,
     ) -> AsyncIterator[T]:
-        """What *show* makes of each journal of one *kind*, page by page as they are asked for."""
+        """What *show* makes of each journal of one *kind* that *fits*, page by page when asked."""
         check_prefix(prefix)
         check_labels(labels or {})
         heads: list[Head] = []  # of the page that is being gone through, the next one last
@@ -130,7 +131,7 @@ class Scope(Struct, frozen=True):
                     labels=labels,
                     status=status,
                 )
-                heads[:] = page.heads[::-1]
+                heads[:] = filter(fits, page.heads[::-1])
                 cursor, more = page.cursor, page.cursor is not None
             return show(heads.pop()) if heads else None
 
