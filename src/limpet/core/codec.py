@@ -6,7 +6,7 @@ A body is a header of four bytes, a payload, and a checksum of four::
     byte 1          flags       bit 0: compressed with zlib; bit 1: encrypted (reserved)
     bytes 2-3       key id      which key encrypted it, big-endian; 0: none
     bytes 4 to -5   payload
-    last 4 bytes    check       CRC-32 of all before it, little-endian
+    last 4 bytes    check       CRC-32 of all before it, little-endian, begun with 0x2144DF1C
 
 Values are what JSON has. What Python has beyond that goes in by its usual text form (a datetime
 as ISO 8601, bytes as base64, a set as a list) and comes back typed when the caller names the type.
@@ -18,6 +18,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
@@ -52,8 +53,11 @@ SMALL = 4 * 1024
 # The headers of bodies that are not encrypted.
 _PLAIN = bytes((FORMAT, 0, 0, 0))
 _DEFLATED = bytes((FORMAT, COMPRESSED, 0, 0))
-# The CRC-32 of anything that ends with its own CRC-32, little-endian.
+# The CRC-32 of anything that ends with its own CRC-32, little-endian, whatever both begin with. If
+# they begin with this number, it is also the CRC-32 of many such things one behind the other: a
+# page of bodies is checked by one call.
 _WHOLE = 0x2144DF1C
+_is_plain_body = methodcaller("startswith", _PLAIN)
 
 # To find out how deep JSON is: every bracket square, text by its quotes, and nothing else.
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -104,7 +108,7 @@ class Codec:
             if len(smaller) < len(payload) * 0.9:
                 header, payload = _DEFLATED, smaller
         body = header + payload
-        return body + zlib.crc32(body).to_bytes(CHECK, "little")
+        return body + zlib.crc32(body, _WHOLE).to_bytes(CHECK, "little")
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
         """The entries of one record, as (type, value)."""
@@ -113,17 +117,19 @@ class Codec:
             return [(runs[0][0], runs[0][1])]
         return [(run[0], value) for run in runs for value in run[1:]]
 
-    def runs(self, bodies: Iterable[bytes]) -> list[Run]:
+    def runs(self, bodies: Sequence[bytes]) -> list[Run]:
         """The content of many records, run by run: the quick way through a long journal."""
         found: list[Run] = []
-        decode, crc32 = self._decode, zlib.crc32
-        for body in bodies:
-            plain = body[:HEADER] == _PLAIN and crc32(body) == _WHOLE
-            payload = body[HEADER:-CHECK] if plain else _unpack(body, self.max_bytes)
-            try:
-                content = decode(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise Unreadable(f"A stored body is not JSON: {error}") from error
+        decode = self._decode
+        whole = zlib.crc32(b"".join(bodies), _WHOLE) == _WHOLE and all(map(_is_plain_body, bodies))
+        try:
+            if whole:
+                contents = [decode(body[HEADER:-CHECK]) for body in bodies]
+            else:
+                contents = [decode(_unpack(body, self.max_bytes)) for body in bodies]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreadable(f"A stored body is not JSON: {error}") from error
+        for content in contents:
             if content and content[0].__class__ is str:
                 found.append(content)
             else:
@@ -198,7 +204,7 @@ def _unpack(body: bytes, max_bytes: int) -> bytes:
             "If a newer release wrote it, upgrade limpet."
         )
         raise Unreadable(msg)
-    if zlib.crc32(body) != _WHOLE:
+    if zlib.crc32(body, _WHOLE) != _WHOLE:
         msg = "A stored body does not match its checksum: the storage has changed it."
         raise Unreadable(msg)
     if body[1] & ~COMPRESSED:
@@ -218,6 +224,8 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
         data = stream.decompress(payload, max_bytes)
     except zlib.error as error:
         raise Unreadable(f"A stored body cannot be decompressed: {error}") from error
+    if stream.unused_data:
+        raise Unreadable("A stored body has something behind its end.")
     if not stream.eof:
         msg = f"A stored body has over {max_bytes:,} bytes; see Codec(max_bytes=…)."
         raise TooLarge(msg)
