@@ -7,7 +7,7 @@ import random
 import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -87,24 +87,38 @@ class Contest:
     """Several ways to do a thing, timed in turn, call by call: noise strikes all of them alike.
 
     A figure is the median of the rounds, of which each has the median of its calls. The garbage
-    collector stays on, as it is for users, but does not look at what was there before a round.
+    collector stays on, as it is for users, but does not look at what was there before a round. The
+    processor's time is measured beside that of the clock: on a shared host it is the steadier one.
     """
 
     def __init__(self) -> None:
         self._rounds: list[dict[str, list[float]]] = []
+        self._cpu: list[dict[str, list[float]]] = []
 
     def round(self, contestants: dict[str, Contestant], calls: int = 1) -> None:
         """Call everybody *calls* times, each time beginning with another."""
         times: dict[str, list[float]] = {name: [] for name in contestants}
+        cpu: dict[str, list[float]] = {name: [] for name in contestants}
         order = list(contestants.items())
         gc.collect()
         gc.freeze()
         for _ in range(calls):
             for name, contestant in order:
+                began = process_time()
                 times[name].append(contestant())
+                cpu[name].append(process_time() - began)
             order.append(order.pop(0))
         gc.unfreeze()
         self._rounds.append(times)
+        self._cpu.append(cpu)
+
+    def cpu(self, name: str, to: str) -> str:
+        """How much of the processors' time *name* takes, and to that of *to*; for a note."""
+        ours, theirs = (
+            statistics.median(statistics.median(cpu[who]) for cpu in self._cpu)
+            for who in (name, to)
+        )
+        return f"CPU {ours / theirs:.2f} ({ours * 1e6:,.0f} µs to {theirs * 1e6:,.0f})"
 
     def ratio(self, name: str, to: str) -> float:
         """How many times as long *name* takes as *to*."""

@@ -81,6 +81,7 @@ def _note(contest: Contest, length: int) -> str:
     raw, ours = f"raw {length}", f"limpet {length}"
     return (
         f"{milliseconds(contest.typical(ours))}, raw {milliseconds(contest.typical(raw))};"
+        f" {contest.cpu(ours, to=raw)};"
         f" means {contest.mean_ratio(ours, to=raw):.2f}"
     )
 

@@ -56,7 +56,7 @@ def measure_load(bench: Bench) -> list[Row]:
             value=warm.ratio("limpet", to="raw"),
             at_most=1.5,
             note=f"{milliseconds(warm.typical('limpet'))},"
-            f" raw {milliseconds(warm.typical('raw'))};"
+            f" raw {milliseconds(warm.typical('raw'))}; {warm.cpu('limpet', to='raw')};"
             f" the first time after opening {cold.ratio('limpet', to='raw'):.2f}",
         )
     ]

@@ -81,7 +81,8 @@ def _row(name: str, contest: Contest, length: int, *, at_least: float) -> Row:
         value=contest.ratio(theirs, to=ours),
         at_least=at_least,
         note=f"{milliseconds(contest.typical(ours))},"
-        f" SQLiteSession {milliseconds(contest.typical(theirs))}",
+        f" SQLiteSession {milliseconds(contest.typical(theirs))};"
+        f" {contest.cpu(ours, to=theirs)}",
         figures={
             "turns": length,
             "limpet_ms": contest.typical(ours) * 1e3,

@@ -39,6 +39,7 @@ def measure(bench: Bench) -> list[Row]:
             at_most=1.5,
             note=f"{milliseconds(contest.typical('limpet'))},"
             f" raw {milliseconds(contest.typical('raw'))};"
+            f" {contest.cpu('limpet', to='raw')};"
             f" means {contest.mean_ratio('limpet', to='raw'):.2f};"
             f" the last 100 steps to the first 100 {last / first:.2f}",
         ),
