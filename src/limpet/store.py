@@ -26,7 +26,7 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.runtime import SyncWrapper, sync, sync_iter, wrapped
+from limpet.core.runtime import SyncWrapper, core_of, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
@@ -489,7 +489,7 @@ def as_async(store: object) -> AsyncStore:
             " or limpet.open()."
         )
         raise TypeError(msg)
-    return AsyncStore(store._core.scope.as_async())  # noqa: SLF001 - its own parts
+    return AsyncStore(core_of(store).scope.as_async())
 
 
 def open(

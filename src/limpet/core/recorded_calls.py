@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import Struct, structs
 
-from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Resolution
+from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Ledger, Resolution
 from limpet.core.meta import Meta
 from limpet.errors import CallsInDoubt, Conflict, Unreadable, besides
 
@@ -69,8 +69,7 @@ class RecordedCalls:
 
     def _forget(self) -> None:
         self._position = 0
-        self._open: dict[str, Call] = {}
-        self._running: set[str] = set()  # those of the open ones that are made here, just now
+        self._calls = Ledger()
         self._attempts: dict[str, int] = {}
         self._results: dict[str, Any] = {}
 
@@ -83,6 +82,7 @@ class RecordedCalls:
         try:
             self._forget()  # another process may have been here, and the journal may be a new one
             await self._catch_up()
+            self._calls.abandon()  # what began before is not running: the lease is ours
         except BaseException:
             await self._lock.release()
             raise
@@ -96,7 +96,7 @@ class RecordedCalls:
     ) -> None:
         """Wait for what is running, and give up the lease: what has not ended is in doubt now."""
         try:
-            while self._running:  # `asyncio.gather` leaves them behind when one of them raises
+            while self._calls.running:  # `asyncio.gather` leaves them behind when one raises
                 await self._scope.runtime.sleep(WAIT_AGAIN)
         finally:
             await self._lock.__aexit__(kind, error, trace)
@@ -122,26 +122,26 @@ class RecordedCalls:
         except Exception as error:
             # Only what is an error of the call: a process that is being ended writes nothing more.
             failed = _Failed(id, f"{type(error).__name__}: {error}")
-            call = structs.replace(self._open.get(id, Call(id)), error=failed.error)
+            call = structs.replace(self._calls.open.get(id, Call(id)), error=failed.error)
             with besides(error, f"it could not be recorded that the call {id!r} has failed"):
                 await self._writing.run(self._write, FAILED, failed, call)
             raise
         finally:
-            self._running.discard(id)
+            self._calls.running.discard(id)
         return result
 
     async def _begin(self, id_: str, name: str) -> bool:
         """Record that it begins; False if there is a result."""
-        if id_ in self._open and id_ not in self._running:
+        if id_ in self._calls and id_ not in self._calls.running:
             await self._catch_up()  # somebody may have resolved it
         if id_ in self._results:
             return False
         kind, where = self._journal.key.kind, self._journal.key.id
-        if id_ in self._running:
+        if id_ in self._calls.running:
             msg = f"The call {id_!r} of {kind} {where!r} is running. Each call needs its own id."
             raise Conflict(msg, self._position, self._position)
-        if id_ in self._open:
-            call = self._open[id_]
+        if id_ in self._calls:
+            call = self._calls.open[id_]
             command = self._scope.command("resolve", f"{kind}/{where}", id_, "done")
             msg = (
                 f"{call.title} of {kind} {where!r} may have happened or not: "
@@ -152,18 +152,18 @@ class RecordedCalls:
             raise CallsInDoubt(msg, [call])
         attempt = self._attempts.get(id_, 0) + 1
         call = Call(id_, name, attempt=attempt, epoch=self._lock.lease.epoch)
-        self._running.add(id_)  # before it is written: the lease is not given up meanwhile
+        self._calls.running.add(id_)  # before it is written: the lease is not given up meanwhile
         try:
             await self._write(BEGAN, call, call)
         except BaseException:
-            self._running.discard(id_)
+            self._calls.running.discard(id_)
             raise
         return True
 
     async def _write(self, kind: str, body: Call | _Ended | _Failed, call: Call | None) -> None:
         """Add an entry, and by the same act put *call*, or nothing, in the meta for its id."""
-        while kind == BEGAN or body.id in self._open:
-            others = {id_: one for id_, one in self._open.items() if id_ != body.id}
+        while kind == BEGAN or body.id in self._calls:
+            others = {id_: one for id_, one in self._calls.open.items() if id_ != body.id}
             meta = Meta(calls=others if call is None else {**others, body.id: call})
             try:
                 self._position = await self._journal.append(
@@ -197,14 +197,14 @@ class RecordedCalls:
     def _take(self, kind: str, body: Any) -> None:
         """Let an entry count."""
         if kind == BEGAN:
-            self._open[body.id] = body
+            self._calls.begin(body)
             self._attempts[body.id] = body.attempt
-        elif kind == FAILED and body.id in self._open:
-            self._open[body.id] = structs.replace(self._open[body.id], error=body.error)
+        elif kind == FAILED:
+            self._calls.fail(body.id, body.error)
         elif kind == ENDED:
-            self._open.pop(body.id, None)
+            self._calls.end(body.id)
             self._results[body.id] = body.result
         elif kind == RESOLVED:
-            self._open.pop(body.id, None)
+            self._calls.end(body.id)
             if body.how != "retry":
                 self._results[body.id] = SKIPPED if body.how == "skip" else body.result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.backends.url import DEFAULT_TENANT
 from limpet.core.leases import store_now
-from limpet.core.runtime import run_to_end
+from limpet.core.runtime import core_of, run_to_end
 from limpet.errors import TaskFailed, TaskFinished, TaskNotFound
 from limpet.store import open as open_store
 from limpet.tasks.entries import PARENT
@@ -95,7 +95,7 @@ class JobRunner:
 
     def signal(self, task_id: str, tenant: str, *signal: Any, id: str | None) -> str:
         """Send a signal; the task to be started for it."""
-        return run_to_end(send_signal(self.store(tenant)._core, task_id, *signal, id=id))  # noqa: SLF001
+        return run_to_end(send_signal(core_of(self.store(tenant)), task_id, *signal, id=id))
 
     def cancel(self, task_id: str, tenant: str, because: str) -> None:
         """End the task without an outcome, unless it has one."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from limpet.core.ids import MAX_LABEL_BYTES, check_id, check_seconds
-from limpet.core.runtime import run_to_end
+from limpet.core.runtime import core_of, run_to_end
 from limpet.errors import (
     DeadlinePassed,
     LeaseLost,
@@ -22,7 +22,7 @@ from limpet.errors import (
     TaskWaiting,
     UnknownKind,
 )
-from limpet.store import AsyncStore
+from limpet.store import AsyncStore, as_async
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import flatten, frames
 from limpet.tasks.task import Task, TaskInfo
@@ -164,7 +164,7 @@ class Registry:
         registered, and if the store is away. What ends the process passes, and the task stays open:
         KeyboardInterrupt; and SystemExit in the main thread, where signal handlers raise it.
         """
-        core = store._core  # noqa: SLF001 - its other half
+        core = core_of(store)
         kind, info = run_to_end(self._look(core, task_id))
         run = _Run(kind, info, agent, give_up_after, on_open)
         if not kind.is_async:
@@ -173,7 +173,7 @@ class Registry:
 
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
             raise RuntimeError(f"{kind.name!r} is async: await registry.run_async(…) here.")
-        return asyncio.run(run.on(AsyncStore(core.scope.as_async())))
+        return asyncio.run(run.on(as_async(store)))
 
     async def run_async(
         self,
@@ -249,7 +249,7 @@ class _Run(Struct, frozen=True):
         """Call the function, and finish or fail the task; the error, if there was one."""
         try:
             given = Task(task) if store.scope.is_sync else task
-            outcome = await store._runtime.invoke(self.kind.function, given)  # noqa: SLF001
+            outcome = await store.scope.runtime.invoke(self.kind.function, given)
             if task.status == kinds.OPEN:
                 await task.finish(outcome)
         except (Exception, SystemExit, BaseExceptionGroup) as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
-from limpet.store import AsyncStore
+from limpet.store import as_async
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import frames
 from limpet.workers import registry as runs
@@ -175,9 +175,8 @@ class Worker:
 
     async def _run_async(self, run: _Run) -> None:
         with run.ending(self._events):
-            store = AsyncStore(self._store._core.scope.as_async())  # noqa: SLF001
             run.result = await self._registry.run_async(
-                store, run.found.id, on_open=run.opened, **self._options
+                as_async(self._store), run.found.id, on_open=run.opened, **self._options
             )
 
 

@@ -112,6 +112,3 @@ SELECT kind, count(*), sum(coalesce(last_seq, dropped_seq) - dropped_seq),
        sum(coalesce(last_total, dropped_total) - dropped_total)
 FROM limpet_heads
 WHERE incarnation <> '' GROUP BY kind ORDER BY kind
-
--- name: has_schema
-SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'limpet_schema'
