@@ -9,10 +9,12 @@ import sys
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 from limpet.backends.memory import MemoryBackend
+from limpet.backends.sqlite import appender
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.testing.conformance import BackendContract
 from limpet.testing.machine import contract_machine
@@ -59,8 +61,8 @@ class TestMemory(BackendContract):
 
 @contextmanager
 def a_file() -> Iterator[Callable[[], Backend]]:
-    """A place for SQLite."""
-    with TemporaryDirectory() as directory:
+    """A place for SQLite, where the index is put in order after every third record."""
+    with TemporaryDirectory() as directory, mock.patch.object(appender, "RECENT", 3):
         yield lambda: SqliteBackend(f"{directory}/agents.db")
 
 

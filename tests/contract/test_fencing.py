@@ -10,18 +10,21 @@ what counts: of two who both think that they may write, one is refused.
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
 from limpet import LeaseHeld, LeaseLost, TaskHeld
+from limpet.backends.contract import Append, Key
+from limpet.backends.url import connect
 from limpet.testing.crash import seeded, soak
 from limpet.testing.takeover import Worker
 from tests.support import places
 from tests.support.places import Where
 
-where, safe = places.hurried, places.where
+where = places.where
 
+KEY = Key("default", "note", "one")
 HOUR = 3600
 LEASE = 0.4  # seconds; long enough to be renewed, short enough to be slept through
 
@@ -187,12 +190,12 @@ def test_of_many_rivals_one_takes_over(where: Where, crew: Crew) -> None:
 
 
 @pytest.mark.soak
-def test_a_writer_may_be_stopped_at_any_moment(safe: Where, crew: Crew) -> None:
+def test_a_writer_may_be_stopped_at_any_moment(where: Where, crew: Crew) -> None:
     """Also in the middle of a write: what it was told is there, before the rival's; nothing else.
 
     One that is stopped with a lock in its hands keeps the rival waiting until it goes on.
     """
-    late, rival = crew.hire(safe), crew.hire(safe)
+    late, rival = crew.hire(where), crew.hire(where)
     with seeded() as rng:
         for _ in range(4 * soak()):
             late.do("acquire", LEASE / 2)
@@ -309,3 +312,24 @@ def test_what_a_worker_cannot_do_is_an_error_here() -> None:
     """With its words; a fault of the test is not taken for a refusal."""
     with Worker() as worker, pytest.raises(AssertionError, match=r"AttributeError.*fly"):
         worker.do("fly")
+
+
+DAY = 24 * 60 * 60 * 10**9
+
+
+@pytest.mark.parametrize("name", ["sqlite", "file", "memory"])
+def test_what_was_released_by_a_clock_that_was_ahead_is_free_when_that_is_set_right(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was closed properly, and nobody waits a day for it."""
+    url = "memory:" if name == "memory" else places.find(name, request).url
+    with closing(connect(url)) as backend:
+        real = time.time_ns
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: real() + DAY)
+            backend.append(Append(key=KEY, body=b"x", count=1))
+            backend.release(KEY, backend.acquire(KEY, "me", 60))
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.lease is None
+        assert backend.acquire(KEY, "you", 60).holder == "you"

@@ -23,6 +23,15 @@ TURNS = 40
 TASKS = 4
 
 
+BULK = 40
+
+
+@pytest.fixture(autouse=True)
+def a_small_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that new entries of the index are moved to the others many times in a small test."""
+    monkeypatch.setattr("limpet.backends.sqlite.appender.RECENT", 16)
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory in memory where that can be had: nothing here has to outlast the test."""
@@ -63,6 +72,7 @@ def everything(store: limpet.Store, recorder: Recorder) -> None:
     with ThreadPoolExecutor() as threads:
         jobs = [threads.submit(talk, store, recorder, writer) for writer in WRITERS]
         jobs += [threads.submit(work, store, recorder, name) for name in ("eve", "fay")]
+        jobs.append(threads.submit(tell_at_once, store, recorder))
     for job in jobs:
         job.result()
 
@@ -73,6 +83,14 @@ def talk(store: limpet.Store, recorder: Recorder, writer: str, turns: int = TURN
     for number in range(1, turns + 1):
         chat.append(*turn(writer, number))
         recorder.ack(("turn", writer))
+
+
+def tell_at_once(store: limpet.Store, recorder: Recorder) -> None:
+    """Append many messages at a time: several records, all or none of them."""
+    chat = store.conversation("bulk")
+    for number in range(1, 9):
+        chat.append(*({"role": "user", "content": str(number)} for _ in range(BULK)))
+        recorder.ack(("bulk", str(number)))
 
 
 def work(store: limpet.Store, recorder: Recorder, worker: str) -> None:
@@ -106,7 +124,11 @@ def after(states: Iterator[CrashState], directory: Path) -> Seen:
 def lost(store: limpet.Store, state: CrashState) -> int:
     """How many acknowledged turns and steps are not there. What is there must be right."""
     assert [fact for fact in store.backend.facts(deep=True) if not is_well(fact)] == []
-    return lost_turns(turns_of(store), state) + lost_steps(steps_of(store), state)
+    return (
+        lost_turns(turns_of(store), state)
+        + lost_steps(steps_of(store), state)
+        + lost_bulks(store, state)
+    )
 
 
 def is_well(fact: Fact) -> bool:
@@ -120,6 +142,15 @@ def lost_turns(stored: Counter[str], state: CrashState) -> int:
     for writer in stored:
         assert stored[writer] <= acked[writer] + 1, f"{writer}: more is stored than was said"
     return (acked - stored).total()
+
+
+def lost_bulks(store: limpet.Store, state: CrashState) -> int:
+    """The same for appends of many messages: each is there whole, or not at all."""
+    stored = Counter(message["content"] for message in store.conversation("bulk").messages())
+    assert set(stored.values()) <= {BULK}
+    acked = {what for kind, what in labels(state) if kind == "bulk"}
+    assert len(stored.keys() - acked) <= 1
+    return len(acked - stored.keys())
 
 
 def lost_steps(stored: set[str], state: CrashState) -> int:
@@ -154,7 +185,7 @@ def test_the_workload_shares_commits_and_starts_the_log_anew(place: Path) -> Non
     syncs = [event for event in log if isinstance(event, Sync)]
     acks = [event for event in log if isinstance(event, Ack)]
     headers = [event for event in log if isinstance(event, Write) and is_header(event)]
-    assert len(acks) == len(WRITERS) * TURNS + TASKS * len(PLAN)
+    assert len(acks) == len(WRITERS) * TURNS + TASKS * len(PLAN) + 8
     assert len([sync for sync in syncs if sync.file.endswith("-wal")]) < len(acks)
     assert len([sync for sync in syncs if sync.file == "agents.db"]) > 10
     assert len(headers) > 10

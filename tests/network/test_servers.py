@@ -56,7 +56,6 @@ def write_to_redis(server: Server) -> Callable[[], bool]:
     """Write something; whether it is there."""
     assert isinstance(server, RedisServer)
     server.ask("SET", "kept", "it")
-    server.ask("WAITAOF", "1", "0", "0") if server.name == "Valkey" else None
     return lambda: server.ask("GET", "kept") == "it"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet.backends import retry
-from limpet.backends.contract import Expect
+from limpet.backends.contract import Append, Expect
 from limpet.backends.postgresql.backend import PostgresBackend
 from limpet.backends.postgresql.connections import LostSessions
 from limpet.backends.url import connect
@@ -125,6 +125,32 @@ def test_a_compaction_drops_nothing_that_was_begun_since(far: Far) -> None:
     compact = lambda key: far.store.compact(key, 3)  # noqa: E731 - a word for it
     for key, anew in each_request_unanswered(far, compact, begin_anew):
         assert [seq for seq, _ in far.others.bodies(key)] == ([1, 2, 3, 4] if anew else [3, 4])
+
+
+def test_a_change_of_attributes_is_not_made_again_over_what_others_set_since(far: Far) -> None:
+    """A reader must not see ours, theirs, and ours once more."""
+    append(far.others)
+    for at in itertools.count(1):
+        struck, far.between = far.network.struck, None
+        far.others.append(Append(key=KEY, status="before"))
+        seen: list[str | None] = []
+
+        def theirs(seen: list[str | None] = seen) -> None:
+            head = far.others.head(KEY)
+            seen.append(None if head is None else head.status)
+            far.others.append(Append(key=KEY, status="theirs"))
+
+        far.between = theirs
+        far.network.arm("after", at=at)
+        with suppress(limpet.StoreUnavailable):  # then it may be there, and it says so
+            far.store.append(Append(key=KEY, status="ours"))
+        far.network.heal()
+        head = far.others.head(KEY)
+        assert head is not None
+        if seen == ["ours"]:
+            assert head.status == "theirs"
+        if far.network.struck == struck:
+            return
 
 
 # -- what is told when the answer that came at last is no ------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
-__all__ = ["EVERYWHERE", "LOCAL", "SERVERS", "Where", "find", "hurried", "where"]
+__all__ = ["EVERYWHERE", "LOCAL", "SERVERS", "Where", "find", "where"]
 
 #: Backends in files of this machine, whose clock is that of the process: name, and its URL.
 LOCAL = {"sqlite": "sqlite:{}/agents.db", "file": "file:{}/agents"}
@@ -54,26 +54,16 @@ class Where:
         return self.name not in LOCAL
 
 
-def find(name: str, request: pytest.FixtureRequest, *, hurried: bool = False) -> Where:
-    """An empty place of the backend *name*.
-
-    *hurried*: no write waits for a server that syncs its disk ten times a second.
-    """
+def find(name: str, request: pytest.FixtureRequest) -> Where:
+    """An empty place of the backend *name*."""
     if name in LOCAL:
         directory: Path = request.getfixturevalue("tmp_path")
         return Where(name, LOCAL[name].format(directory))
     server: Server = request.getfixturevalue(SERVERS[name])
-    url = server.place()
-    return Where(name, url.replace("durability=full", "durability=second") if hurried else url)
+    return Where(name, server.place())
 
 
 @pytest.fixture(params=EVERYWHERE)
 def where(request: pytest.FixtureRequest) -> Where:
     """An empty place of each backend."""
     return find(request.param, request)
-
-
-@pytest.fixture(params=EVERYWHERE)
-def hurried(request: pytest.FixtureRequest) -> Where:
-    """The same, for tests in which no server dies."""
-    return find(request.param, request, hurried=True)

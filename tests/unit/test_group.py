@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,6 +44,12 @@ class Disk:
         if strike is not None:
             raise strike
 
+    def commit_one(self, work: Any) -> Any:
+        """The same for one."""
+        ticket = Ticket(work)
+        self.commit([ticket])
+        return ticket.outcome()
+
     @property
     def done(self) -> list[Any]:
         """What was committed, in its order."""
@@ -64,7 +73,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def made(disk: Disk, timeout: float = 60) -> GroupCommit:
     """A group that commits to the disk."""
-    return GroupCommit(disk.commit, threading.RLock(), timeout=timeout, what="agents.db")
+    return GroupCommit(
+        disk.commit, disk.commit_one, threading.RLock(), timeout=timeout, what="agents.db"
+    )
 
 
 @pytest.fixture
@@ -78,7 +89,7 @@ def group(disk: Disk) -> Iterator[GroupCommit]:
 
 def queued(group: GroupCommit, count: int) -> None:
     """Wait until *count* callers are in the queue."""
-    assert until(lambda: group._shared.queue.qsize() == count)
+    assert until(lambda: len(group._shared.queue) == count)
 
 
 def test_a_lone_caller_commits_in_its_own_thread(group: GroupCommit, disk: Disk) -> None:
@@ -111,7 +122,7 @@ def test_when_the_crowd_has_gone_a_lone_caller_commits_in_its_own_thread_again(
 ) -> None:
     """The writer goes to sleep when nobody has come for a moment."""
     assert asyncio.run(group.run_async("first")) == "first"
-    assert until(lambda: not group._shared.awake)
+    assert until(lambda: group._shared.grouping < time.monotonic())
     group.run("second")
     assert disk.threads == ["limpet-writer", threading.current_thread().name]
 
@@ -137,11 +148,17 @@ class Full:
         """Refuse all of it."""
         raise StoreFull("no room") from OSError(28)
 
+    def commit_one(self, work: Any) -> Any:
+        """Refuse it."""
+        self.commit([Ticket(work)])
+
 
 def test_an_error_of_the_commit_reaches_everybody() -> None:
     """Each gets one of its own, with the cause: a raised error collects its own traceback."""
     full = Full()
-    group = GroupCommit(full.commit, threading.RLock(), timeout=60, what="agents.db")
+    group = GroupCommit(
+        full.commit, full.commit_one, threading.RLock(), timeout=60, what="agents.db"
+    )
 
     async def many() -> list[Any]:
         calls = (group.run_async(number) for number in range(3))
@@ -151,7 +168,7 @@ def test_an_error_of_the_commit_reaches_everybody() -> None:
     assert [type(error) for error in errors] == [StoreFull] * 3
     assert len({id(error) for error in errors}) == 3
     assert all(isinstance(error.__cause__, OSError) for error in errors)
-    assert until(lambda: not group._shared.awake)
+    assert until(lambda: group._shared.grouping < time.monotonic())
     with pytest.raises(StoreFull):
         group.run("alone")
     group.close()
@@ -233,6 +250,30 @@ def test_a_loop_that_is_gone_harms_nobody_else(group: GroupCommit, disk: Disk) -
     disk.gate.set()
     assert group.run("after") == "after"
     assert set(disk.done) <= {"abandoned", "after"}
+
+
+def test_groups_that_are_dropped_leave_a_running_loop_as_it_was(disk: Disk) -> None:
+    """The next one is told, though its file may have the number of one that is gone."""
+
+    async def drop_many() -> int:
+        for number in range(50):
+            assert await made(disk).run_async(number) == number
+            gc.collect()
+        await asyncio.sleep(0)
+        return len([link for link in links() if "eventfd" in link])
+
+    before = len([link for link in links() if "eventfd" in link])
+    assert asyncio.run(drop_many()) <= before + 2
+    assert disk.done == list(range(50))
+
+
+def links() -> list[str]:
+    """What the files are that are open."""
+    found = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(handle.readlink()))
+    return found
 
 
 # -- alone -----------------------------------------------------------------------------------------

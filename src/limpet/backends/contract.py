@@ -19,6 +19,10 @@ told of an append sees it in every later read, from any process.
 *Time* is the backend's own clock: the server's where there is one. Two clients' clocks are never
 compared. Times are whole microseconds since 1970 (UTC). A journal's times never go back.
 
+*Records of one append.* An append may also store several records (`Append.earlier`), all or none,
+under one id, so that whoever reads the end of a journal reads no more than that. A backend says
+whether it can (``splits``).
+
 *Attributes.* Status, labels, meta and ttl change with an append, in the same act. ``status`` and
 ``labels`` are what people list by. ``meta`` is the model's own: what it wants to know of a journal
 without reading it. It is small, it is JSON, and the backend returns it as it was given.
@@ -54,7 +58,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -63,7 +67,7 @@ from msgspec import UNSET, Struct, UnsetType
 from limpet.errors import NotTransactional, StoreClosed, StoreError, StoreReadOnly
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractContextManager
 
     from limpet.backends.facts import Fact
@@ -175,6 +179,7 @@ class Append(Struct, frozen=True, kw_only=True):
     key: Key
     body: bytes = b""
     count: int = 0
+    earlier: Sequence[tuple[int, bytes]] = ()  # records before it: how many entries, and the body
     id: str | None = None  # unique in the journal; a second append under it adds nothing
     expect: Expect | None = None  # where the journal is, or Conflict
     epoch: int | None = None  # the newest lease's epoch, or LeaseLost
@@ -201,10 +206,14 @@ class Appended(Struct, frozen=True, gc=False):
 
 
 class Page(Struct, frozen=True):
-    """Heads in the order of their ids; *cursor* continues after the last, None at the end."""
+    """Heads in the order of their ids; *cursor* continues after the last, None at the end.
+
+    *damaged*: what cannot be listed, because nobody can read it, and why.
+    """
 
     heads: list[Head]
     cursor: str | None
+    damaged: list[tuple[Key, StoreError]] = []
 
 
 class Transaction(Protocol):
@@ -224,6 +233,7 @@ class Backend(ABC):
     A backend says what it is like by these attributes:
 
     - ``blocks``: False where calls return at once (memory); async callers then need no thread.
+    - ``splits``: True where one append may store several records.
     - ``concurrency``: how many calls of async callers may be under way at the same time.
     - ``readable``: True where people read what is stored; the store then compresses no bodies.
     - ``wakes``: True where `wait` is woken by whoever appends, and does not look again and again.
@@ -240,12 +250,13 @@ class Backend(ABC):
     """
 
     blocks: ClassVar[bool] = True
+    splits: ClassVar[bool] = False
     concurrency: int = 8
     readable: ClassVar[bool] = False
     wakes: bool = False
     transactional: ClassVar[bool] = False
     transactions: int = 1
-    append_async: Callable[[Append], Awaitable[Appended]] | None = None
+    append_async: Callable[[Append], Coroutine[Any, Any, Appended]] | None = None
 
     def __init__(self, url: str, *, readonly: bool = False) -> None:
         self.url = url
@@ -328,14 +339,29 @@ class Backend(ABC):
         """Journals of one tenant and kind, ordered by id as UTF-8 bytes order it.
 
         All filters must hold. A journal that exists all through a run of pages appears in it
-        exactly once; one that comes or goes meanwhile, at most once.
+        exactly once; one that comes or goes meanwhile, at most once. One that nobody can read does
+        not hide the others: the page says which, and why.
         """
 
-    def heads(self, tenant: str, kind: str, **filters: Any) -> Iterator[Head]:
-        """All that `scan` finds, whatever the number of its pages."""
+    def heads(
+        self,
+        tenant: str,
+        kind: str,
+        *,
+        damaged: list[tuple[Key, StoreError]] | None = None,
+        **filters: Any,
+    ) -> Iterator[Head]:
+        """All that `scan` finds, whatever the number of its pages.
+
+        What cannot be listed is added to *damaged*; without that, the error is raised.
+        """
         cursor: str | None = None
         while True:
             page = self.scan(tenant, kind, cursor=cursor, **filters)
+            if damaged is not None:
+                damaged += page.damaged
+            for _, error in page.damaged if damaged is None else ():
+                raise error
             yield from page.heads
             cursor = page.cursor
             if cursor is None:

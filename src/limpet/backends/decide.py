@@ -42,11 +42,19 @@ __all__ = [
 
 
 class Decision(Struct, frozen=True):
-    """What an append comes to: the answer, the head that there is then, and the record to add."""
+    """What an append comes to: the answer, the head that there is then, and the records to add."""
 
     answer: Appended
     head: Head | None = None  # None: nothing changes
-    record: Record | None = None  # None: no record is added
+    records: tuple[Record, ...] = ()
+
+    @property
+    def record(self) -> Record | None:
+        """The one to add, if there is one: for a backend that takes one at a time."""
+        if len(self.records) > 1:
+            msg = "An append of several records came to a backend that does not split appends."
+            raise ValueError(msg)
+        return self.records[0] if self.records else None
 
 
 def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitting
@@ -98,12 +106,16 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
     if request.meta is not UNSET:
         meta = request.meta
 
-    record = None
+    records: tuple[Record, ...] = ()
     if request.count:
+        updated = at
+        for count, body in request.earlier:
+            seq += count
+            size += len(body)
+            records += (Record(seq, count, at, body),)
         seq += request.count
         size += len(request.body)
-        updated = at
-        record = Record(seq, request.count, at, request.body, request.id)
+        records += (Record(seq, request.count, at, request.body, request.id),)
     head = Head(
         head.key,
         incarnation,
@@ -119,7 +131,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
         meta,
         head.lease,
     )
-    return Decision(Appended(seq, updated, incarnation), head, record)
+    return Decision(Appended(seq, updated, incarnation), head, records)
 
 
 # -- expiry --------------------------------------------------------------------------------------
@@ -171,11 +183,14 @@ def renew(head: Head | None, key: Key, lease: Lease, ttl: float, now: int) -> He
     return structs.replace(head, lease=renewed)
 
 
-def release(head: Head | None, lease: Lease, now: int) -> Head | None:
-    """The live *head* with *lease* ended; None if that is not the newest, and nothing changes."""
+def release(head: Head | None, lease: Lease) -> Head | None:
+    """The live *head* with *lease* ended; None if that is not the newest, and nothing changes.
+
+    It ended before all times, not now: the clock may be ahead, and be set right later.
+    """
     if head is None or head.lease is None or head.lease.epoch != lease.epoch:
         return None
-    return structs.replace(head, lease=Lease(lease.holder, lease.epoch, now))
+    return structs.replace(head, lease=Lease(lease.holder, lease.epoch, 0))
 
 
 def next_epoch(last: int, now: int) -> int:

@@ -8,12 +8,16 @@ __all__ = ["Fact", "human_size"]
 
 
 class Fact(Struct, frozen=True):
-    """One line of `limpet doctor`: what is so, whether that is well, and if not, what to do."""
+    """One line of `limpet doctor`: what is so, whether that is well, and if not, what to do.
+
+    *unsure*: it may be well or not, and nobody can tell; *advice* says how to find out.
+    """
 
     name: str
     value: str
     ok: bool = True
     advice: str = ""
+    unsure: bool = False
 
     @classmethod
     def of_kind(cls, kind: str, journals: int, entries: int | None = None, size: int = 0) -> Fact:

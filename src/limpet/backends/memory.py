@@ -32,6 +32,7 @@ class MemoryBackend(Backend):
     """Journals in a dict, one lock around all of it."""
 
     blocks: ClassVar[bool] = False
+    splits: ClassVar[bool] = True
 
     def __init__(self, url: str = "memory:", *, readonly: bool = False) -> None:
         super().__init__(url, readonly=readonly)
@@ -58,10 +59,9 @@ class MemoryBackend(Backend):
             decision = decide.decide(head, request, now, known)
             if decision.head is not None:
                 journal = self._set(decision.head)
-                if decision.record is not None:
-                    journal.records.append(decision.record)
-                    if request.id is not None:
-                        journal.by_id[request.id] = decision.record
+                journal.records += decision.records
+                if request.id is not None and decision.records:
+                    journal.by_id[request.id] = decision.records[-1]
             return decision.answer
 
     def read(
@@ -183,7 +183,7 @@ class MemoryBackend(Backend):
         self.check_writable()
         with self._lock:
             now = _now()
-            head = decide.release(self._stored(key, now), lease, now)
+            head = decide.release(self._stored(key, now), lease)
             if head is not None:
                 self._set(head)
 

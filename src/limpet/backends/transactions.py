@@ -61,6 +61,7 @@ def already_ended() -> TransactionMisused:
 class TransactionalBackend(Backend):
     """A backend whose database may hold its callers' own tables."""
 
+    splits: ClassVar[bool] = True
     transactional: ClassVar[bool] = True
 
     def __init__(self, url: str, *, readonly: bool = False) -> None:

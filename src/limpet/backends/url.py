@@ -86,14 +86,39 @@ def check_durability(text: str) -> str:
     return text
 
 
+#: Parameters whose values may be shown. Of others nobody knows: ``passwd=``, ``apikey=``, …
+_HARMLESS = frozenset(
+    {
+        *(
+            "timeout",
+            "durability",
+            "readonly",
+            "create",
+            "vfs",
+            "schema",
+            "pool",
+            "prepare",
+            "wakeups",
+        ),
+        *("prefix", "db", "replicas", "region", "profile", "endpoint_url", "create_table"),
+        *("host", "hostaddr", "port", "dbname", "user", "sslmode", "target_session_attrs"),
+        *("connect_timeout", "application_name", "options", "channel_binding", "gssencmode"),
+    }
+)
+
+
 def safe_url(url: str) -> str:
-    """*url* as it may be shown: without the password.
+    """*url*, or a text with one in it, as it may be shown: without the password.
 
     >>> safe_url("postgresql://ann:secret@db/agents?password=secret")
     'postgresql://ann:***@db/agents?password=***'
     """
-    url = re.sub(r"(//[^:@/]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", r"\1***", url)
+    url = re.sub(r"((?:^\w+:|//)[^:@/?]*):.*@", r"\1:***@", url)
+    return re.sub(
+        r"([?&])([^=&]*)=([^&]*)",
+        lambda found: found[0] if found[2] in _HARMLESS else f"{found[1]}{found[2]}=***",
+        url,
+    )
 
 
 def is_default(url: str) -> bool:
@@ -135,7 +160,10 @@ def connect(url: str | os.PathLike[str] | None, **options: Any) -> Backend:
     """
     if url is None:
         url = os.environ.get("LIMPET_URL") or DEFAULT_URL
-    scheme, rest = _split(os.fspath(url), is_path=isinstance(url, os.PathLike))
+    text = os.fspath(url)
+    if "\0" in text or "%00" in text:
+        raise InvalidURL(f"{safe_url(text)!r} cannot be opened: no name contains NUL.")
+    scheme, rest = _split(text, is_path=isinstance(url, os.PathLike))
     url = f"{scheme}:{rest}"
     backend = _find(scheme).from_url(url, **options)
     backend.url = safe_url(url)

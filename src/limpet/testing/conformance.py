@@ -261,6 +261,47 @@ class BackendContract:
         assert store.seqs(upto=4) == [3, 6]
         assert store.seqs(after=1, upto=2, reverse=True) == [3]
 
+    def test_an_append_of_several_records_is_one_act(self, store: Caller) -> None:
+        """Numbered and read one by one, under one id, with one time; or refused as one."""
+        if not store.backend.splits:
+            pytest.skip("An append to this backend is one record.")
+        several: dict[str, Any] = {"earlier": [(2, b"first"), (1, b"second")], "count": 3}
+        for number in (1, 2):  # it begins a journal, and goes on with one
+            done = store.append(KEY, b"last", id=f"a{number}", **several)
+            assert done.seq == 6 * number
+            again = store.append(KEY, b"last", id=f"a{number}", **several)
+            assert (again.seq, again.at, again.repeated) == (done.seq, done.at, True)
+        records = store.read(KEY)
+        assert [(r.seq, r.count, r.body) for r in records[:3]] == [
+            (2, 2, b"first"),
+            (3, 1, b"second"),
+            (6, 3, b"last"),
+        ]
+        assert [r.seq for r in records[3:]] == [8, 9, 12]
+        assert [r.id for r in records] == [None, None, "a1", None, None, "a2"]
+        assert len({r.at for r in records[3:]}) == 1
+        with pytest.raises(Conflict):
+            store.append(KEY, b"last", **several, expect=11)
+        head = store.head(KEY)
+        assert (head.seq, head.size) == (12, 2 * len(b"firstsecondlast"))
+        assert store.seqs(reverse=True, limit=2) == [12, 9]
+        assert store.compact(KEY, 9) == 8
+        assert store.seqs() == [9, 12]
+        assert store.head(KEY).size == len(b"secondlast")
+
+    def test_several_records_begin_a_journal_that_was_leased(self, store: Caller) -> None:
+        """With attributes, and conditional on the lease."""
+        if not store.backend.splits:
+            pytest.skip("An append to this backend is one record.")
+        lease = store.acquire(KEY, "me", 60)
+        several: dict[str, Any] = {"earlier": [(1, b"first")], "labels": {"a": "b"}, "meta": b"{}"}
+        with pytest.raises(LeaseLost):
+            store.append(epoch=lease.epoch - 1, **several)
+        assert store.append(epoch=lease.epoch, **several).seq == 2
+        assert store.append(epoch=lease.epoch, expect=2, **several).seq == 4
+        assert store.seqs() == [1, 2, 3, 4]
+        assert store.head(KEY).labels == {"a": "b"}
+
     def test_what_was_acknowledged_is_seen_by_every_connection(
         self, store: Caller, opened: Callable[[], Backend]
     ) -> None:

@@ -93,10 +93,11 @@ class _Fault:
         return self.passes < 0
 
     def exception(self) -> Exception:
+        if self.op == "sync":  # whatever the reason, SQLite has one word for it
+            return _exception(apsw.SQLITE_IOERR_FSYNC, "disk I/O error")
         if self.error == "full":
             return _exception(apsw.SQLITE_FULL, "database or disk is full")
-        code = apsw.SQLITE_IOERR_FSYNC if self.op == "sync" else apsw.SQLITE_IOERR_WRITE
-        return _exception(code, "disk I/O error")
+        return _exception(apsw.SQLITE_IOERR_WRITE, "disk I/O error")
 
 
 def _exception(code: int, message: str) -> Exception:

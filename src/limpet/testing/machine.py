@@ -75,6 +75,7 @@ class ContractMachine(RuleBasedStateMachine):
     @rule(
         key=keys,
         count=st.integers(0, 3),
+        earlier=st.sampled_from([(), (), (2,), (1, 3)]),
         id_=st.sampled_from([None, None, "x", "y"]),
         expect=st.one_of(st.none(), st.none(), numbers),
         incarnation=st.sampled_from(["any", "this", "another"]),
@@ -88,6 +89,7 @@ class ContractMachine(RuleBasedStateMachine):
         *,
         key: Key,
         count: int,
+        earlier: tuple[int, ...],
         id_: str | None,
         expect: int | None,
         incarnation: str,
@@ -105,6 +107,9 @@ class ContractMachine(RuleBasedStateMachine):
             key=key,
             body=body,
             count=count,
+            earlier=[(some, body + b" earlier") for some in earlier]
+            if count and self.backend.splits
+            else (),
             id=id_ if count else None,
             expect=None if expect is None else Expect(named, expect),
             epoch=epoch,
@@ -146,14 +151,15 @@ class ContractMachine(RuleBasedStateMachine):
             assert done.seq == 0
             return
         self.models[request.key] = model
-        model.seq += request.count
+        for count, body in (*request.earlier, (request.count, request.body)):
+            model.seq += count
+            if count:
+                model.records.append((model.seq, count, body))
         assert done.seq == model.seq
-        if request.count:
-            if not model.incarnation:
-                model.incarnation = done.incarnation
-                assert done.incarnation not in self.incarnations
-                self.incarnations.add(done.incarnation)
-            model.records.append((model.seq, request.count, request.body))
+        if request.count and not model.incarnation:
+            model.incarnation = done.incarnation
+            assert done.incarnation not in self.incarnations
+            self.incarnations.add(done.incarnation)
         assert done.incarnation == model.incarnation
         if request.meta is not UNSET:
             model.meta = request.meta

@@ -22,7 +22,7 @@ from tests.support.processes import free_port, until
 from tests.support.servers import RedisCluster, RedisServer, ValkeyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from limpet.backends.contract import Appended, Backend
@@ -124,26 +124,16 @@ def test_a_server_that_syncs_every_write_needs_no_warning(server: RedisServer) -
     for parameters in ({}, {"durability": "full"}, {"durability": "second"}):
         with closing(RedisBackend.from_url(place(server, **parameters))) as backend:
             assert durability(backend).ok is True
-            append(backend)  # by a new connection, which looks at the server first
-            assert waits_of(server, lambda: append(backend)) == 0
+            assert append(backend).seq == 1
 
 
-def waits_of(server: RedisServer, call: Callable[[], object]) -> int:
-    """How often the server was asked to wait for its disk."""
-    client = redis.Redis(port=server.port)
-    client.config_resetstat()
-    call()
-    found: dict[str, Any] = client.info("commandstats")
-    return int(found.get("cmdstat_waitaof", {"calls": 0})["calls"])
-
-
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)  # which has WAITAOF
 def test_who_only_reads_is_told_what_writers_get_by_that_url(server: RedisServer) -> None:
     """The doctor writes nothing, and must not say that what the URL asks for is missing."""
     there = place(server)
     RedisBackend.from_url(f"{there}&durability=none").close()
     for level, wanted, ok, told in (
-        ("second", "full", True, "each waits for WAITAOF"),
+        ("full", "full", True, "survives power loss"),
+        ("second", "full", False, "is not as durable as durability=full asks"),
         ("second", "second", False, "appendfsync everysec"),
         ("none", "full", False, "is not as durable as durability=full asks"),
     ):
@@ -162,6 +152,8 @@ def test_who_only_reads_is_told_what_writers_get_by_that_url(server: RedisServer
         ("second", "no", False),
         ("second", "none", False),
         ("full", "none", False),
+        ("full", "second", False),
+        ("full", "gaps", False),
         ("none", "none", True),
         ("none", "no", True),
     ],
@@ -180,67 +172,17 @@ def test_less_than_was_asked_for_is_refused(
     assert server.ask("EXISTS", url.partition("prefix=")[2].partition("&")[0] + ":format") == "0"
 
 
-@pytest.mark.parametrize("level", ["second", "gaps"])
-def test_a_server_that_cannot_tell_when_it_has_synced_is_not_durable(
-    own_redis: RedisServer, level: str
-) -> None:
-    """WAITAOF came with Redis 7.2."""
-    if server_version(own_redis) >= (7, 2):
-        pytest.skip("this Redis can tell")
-    with RedisServer(**LEVELS[level]) as server, pytest.raises(limpet.StoreError, match="asks"):
-        RedisBackend.from_url(place(server, durability="full"))
-
-
-def server_version(server: RedisServer) -> tuple[int, ...]:
-    """What it is."""
-    info: dict[str, Any] = redis.Redis(port=server.port).info("server")
-    return tuple(int(part) for part in info["redis_version"].split("."))
-
-
-def test_a_write_waits_until_it_is_on_disk_where_that_was_asked_for(
-    own_valkey: ValkeyServer,
-) -> None:
-    """The server syncs once in a while, and every answer comes after that: also a repeated one."""
-    url = place(own_valkey, durability="full")
-    backend = RedisBackend.from_url(url)
-    fact = durability(backend)
-    assert (fact.ok, "WAITAOF" in fact.value) == (True, True)
-
-    def writes() -> None:
-        lease = backend.acquire(KEY, "me", 60)
-        append(backend, epoch=lease.epoch, id="a")
-        append(backend, epoch=lease.epoch, id="a")
-        backend.release(KEY, lease)
-
-    assert waits_of(own_valkey, writes) >= 5  # the journal was begun by the second call of two
-    backend.close()
-
-
-def test_a_write_that_cannot_be_confirmed_is_not_acknowledged(own_valkey: ValkeyServer) -> None:
-    """Somebody has switched the log off meanwhile. The write is there, once, for all that."""
-    refusal = "(?s)not as durable as durability=full asks.*appendonly no.*may be there all the same"
-    url = place(own_valkey, durability="full", timeout="0.3")
-    with closing(RedisBackend.from_url(url)) as backend:
-        append(backend)
-        change(own_valkey, appendonly="no")
-        with pytest.raises(limpet.StoreUnavailable, match=refusal):
-            append(backend, id="a")
-        change(own_valkey, appendonly="yes")
-        assert append(backend, id="a").seq == 2
-
-
 @pytest.mark.parametrize(
     ("replies", "words"),
     [
-        ([[0, 0], 1], "not synced"),
-        ([[1, 0], 0], "0 of 1 replicas"),
-        ([redis.ResponseError("no log"), 1], "cannot be confirmed: no log"),
-        ([[1, 0], 1], None),
+        ([0], "0 of 1 replicas"),
+        ([redis.ResponseError("no time")], "cannot be confirmed: no time"),
+        ([1], None),
     ],
 )
 def test_the_counts_that_come_back_are_looked_at(replies: list[Any], words: str | None) -> None:
-    """WAIT and WAITAOF answer at the end of their time, too."""
-    confirmation = Confirmation(disk=True, replicas=1, patience=1)
+    """WAIT answers at the end of its time, too."""
+    confirmation = Confirmation(replicas=1, patience=1)
     if words is None:
         confirmation.check(replies)
         return
@@ -280,17 +222,18 @@ def restart(server: RedisServer, **settings: str) -> None:
     server.start()
 
 
-def test_a_server_that_came_back_and_syncs_less_often_is_waited_for() -> None:
-    """What was full by itself is full by waiting, where the server can tell."""
+def test_a_server_that_came_back_and_syncs_less_often_gets_no_more_writes() -> None:
+    """It would answer before a write is on its disk."""
     with (
-        ValkeyServer(appendfsync="always") as server,
+        ValkeyServer() as server,
         closing(RedisBackend.from_url(place(server, durability="full"))) as backend,
     ):
         append(backend)
-        assert waits_of(server, lambda: append(backend)) == 0
         restart(server, appendfsync="everysec")
-        append(backend, id="a")
-        assert waits_of(server, lambda: append(backend)) == 1
+        with pytest.raises(limpet.StoreUnavailable, match="durability=full asks"):
+            append(backend, id="a")
+        restart(server, appendfsync="always")
+        assert append(backend, id="a").seq == 2
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
@@ -411,7 +354,7 @@ def test_a_wrong_password_is_refused_at_once() -> None:
 
 
 def test_a_server_that_may_not_be_asked_is_unknown(server: RedisServer) -> None:
-    """As some that are rented; with WAITAOF one need not ask."""
+    """As some that are rented. What it does not say, nobody relies on."""
     change(server, **LEVELS["full"])
     server.ask("ACL", "SETUSER", "app", "on", ">a/b@c", "~*", "+@all", "-@dangerous")
     url = place(server).replace("://", "://app:a%2Fb%40c@")
@@ -422,15 +365,9 @@ def test_a_server_that_may_not_be_asked_is_unknown(server: RedisServer) -> None:
     assert facts["durability"].ok is False
     assert facts["memory"].value.startswith("unknown")
     backend.close()
-    with pytest.raises(limpet.StoreError, match="does not say"):
-        RedisBackend.from_url(url, durability="second")
-    if isinstance(server, ValkeyServer):
-        with closing(RedisBackend.from_url(url, durability="full")) as backend:
-            assert durability(backend).ok is True
-            append(backend)
-        change(server, appendonly="no")
-        with pytest.raises(limpet.StoreError, match="appendonly is disabled"):
-            RedisBackend.from_url(url, durability="full")
+    for wanted in ("second", "full"):
+        with pytest.raises(limpet.StoreError, match="does not say"):
+            RedisBackend.from_url(url, durability=wanted)
 
 
 def test_a_user_without_rights_is_told_which(server: RedisServer) -> None:
@@ -524,17 +461,6 @@ def is_busy(client: redis.Redis) -> bool:
     except redis.ResponseError as error:
         return str(error).startswith("BUSY")
     return False
-
-
-def test_a_server_says_itself_whether_it_can_wait(server: RedisServer) -> None:
-    """By its answer to WAITAOF, not by its version."""
-    with closing(RedisBackend.from_url(place(server, durability="none"))) as backend:
-        (standing,) = backend._client.standings()
-        can_wait = server_version(server) >= (7, 2)
-        assert (standing.no_waiting is None) == can_wait
-        change(server, appendonly="no")
-        (standing,) = backend._client.standings()
-        assert standing.no_waiting is not None
 
 
 # -- clusters ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -11,15 +12,16 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 
 import limpet
-from limpet.backends.contract import Append, Key
-from limpet.backends.sqlite import SqliteBackend, database
+from limpet.backends.contract import Append, Expect, Key
+from limpet.backends.sqlite import SqliteBackend, appender, database
 from tests.support.paths import DATA
 
 if TYPE_CHECKING:
@@ -106,6 +108,136 @@ def test_a_file_may_hold_the_users_tables_too(path: str) -> None:
     assert all(name.startswith(("limpet_", "orders")) for name in tables)
 
 
+# -- heads that are known --------------------------------------------------------------------------
+
+
+def note(body: bytes, **request: Any) -> Append:
+    """One entry of the note."""
+    return Append(key=KEY, body=body, count=1, **request)
+
+
+def begin_anew(other: SqliteBackend) -> None:
+    """Delete it, and write to another one of that name."""
+    other.delete(KEY)
+    other.append(note(b"theirs"))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "there"),
+    [
+        (lambda other: other.append(note(b"theirs")), [b"first", b"theirs", b"ours"]),
+        (lambda other: other.delete(KEY), [b"ours"]),
+        (begin_anew, [b"theirs", b"ours"]),
+        (lambda other: other.compact(KEY, 2), [b"ours"]),
+        (lambda other: other.append(Append(key=KEY, status="done")), [b"first", b"ours"]),
+        (lambda other: other.acquire(KEY, "they", 60), [b"first", b"ours"]),
+    ],
+    ids=["appended", "deleted", "begun anew", "compacted", "changed", "leased"],
+)
+def test_what_another_process_did_since_is_seen_by_the_next_append(
+    path: str, meanwhile: Callable[[SqliteBackend], object], there: list[bytes]
+) -> None:
+    """Whoever knows a head asks SQLite, as it commits, whether it is still so."""
+    with closing(SqliteBackend(path)) as backend, closing(SqliteBackend(path)) as other:
+        backend.append(note(b"first"))
+        backend.append(Append(key=KEY._replace(id="two"), body=b"x", count=1))
+        meanwhile(other)
+        before = other.head(KEY)
+        done = backend.append(note(b"ours"))
+        assert [body for _, body in other.bodies(KEY)] == there
+        after = other.head(KEY)
+        assert after is not None
+        assert (after.seq, after.incarnation) == (done.seq, done.incarnation)
+        if before is not None:
+            assert (after.incarnation, after.status, after.lease) == (
+                before.incarnation,
+                before.status,
+                before.lease,
+            )
+        assert in_order(backend)
+
+
+def test_conditions_are_never_decided_by_an_old_head(path: str) -> None:
+    """Neither a refusal nor a success."""
+    with closing(SqliteBackend(path)) as backend, closing(SqliteBackend(path)) as other:
+        mine = backend.acquire(KEY, "me", 60)
+        backend.append(note(b"first", epoch=mine.epoch))
+        other.append(note(b"theirs"))
+        assert backend.append(note(b"third", expect=Expect(None, 2))).seq == 3
+        other.append(note(b"fourth"))
+        with pytest.raises(limpet.Conflict):
+            backend.append(note(b"ours", expect=Expect(None, 3)))
+        theirs = other.acquire(KEY, "they", 60, over=mine.epoch)
+        with pytest.raises(limpet.LeaseLost):
+            backend.append(note(b"ours", epoch=mine.epoch))
+        assert backend.append(note(b"fifth", epoch=theirs.epoch)).seq == 5
+
+
+# -- the index -------------------------------------------------------------------------------------
+
+
+def in_order(backend: SqliteBackend) -> bool:
+    """Whether the index has each record once."""
+    return next(fact.ok for fact in backend.facts(deep=True) if fact.name == "index")
+
+
+def test_an_index_that_is_put_in_order_again_and_again_has_every_record(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was in the small part of it: journals, read, shortened, deleted and begun anew."""
+    monkeypatch.setattr(appender, "RECENT", 7)
+    draw = random.Random(1)
+    with closing(SqliteBackend(path)) as backend, closing(SqliteBackend(path)) as other:
+        said: dict[str, list[bytes]] = {}
+        for number in range(600):
+            id_ = draw.choice("abcde")
+            key, writer = Key("t", "note", id_), draw.choice([backend, other])
+            if draw.random() < 0.02:
+                writer.delete(key)
+                said.pop(id_, None)
+                continue
+            body = b"%d" % number
+            writer.append(Append(key=key, body=body, count=1))
+            said.setdefault(id_, []).append(body)
+            assert [body for _, body in other.bodies(key)] == said[id_]
+            last = [record.body for record in backend.read(key, reverse=True, limit=3)]
+            assert last == said[id_][:-4:-1]
+        assert in_order(backend)
+        for id_, bodies in said.items():
+            assert backend.compact(Key("t", "note", id_), len(bodies)) == len(bodies) - 1
+        assert in_order(backend)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM limpet_index_recent",
+        "DELETE FROM limpet_records WHERE record = 1",
+        "INSERT INTO limpet_index SELECT * FROM limpet_index_recent",
+        "UPDATE limpet_index_recent SET record = record + 10",
+    ],
+)
+def test_an_index_that_was_tampered_with_is_found_out(filled: str, damage: str) -> None:
+    """SQLite's own check knows nothing of it."""
+    own = apsw.Connection(filled)
+    own.execute(damage)
+    own.close()
+    with closing(SqliteBackend(filled)) as backend:
+        assert not in_order(backend)
+
+
+def test_a_journal_whose_last_record_is_missing_is_damaged(filled: str) -> None:
+    """It is not taken for an empty one, and no number is given out twice."""
+    own = apsw.Connection(filled)
+    own.execute("DELETE FROM limpet_records")
+    own.close()
+    with limpet.open(filled) as store:
+        with pytest.raises(limpet.errors.StoreCorrupt, match="last record"):
+            store.conversation("alice").append(HELLO)
+        with pytest.raises(limpet.errors.StoreCorrupt, match="last record"):
+            store.conversation("alice").info()
+
+
 # -- schema ----------------------------------------------------------------------------------------
 
 
@@ -114,7 +246,7 @@ def test_a_store_of_a_newer_release_is_refused(filled: str) -> None:
     own = apsw.Connection(filled)
     own.execute("UPDATE limpet_schema SET version = 99")
     own.close()
-    with pytest.raises(limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to 1(?s:.*)Upgrade"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to 2(?s:.*)Upgrade"):
         limpet.open(filled)
 
 
@@ -189,11 +321,31 @@ def test_what_an_older_release_wrote_can_be_read(release: Path, tmp_path: Path) 
 # -- files that are not as they should be -------------------------------------------------------
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """And nothing is created."""
-    with pytest.raises(limpet.errors.StoreNotFound, match=r"(?s)nowhere does not exist.*mkdir -p"):
-        limpet.open(tmp_path / "nowhere" / "agents.db")
+def test_missing_directories_are_made_for_their_owner_only(tmp_path: Path) -> None:
+    """As for a file: store; but not where nothing is to be created."""
+    path = tmp_path / "state" / "of" / "agents.db"
+    with pytest.raises(limpet.errors.StoreNotFound, match=r"(?s)of does not exist.*mkdir -p"):
+        limpet.open(path, create=False)
     assert list(tmp_path.iterdir()) == []
+    with limpet.open(path) as store:
+        store.conversation("alice").append(HELLO)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_link_to_a_store_opens_it(filled: str, tmp_path: Path) -> None:
+    """Its log lies beside the file itself, for whoever opens that one."""
+    (tmp_path / "linked.db").symlink_to(filled)
+    with limpet.open(tmp_path / "linked.db") as store, limpet.open(filled) as other:
+        store.conversation("carol").append(HELLO)
+        assert other.conversation("carol").messages() == [HELLO]
+        assert not (tmp_path / "linked.db-wal").exists()
+
+
+@pytest.mark.parametrize("url", ["a\0b.db", "sqlite:a\0b.db", "file:a\0b"])
+def test_a_path_that_cannot_be_is_refused_with_a_reason(url: str) -> None:
+    """Not by a bare ValueError of the system's."""
+    with pytest.raises(limpet.errors.InvalidURL, match="NUL"):
+        limpet.open(url)
 
 
 def test_a_missing_file_is_not_created_unasked(path: str) -> None:
@@ -372,7 +524,7 @@ def test_a_batch_fails_only_for_who_spoilt_it(path: str) -> None:
             _wait_until(lambda: backend._group._shared.batch_waits)
             for number in range(1, 12):
                 futures.append(pool.submit(write, number))
-                _wait_until(lambda: backend._group._shared.queue.qsize() == number)  # noqa: B023
+                _wait_until(lambda: len(backend._group._shared.queue) == number)  # noqa: B023
         found = [future.result() for future in futures]
     assert found == ["fine"] * 5 + ["StoreError"] + ["fine"] * 6
     assert backend.append(huge).seq == 12

@@ -35,7 +35,8 @@ from limpet.backends.dynamodb.layout import (
     removal,
 )
 from limpet.backends.dynamodb.records import TAIL, Upload, part_items, parts_of
-from limpet.errors import Conflict, LeaseLost
+from limpet.backends.retry import may_be_there
+from limpet.errors import Conflict, LeaseLost, StoreBusy
 
 if TYPE_CHECKING:
     from limpet.backends.contract import Key
@@ -59,7 +60,8 @@ class _Call:
         self.upload: Upload | None = None
         self.unanswered = False
         self.tried: tuple[str, int] | None = None  # at first: generation, and what was in chunks
-        self.rev = "none yet"  # of the head, if the last try was carried out
+        self.base: str | None = None  # the rev that the last try was to change,
+        self.rev = "none yet"  # and that of the head, if it was carried out
         self.answer = Appended(0, 0, "")  # what it then comes to
         self.stamps = False  # whether the other items are to get another time
 
@@ -89,6 +91,9 @@ class Appender:
         call.unanswered = attempt.unanswered
         if attempt.stored is not None and attempt.stored.rev == call.rev:
             return call.answer
+        if attempt.unanswered and not call.request.count and call.base != _rev(attempt.stored):
+            # Others have written since. If ours came before theirs, it must not come again.
+            raise may_be_there(_overtaken(call.key))
         now = self._table.clock.now()
         base = current(attempt.stored, now)
         known = self._known(call, base)
@@ -107,7 +112,7 @@ class Appender:
             new, more = self._with_record(call, attempt, base, new, decision.record.at)
         if call.tried is None or call.tried[0] != base.generation:
             call.tried = base.generation, base.chunked
-        call.rev, call.answer = new.rev, decision.answer
+        call.base, call.rev, call.answer = _rev(attempt.stored), new.rev, decision.answer
         self._heads.write(attempt, new, *more)
         call.stamps = new.stamping not in (None, base.stamping)
         return decision.answer
@@ -209,6 +214,14 @@ class Appender:
             else:
                 break
         return ids
+
+
+def _rev(stored: Stored | None) -> str | None:
+    return None if stored is None else stored.rev
+
+
+def _overtaken(key: Key) -> StoreBusy:
+    return StoreBusy(f"Others changed {key.kind} {key.id!r} at the same time.")
 
 
 def _id_item(pk: str, generation: str, record: StoredRecord, remove_after: int | None) -> Item:

@@ -202,7 +202,7 @@ class DynamoBackend(Backend):
         def work(attempt: Attempt) -> None:
             now = self._table.clock.now()
             base = current(attempt.stored, now)
-            head = decide.release(base.head, lease, now)
+            head = decide.release(base.head, lease)
             if head is None:
                 attempt.require_fresh()
                 return

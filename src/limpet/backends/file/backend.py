@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from limpet.backends.facts import Fact
+    from limpet.errors import StoreError
 
 __all__ = ["FileBackend"]
 
@@ -207,20 +208,26 @@ class FileBackend(Backend):
         with self._translated():
             ids = self._directory.ids(tenant, kind, again=cursor is not None)
         heads: list[Head] = []
+        damaged: list[tuple[Key, StoreError]] = []
         for number in range(
             max(bisect_left(ids, prefix), bisect_right(ids, cursor or "")), len(ids)
         ):
             if not ids[number].startswith(prefix):
                 break
-            head = self.head(Key(tenant, kind, ids[number]))
+            key = Key(tenant, kind, ids[number])
+            try:
+                head = self.head(key)
+            except UNUSABLE as error:
+                damaged.append((key, error))
+                continue
             if head is None or (status is not None and head.status != status):
                 continue
             if wanted <= head.labels.items():
                 heads.append(head)
                 if len(heads) > limit:
-                    return Page(heads[:limit], heads[limit - 1].key.id)
+                    return Page(heads[:limit], heads[limit - 1].key.id, damaged)
         self._directory.forget_ids()
-        return Page(heads, None)
+        return Page(heads, None, damaged)
 
     def kinds(self) -> list[tuple[str, str]]:
         self.check_open()

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from limpet.backends.directories import make_directory, sync_directory
 from limpet.errors import (
     NotAStore,
     StoreError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "NotSynced",
     "explain",
     "make_directories",
     "make_directory",
@@ -153,24 +155,6 @@ def remove(path: str) -> bool:
 # -- directories -----------------------------------------------------------------------------------
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable: a file that is synced and has no name is gone."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def make_directory(path: str) -> None:
-    """Make a directory that is its owner's only, durably, unless there is one."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return
-    sync_directory(os.path.dirname(path))
-
-
 def make_directories(path: str) -> None:
     """The same with those above it, for what need not be durable."""
     try:
@@ -185,8 +169,18 @@ def make_directories(path: str) -> None:
 # -- errors ----------------------------------------------------------------------------------------
 
 
+class NotSynced(OSError):
+    """What was written could not be synced: nobody knows whether it stays."""
+
+
 def explain(error: OSError, path: str) -> StoreError:
     """*error* as one of ours, with what to do about it."""
+    if isinstance(error, NotSynced):
+        return StoreUnavailable(
+            f"The disk under {path} failed while a write was being synced ({error.strerror}). The "
+            "write may be there after the next start, or may be not. Check the disk, then repeat "
+            "it under the same id: then it is there once."
+        )
     if error.errno in _NO_ROOM:
         return StoreFull(
             f"There is no room left for {path}, and the write was not kept. Everything "

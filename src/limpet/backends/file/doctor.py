@@ -411,9 +411,12 @@ def _findings(path: str, found: Examination) -> Iterator[Fact]:
         size = found.torn.end - found.torn.start
         yield Fact(
             "unfinished",
-            f"{path}, line {found.torn.number}: {size} bytes without an end. An append whose "
-            "process died before it was acknowledged leaves them, and the next append drops them. "
-            "If the file was cut off in another way, restore a backup: more may be missing.",
+            f"{path}, line {found.torn.number}: {size} bytes without an end, which the next append "
+            "drops",
+            advice="Either a process died while it appended, before that was acknowledged, and "
+            "nothing is missing; or the file was cut off by something else, and then what came "
+            "behind is lost. Nobody can tell by the file: if no process died, restore a backup.",
+            unsure=True,
         )
     for run in found.gaps:
         yield Fact("taken out", f"{path}: {entries(*run)}, by a repair")

@@ -22,6 +22,7 @@ from limpet.backends.file.format import (
 )
 from limpet.backends.file.locks import Lock
 from limpet.backends.file.reading import JournalFile, opened, read_lease, read_leased_head
+from limpet.backends.logs import warn
 from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class OpenJournal:
         self._end, self._closed = file.end, file.closed  # the last line ends as a line does
         self._synced = False
         if file.torn:
-            _warn(
-                "%s: the last line was not finished: its writer died before it was acknowledged, "
-                "or the file was cut off. Its %d bytes are dropped.",
+            warn(
+                "%s: the last line has no end: its writer died before it was acknowledged, or "
+                "something has cut the file off. Its %d bytes are dropped.",
                 self._path,
                 file.torn,
             )
@@ -171,10 +172,10 @@ class OpenJournal:
         try:
             if self._durable:
                 disk.sync(self.handle)
-        except OSError:
+        except OSError as error:
             # The system now takes for written what is not, and would call the next sync a success.
             self.doubtful = True
-            raise
+            raise disk.NotSynced(error.errno, error.strerror) from error
         self._synced = True
 
     def _cut_back(self) -> None:
@@ -183,7 +184,7 @@ class OpenJournal:
             os.ftruncate(self.handle, self._end)
         except OSError as error:
             self.doubtful = True
-            _warn("%s: a failed append could not be undone: %s", self._path, error)
+            warn("%s: a failed append could not be undone: %s", self._path, error)
 
     # -- written anew ------------------------------------------------------------------------------
 
@@ -314,7 +315,7 @@ class Stripe:
     def release(self, paths: Paths, lease: Lease) -> None:
         """`Backend.release`. Not even a damaged journal is in the way."""
         at = disk.now()
-        head = decide.release(read_leased_head(paths.lease, at), lease, at)
+        head = decide.release(read_leased_head(paths.lease, at), lease)
         if head is not None:
             self._set_lease(paths, head)
 
@@ -475,13 +476,3 @@ def is_idle(paths: Paths) -> bool:
     if head is None:
         return True
     return decide.live(head, at) is None or not (head.seq or decide.is_leased(head, at))
-
-
-def _warn(text: str, *values: object) -> None:
-    """Leave a word in the log about what was found and set right."""
-    import logging  # noqa: PLC0415 - rarely needed
-
-    logger = logging.getLogger("limpet")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())  # a library is silent until it is asked
-    logger.warning(text, *values)

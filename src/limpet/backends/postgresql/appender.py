@@ -29,17 +29,17 @@ from limpet.backends.contract import (
     micros,
     new_incarnation,
 )
-from limpet.backends.group_commit import GroupCommit, tell
+from limpet.backends.group_commit import GroupCommit, Ticket, tell
 from limpet.errors import StoreBusy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from limpet.backends.group_commit import Ticket
     from limpet.backends.postgresql.connections import Connection, Connections
 
 __all__ = [
+    "APPENDS",
     "Appender",
     "IdCameIn",
     "Stored",
@@ -50,8 +50,10 @@ __all__ = [
     "remove_expired",
 ]
 
-#: What an append may be, in the order in which they are tried.
-STATEMENTS = ("append", "append_and_change", "begin", "change")
+#: What an append may be, in the order in which they are tried. SEVERAL are for several records.
+APPENDS = ("append", "append_and_change", "begin")
+SEVERAL = tuple(f"{name}_several" for name in APPENDS)
+STATEMENTS = (*APPENDS, *SEVERAL, "change")
 
 #: Up to so many callers are served side by side.
 SIDE_BY_SIDE = 4
@@ -86,7 +88,7 @@ class Write:
         """What a *statement* is given."""
         request = self.request
         key, expect, origin, ttl = request.key, request.expect, request.origin, request.ttl
-        values = {
+        values: dict[str, Any] = {
             "tenant": key.tenant,
             "kind": key.kind,
             "id": key.id,
@@ -98,8 +100,16 @@ class Write:
             "at": None if origin is None else origin.at,
             "count": request.count,
             "body": request.body,
+            "total": request.count,
+            "size": len(request.body),
         }
-        if statement == "append":
+        if request.earlier:
+            counts, bodies = zip(*request.earlier, strict=True)
+            behind = [request.count + sum(counts[number:]) for number in range(1, len(counts) + 1)]
+            values |= {"counts": list(counts), "bodies": list(bodies), "behind": behind}
+            values["total"] += sum(counts)
+            values["size"] += sum(map(len, bodies))
+        if statement in ("append", "append_several"):
             return values
         lifetime = None if ttl is UNSET or ttl is None else micros(ttl)
         labels = None if request.labels is UNSET else msgspec.json.encode(request.labels).decode()
@@ -112,7 +122,7 @@ class Write:
             "sets_ttl": ttl is not UNSET,
             "ttl": lifetime,
         }
-        if statement == "begin":
+        if statement in ("begin", "begin_several"):
             if ttl is UNSET and request.default_ttl is not None:
                 lifetime = micros(request.default_ttl)
             values |= {
@@ -130,10 +140,12 @@ def _statements(request: Append) -> tuple[str, ...]:
     changes = not (request.status is request.labels is request.meta is request.ttl is UNSET)
     if not request.count:
         return ("change",)
-    if request.expect is not None and not request.expect.seq:
-        return ("begin",)
-    append = "append_and_change" if changes else "append"
-    return (append, "begin") if request.expect is None else (append,)
+    append, begin = "append_and_change" if changes else "append", "begin"
+    if request.earlier:
+        append, begin = f"{append}_several", f"{begin}_several"
+    if request.expect is None:
+        return append, begin
+    return (append,) if request.expect.seq else (begin,)
 
 
 class Stored(Struct, frozen=True):
@@ -180,9 +192,10 @@ class Appender:
         self.start()
 
     def start(self) -> None:
-        """With nobody waiting, also in a forked child."""
+        """With nobody waiting."""
         self._group = GroupCommit(
             self._commit,
+            self._commit_one,
             threading.RLock(),
             timeout=self._connections.timeout,
             what=self._connections.place,
@@ -190,6 +203,11 @@ class Appender:
         self._side_by_side = min(SIDE_BY_SIDE, self._connections.pool.size)
         self._crowd = 0  # how many were served together lately
         self._threads: ThreadPoolExecutor | None = None
+
+    def after_fork_in_child(self) -> None:
+        """Nobody waits here."""
+        self._group.after_fork_in_child()
+        self.start()
 
     def append(self, request: Append) -> Appended:
         """`Backend.append`."""
@@ -232,6 +250,12 @@ class Appender:
             partial(self.add, write), write.deadline, writes=True, unanswered=write.unanswered
         )
 
+    def _commit_one(self, write: Write) -> Any:
+        """The same for one; others gather behind it meanwhile."""
+        ticket = Ticket(write)
+        self._commit([ticket])
+        return ticket.outcome()
+
     def _commit(self, batch: list[Ticket]) -> None:
         """Serve *batch* as `GroupCommit` asks, as far as that goes at the first try."""
         # Half of it: after a crowd comes the one who was too late for it, and then a crowd.
@@ -244,7 +268,7 @@ class Appender:
         except psycopg.Error as error:
             for ticket in batch:
                 ticket.work.unanswered = self._connections.errors.unanswered(error)
-        for ticket in [one for one in batch if one.result is None and one.loop is not None]:
+        for ticket in [one for one in batch if one.result is None and one.inbox is not None]:
             batch.remove(ticket)
             if self._threads is None:
                 from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - rarely needed

@@ -31,6 +31,7 @@ from limpet.backends.contract import (
 )
 from limpet.backends.postgresql import schema as tables
 from limpet.backends.postgresql.appender import (
+    APPENDS,
     Appender,
     check_time,
     head_of,
@@ -92,7 +93,10 @@ class PostgresBackend(TransactionalBackend):
         parts = {"schema": tables.quoted(self.schema), "channel": channel(self.schema)}
         if not wakeups:
             parts["notify"] = ""
-        self._queries = sql.load(os.path.dirname(__file__), **parts)
+        here = os.path.dirname(__file__)
+        self._queries = sql.load(here, earlier="", **parts)
+        several = sql.load(here, earlier="{earlier_records}", **parts)
+        self._queries |= {f"{name}_several": several[name] for name in APPENDS}
         connections = partial(
             Connections,
             url,
@@ -347,5 +351,5 @@ class PostgresBackend(TransactionalBackend):
         self._forget_other_threads()
         self._connections.abandon()
         self._callers_connections.abandon()
-        self._appender.start()
+        self._appender.after_fork_in_child()
         self._wakeups.abandon()

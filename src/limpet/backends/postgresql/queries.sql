@@ -68,7 +68,7 @@ greatest(j.updated, coalesce(%(at)s::bigint, {began}))
 -- name: append
 WITH head AS (
     UPDATE {journals} AS j
-    SET seq = j.seq + %(count)s, size = j.size + octet_length(%(body)s::bytea), updated = {at},
+    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at},
         expires = {at} + j.ttl, due = ({at} + j.ttl) / {hour}
     WHERE {key} AND j.seq > 0 AND {allowed}
     RETURNING j.journal, j.seq, j.updated, j.incarnation
@@ -78,26 +78,35 @@ WITH head AS (
 -- name: append_and_change
 WITH head AS (
     UPDATE {journals} AS j
-    SET seq = j.seq + %(count)s, size = j.size + octet_length(%(body)s::bytea), updated = {at},
+    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at},
         ttl = {ttl}, expires = {at} + {ttl}, due = ({at} + {ttl}) / {hour}, {attributes}
     WHERE {key} AND j.seq > 0 AND {allowed}
     RETURNING j.journal, j.seq, j.updated, j.incarnation
 ), {record}
 
 -- name: record
-record AS (
+{earlier} record AS (
     INSERT INTO {records} (journal, seq, count, at, id, body)
     SELECT journal, seq, %(count)s, updated, %(append_id)s, %(body)s FROM head
 )
 SELECT seq, updated, incarnation {notify} FROM head
+
+-- The other records of an append, where it has several. `behind` is how many entries come after each.
+-- name: earlier_records
+earlier AS (
+    INSERT INTO {records} (journal, seq, count, at, id, body)
+    SELECT journal, seq - e.behind, e.count, updated, chr(31) || %(append_id)s || '/' || e.behind, e.body
+    FROM head, unnest(%(behind)s::bigint[], %(counts)s::bigint[], %(bodies)s::bytea[])
+         AS e (behind, count, body)
+),
 
 -- The first record of a journal, which until now was nothing or only a lease. With an epoch it must
 -- have been a lease. Returns nothing where that is not so.
 -- name: begin
 WITH leased AS (
     UPDATE {journals} AS j
-    SET incarnation = %(new_incarnation)s, seq = %(first)s - 1 + %(count)s, first = %(first)s,
-        size = octet_length(%(body)s::bytea), created = coalesce(%(created)s, {began}),
+    SET incarnation = %(new_incarnation)s, seq = %(first)s - 1 + %(total)s, first = %(first)s,
+        size = %(size)s, created = coalesce(%(created)s, {began}),
         updated = {new_at}, ttl = %(new_ttl)s, expires = {new_at} + %(new_ttl)s,
         due = ({new_at} + %(new_ttl)s) / {hour}, {attributes}
     WHERE {key} AND j.seq = 0 AND {live}
@@ -108,7 +117,7 @@ WITH leased AS (
         (tenant, kind, id, journal, incarnation, seq, first, size, created, updated,
          ttl, expires, due, status, labels, meta)
     SELECT %(tenant)s, %(kind)s, %(id)s, %(journal)s::uuid, %(new_incarnation)s,
-           %(first)s::bigint - 1 + %(count)s, %(first)s::bigint, octet_length(%(body)s::bytea),
+           %(first)s::bigint - 1 + %(total)s, %(first)s::bigint, %(size)s,
            coalesce(%(created)s, {began}), {new_at},
            %(new_ttl)s::bigint, {new_at} + %(new_ttl)s, ({new_at} + %(new_ttl)s) / {hour},
            %(status)s, nullif(jsonb_strip_nulls(%(labels)s::jsonb), '{}'), %(meta)s::bytea
@@ -126,10 +135,16 @@ greatest(coalesce(%(at)s::bigint, {began}), %(created)s::bigint)
 -- name: change
 UPDATE {journals} AS j
 SET ttl = {ttl}, {attributes},
+    changes = (coalesce(j.changes, '{}') || %(append_id)s::text)
+              [greatest(1, coalesce(cardinality(j.changes), 0) - 14):],
     expires = CASE WHEN %(sets_ttl)s THEN {at} + %(ttl)s ELSE j.expires END,
     due = CASE WHEN %(sets_ttl)s AND j.seq > 0 THEN ({at} + %(ttl)s) / {hour} ELSE j.due END
-WHERE {key} AND {allowed}
+WHERE {key} AND {allowed} AND NOT {changed}
 RETURNING j.seq, j.updated, j.incarnation
+
+-- Whether this very call has changed the attributes before.
+-- name: changed
+coalesce(%(append_id)s::text = ANY (j.changes), false)
 
 -- name: notify
 , pg_notify('{channel}', concat_ws(' ', %(tenant)s::text, %(kind)s::text, %(id)s::text))::text
@@ -138,7 +153,8 @@ RETURNING j.seq, j.updated, j.incarnation
 
 -- What is stored of a journal, expired or not, and of an append to it; always one row.
 -- name: stored
-SELECT t.now, r.seq, r.at, {head}
+SELECT t.now, coalesce(r.seq, CASE WHEN {changed} THEN j.seq END),
+       coalesce(r.at, CASE WHEN {changed} THEN j.updated END), {head}
 FROM (SELECT {now} AS now) t
 LEFT JOIN {journals} j ON {key}
 LEFT JOIN {records} r ON r.journal = j.journal AND r.id = %(append_id)s
@@ -231,9 +247,10 @@ WHERE {live}
   AND (coalesce(j.until, 0) <= {now} OR j.epoch = %(over)s OR j.token = %(token)s)
 RETURNING j.epoch, j.until
 
+-- One that is ended ended before all times: the clock may be ahead, and be set right later.
 -- name: renew
 UPDATE {journals} AS j
-SET until = {now} + %(ttl)s,
+SET until = CASE WHEN %(ttl)s > 0 THEN {now} + %(ttl)s ELSE 0 END,
     due = CASE WHEN j.seq = 0 THEN ({now} + %(ttl)s) / {hour} ELSE j.due END
 WHERE {key} AND j.epoch = %(epoch)s AND {live}
 RETURNING j.until

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from limpet.errors import (
     DurabilityWarning,
@@ -96,6 +96,8 @@ class RedisBackend(Backend):
     it is acknowledged. *prefix*: what all keys begin with. *pool*: connections kept for reuse. What
     begins with *ssl* is redis-py's.
     """
+
+    splits: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -450,8 +452,10 @@ class RedisBackend(Backend):
 
 
 def _arguments(request: Append) -> list[Word]:
-    """*request* as append.lua takes it: count, body, and names and values of what else it has."""
-    args: list[Word] = [request.count, request.body]
+    """*request* as append.lua takes it: records, and names and values of what else it has."""
+    args: list[Word] = [request.count, request.body, len(request.earlier)]
+    for record in request.earlier:
+        args += record
     if request.id is not None:
         args += ("id", request.id)
     if request.epoch is not None:

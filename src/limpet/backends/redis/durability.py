@@ -26,7 +26,6 @@ _SURVEY = packed(
     ("HELLO",),
     ("INFO", "persistence", "memory", "replication"),
     ("CONFIG", "GET", "appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
-    ("WAITAOF", 1, 0, 1),
 )
 
 _EVICTS = (
@@ -45,7 +44,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     logged: bool | None = None  # appendonly
     synced: str | None = None  # appendfsync
     gaps: bool = False  # it does not sync while it rewrites its log
-    no_waiting: str | None = None  # why it cannot tell when a write is on its disk (WAITAOF)
     replicas: int | None = None
     used: int | None = None
     limit: int | None = None  # of memory; 0 for none
@@ -76,10 +74,7 @@ class Standing(Struct, frozen=True, kw_only=True):
                 + (", no-appendfsync-on-rewrite yes)" if self.gaps else ")")
             )
         if self.level == "unknown":
-            waiting = f"; WAITAOF: {self.no_waiting}" if self.no_waiting else ""
-            return (
-                f"it does not say what survives a power loss (CONFIG GET is not allowed{waiting})"
-            )
+            return "it does not say what survives a power loss (CONFIG GET is not allowed)"
         if self.logged:
             return "a power loss may undo half a minute of writes or more (appendfsync no)"
         return (
@@ -92,19 +87,15 @@ class Standing(Struct, frozen=True, kw_only=True):
         if self.level == "full":
             return ""
         if self.level == "unknown":
-            text = "Ask whoever runs it for appendonly yes and appendfsync always."
-        elif self.gaps:
-            text = "Set appendfsync always and no-appendfsync-on-rewrite no in its configuration."
-        else:
-            text = "Set appendonly yes and appendfsync always in its configuration."
-        if self.no_waiting is None:
-            text += " Or open it with durability=full: each write then waits until it is on disk."
-        return text
+            return "Ask whoever runs it for appendonly yes and appendfsync always."
+        if self.gaps:
+            return "Set appendfsync always and no-appendfsync-on-rewrite no in its configuration."
+        return "Set appendonly yes and appendfsync always in its configuration."
 
 
 def survey(exchange: Exchange) -> Standing:
     """Ask the server behind *exchange* about itself."""
-    hello, info, config, waited = replies = exchange(_SURVEY, 4)
+    hello, info, config = replies = exchange(_SURVEY, 3)
     for reply in replies:
         if isinstance(reply, ResponseError) and (reply is hello or RedisErrors.passes(reply)):
             raise reply
@@ -127,7 +118,6 @@ def survey(exchange: Exchange) -> Standing:
         logged=None if logged is None else logged == "yes",
         synced=settings.get("appendfsync"),
         gaps=settings.get("no-appendfsync-on-rewrite") == "yes",
-        no_waiting=str(waited) if isinstance(waited, ResponseError) else None,
         replicas=number("connected_slaves"),
         used=number("used_memory"),
         limit=number("maxmemory"),
@@ -149,30 +139,27 @@ def weakest(standings: Sequence[Standing]) -> Standing:
 
 
 class Confirmation:
-    """Commands that go behind each write, and answer when it is as safe as was asked for."""
+    """What goes behind each write, and answers when so many replicas have it.
 
-    def __init__(self, *, disk: bool, replicas: int, patience: float) -> None:
-        self.disk = disk
+    There is none for the server's own disk. WAITAOF is meant for that, but with ``appendfsync
+    everysec`` Valkey (9.1 is the newest now) and Redis 7.4 answer it before they sync.
+    """
+
+    def __init__(self, *, replicas: int, patience: float) -> None:
         self._replicas = replicas
-        commands: list[tuple[Word, ...]] = []
-        if disk:
-            commands.append((b"WAITAOF", 1, 0, round(patience * 1000)))
-        if replicas:
-            commands.append((b"WAIT", replicas, round(patience * 1000)))
-        self.count = len(commands)
-        self.message = packed(*commands) if commands else []
+        self.count = 1 if replicas else 0
+        wait: tuple[Word, ...] = (b"WAIT", replicas, round(patience * 1000))
+        self.message = packed(wait) if replicas else []
 
     def check(self, replies: Sequence[Any]) -> None:
         """Raise if *replies* do not confirm the write: they come when the time is up, too."""
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise Unconfirmed(f"the write is done, but cannot be confirmed: {reply}") from reply
-        if self.disk and replies[0][0] < 1:
-            raise Unconfirmed("the write is done, but the server has not synced it to its disk")
-        if self._replicas and replies[-1] < self._replicas:
-            raise Unconfirmed(
-                f"the write is done, but only {replies[-1]} of {self._replicas} replicas have it"
-            )
+            if reply < self._replicas:
+                raise Unconfirmed(
+                    f"the write is done, but only {reply} of {self._replicas} replicas have it"
+                )
 
 
 class Durability:
@@ -185,12 +172,12 @@ class Durability:
         self._url = url
         self._wanted = wanted
         self.replicas = replicas
-        self._patience = patience
+        self._confirmation = Confirmation(replicas=replicas, patience=patience)
 
     def check(self, exchange: Exchange) -> Confirmation:
         """How the server of a new connection confirms its writes; `NotDurable` if it cannot."""
         if self._wanted in (None, "none"):  # it is taken as it is, and need not be asked
-            return self._confirmation(disk=False)
+            return self._confirmation
         standing = survey(exchange)
         if not standing.master:
             raise ReadOnlyError("READONLY this server is a replica")
@@ -200,18 +187,13 @@ class Durability:
         """The same for a server that has been asked."""
         if self._wanted == "full" and standing.evicts:
             raise NotDurable(f"{self._url} is not as durable as durability=full asks: {_EVICTS}")
-        disk = self._wanted == "full" and standing.level != "full"
-        if (disk and standing.no_waiting is not None) or (
-            self._wanted == "second" and standing.level not in ("second", "full")
-        ):
+        enough = {"full": ("full",), "second": ("second", "full")}.get(self._wanted or "", LEVELS)
+        if standing.level not in enough:
             raise NotDurable(
                 f"{self._url} is not as durable as durability={self._wanted} asks: "
                 f"{standing.loss}. {standing.advice}"
             )
-        return self._confirmation(disk=disk)
-
-    def _confirmation(self, *, disk: bool) -> Confirmation:
-        return Confirmation(disk=disk, replicas=self.replicas, patience=self._patience)
+        return self._confirmation
 
     def warning(self, standings: Sequence[Standing]) -> str | None:
         """What to warn of, where nothing was asked for."""

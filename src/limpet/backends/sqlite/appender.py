@@ -1,4 +1,4 @@
-"""Changes of journals within an open transaction, and the heads that their writer has seen.
+"""Changes of journals on one connection, and the heads that it has seen.
 
 Every statement gives up Python's global lock, and with many threads waiting to run, getting it back
 costs more than the statement. So an append to a journal whose head is known reads nothing and
@@ -10,31 +10,39 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import apsw
 import msgspec
 from msgspec import Struct
 
 from limpet.backends import decide, sql
 from limpet.backends.contract import Appended, Head, Key, Lease
+from limpet.errors import LimpetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    import apsw
-
-    from limpet.backends.contract import Append
+    from limpet.backends.contract import Append, Record
     from limpet.backends.decide import Decision
 
-__all__ = ["QUERIES", "Appender", "Heads", "Stored", "find", "now", "stored"]
+__all__ = ["END", "QUERIES", "Appender", "Stored", "find", "listed", "now"]
+
+T = TypeVar("T")
 
 QUERIES = sql.load(os.path.dirname(__file__))
 
-#: Heads that a writer remembers; where there are more, those that were read first are read again.
+#: Heads that a writer remembers; where there are more, all are read again.
 MOST_HEADS = 10_000
 
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
+
+#: Entries that gather in limpet_index_recent.
+RECENT = 1024
+
+#: Over every number.
+END = 1 << 62
 
 
 def now() -> int:
@@ -56,9 +64,11 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
     A number of 0 means that there is only a lease.
     """
     journal, id_, incarnation, created, dropped_seq, dropped_at, dropped, ttl, ttl_from, *rest = row
-    status, meta, labels, holder, epoch, until, seq, at, total = rest
-    if seq is None:  # all of its records were compacted away
+    status, meta, labels, holder, epoch, until, last, seq, at, total = rest
+    if last is None:  # all of its records were compacted away
         seq, at, total = dropped_seq, dropped_at, dropped
+    elif seq is None:
+        raise apsw.CorruptError(f"the last record of {kind} {id_!r} is missing")
     head = Head(
         Key(tenant, kind, id_),
         incarnation,
@@ -77,67 +87,75 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
     return Stored(head, journal, dropped)
 
 
+def listed(connection: apsw.Connection, tenant: str, kind: str, row: tuple[Any, ...]) -> Head:
+    """The head that a *row* says, for a list: damage to one journal does not hide the others."""
+    try:
+        return stored(tenant, kind, row).head
+    except apsw.CorruptError:
+        seq = connection.execute(QUERIES["last_number"], (row[0],)).get
+        return stored(tenant, kind, (*row[:-3], seq, row[5], row[6])).head
+
+
 def find(connection: apsw.Connection, key: Key) -> Stored | None:
     """The journal as it is stored, expired or not; None where there is nothing."""
-    for query in ("stored_head_with_record", "stored_head"):
-        row = connection.execute(QUERIES[query], key).fetchone()
-        if row is not None:
-            return stored(key.tenant, key.kind, row)
-    return None
-
-
-class Heads:
-    """The heads that a connection has seen or written: right while nobody else has written.
-
-    That nobody has is asked of SQLite within each transaction. What was put here by a transaction
-    that was not committed is forgotten by the next one.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[Key, Stored | None] = {}
-        self._connection: apsw.Connection | None = None
-        self._version: object = None  # which says something about this connection only
-        self._open = False
-
-    def begin(self, connection: apsw.Connection) -> None:
-        """A transaction has begun, and holds the lock for writing."""
-        version = connection.execute("PRAGMA data_version").get
-        if (
-            self._open
-            or connection is not self._connection
-            or version != self._version
-            or len(self._found) > MOST_HEADS
-        ):
-            self._found.clear()
-            self._connection, self._version = connection, version
-        self._open = True
-
-    def committed(self) -> None:
-        """It was committed: what it has put here is so."""
-        self._open = False
-
-    def get(self, connection: apsw.Connection, key: Key) -> Stored | None:
-        """The journal, as `find` finds it."""
-        try:
-            return self._found[key]
-        except KeyError:
-            found = self._found[key] = find(connection, key)
-            return found
-
-    def put(self, key: Key, value: Stored | None) -> None:
-        """It has become this, or is gone."""
-        self._found[key] = value
+    # All of them, though there is one at most: a statement that is not at its end keeps a snapshot.
+    rows = connection.execute(QUERIES["stored_head"], key).fetchall()
+    return stored(key.tenant, key.kind, rows[0]) if rows else None
 
 
 class Appender:
-    """Appends and other changes on *connection*, within a transaction that holds the write lock."""
+    """Appends and other changes on *connection*, each between `begin` and `commit`.
 
-    def __init__(self, connection: apsw.Connection, heads: Heads) -> None:
-        self._connection = connection
-        self._heads = heads
-        heads.begin(connection)
+    It remembers the heads that it has read or written. They are right while no other connection has
+    written, which SQLite is asked within the transaction; what was not committed is forgotten.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._heads: dict[Key, Stored | None] = {}
+        self._version: int | None = None  # of the file after our last commit
         self._records: list[tuple[Any, ...]] = []  # to be inserted
         self._ids: dict[tuple[int, str], Appended] = {}  # of those
+        self._guessed: int | None = None  # the version that `append_one` takes the file to be of
+
+    def transact(self, work: Callable[[Appender, int], T]) -> T:
+        """Do *work*, which is given the time, in a transaction.
+
+        What it refuses has changed nothing: that is committed, so that all heads stay known.
+        """
+        try:
+            self.begin()
+            try:
+                done = work(self, now())
+            except LimpetError:
+                self.commit()
+                raise
+            self.commit()
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+        return done
+
+    def begin(self) -> None:
+        """Begin a transaction, and take the lock for writing."""
+        connection = self.connection
+        if connection.in_transaction:  # an interrupt came before its end
+            connection.execute("ROLLBACK")
+        # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.data_version() != self._version or len(self._heads) > MOST_HEADS:
+            self._heads.clear()
+            self._records.clear()
+            self._ids.clear()
+        self._version = None
+
+    def commit(self) -> None:
+        """Write what was appended, and end the transaction."""
+        if self._records:
+            self.flush()
+        self.connection.execute("COMMIT")
+        self._version = self.connection.data_version()
 
     # -- appends -----------------------------------------------------------------------------
 
@@ -146,12 +164,51 @@ class Appender:
         before = self.live(request.key, at)
         if before is None:
             decision = decide.decide(None, request, at)
+        elif request.id is None:
+            decision = decide.decide(before.head, request, at)
         else:
-            known = None if request.id is None else self._known(before, request)
+            known = self._known(before, request.id)
             decision = decide.decide(before.head, request, at, known)
         if decision.head is not None:
             self._apply(before, decision)
         return decision.answer
+
+    def append_one(self, request: Append) -> Appended | None:
+        """`append` by one statement that commits by itself; None if it takes a transaction.
+
+        It is decided by the head that is known, before there is a lock. That head is right if
+        nobody else has written when the statement commits: SQLite asks `is_overtaken` then.
+        """
+        before = self._heads.get(request.key)
+        if before is None or self._version is None or before.head.expires is not None:
+            return None
+        if request.id is not None or request.earlier or not request.count:
+            return None
+        try:
+            decision = decide.decide(before.head, request, now())
+        except LimpetError:  # by a head that may be an old one
+            return None
+        if decision.head is None or _changes(before.head, decision):
+            return None
+        (record,) = decision.records
+        self._guessed, self._version = self._version, None
+        try:
+            self.connection.execute(INSERT_ONE, _row(before, record, before.head.size))
+        except apsw.ConstraintError:  # overtaken, or the number is taken
+            return None
+        finally:
+            self._guessed = None
+        self._heads[request.key] = Stored(decision.head, before.journal, before.dropped)
+        self._version = self.connection.data_version()
+        if self.connection.last_insert_rowid() % RECENT == 0:
+            self.begin()
+            self._index_recent()
+            self.commit()
+        return decision.answer
+
+    def is_overtaken(self) -> bool:
+        """For SQLite, before it commits: whether it must not, because others have written."""
+        return self._guessed is not None and self._guessed != self.connection.data_version()
 
     def append_all(self, requests: Sequence[Append], at: int) -> list[Appended]:
         """`Backend.append_all`: all of them are decided before the first is applied."""
@@ -162,78 +219,67 @@ class Appender:
         decisions: list[Decision] = []
         for request in requests:
             key = request.key
-            before = self._heads.get(self._connection, key)
+            before = self._find(key)
             head = heads.get(key, None if before is None else before.head)
-            known = None if request.id is None else ids.get((key, request.id))
-            if known is None and before is not None:
-                known = self._known(before, request)
+            known = None
+            if request.id is not None:
+                known = ids.get((key, request.id))
+                if known is None and before is not None:
+                    known = self._known(before, request.id)
             decision = decide.decide(head, request, at, known)
             if decision.head is not None:
                 heads[key] = decision.head
-                if request.id is not None and decision.record is not None:
+                if request.id is not None and decision.records:
                     ids[key, request.id] = decision.answer
             decisions.append(decision)
         for request, decision in zip(requests, decisions, strict=True):
             if decision.head is not None:
-                self._apply(self._heads.get(self._connection, request.key), decision)
+                self._apply(self._find(request.key), decision)
         return [decision.answer for decision in decisions]
 
-    def _known(self, before: Stored, request: Append) -> Appended | None:
+    def _known(self, before: Stored, id_: str) -> Appended | None:
         """What the append under this id was answered, if there was one."""
-        if request.id is None:
-            return None
-        known = self._ids.get((before.journal, request.id))
+        known = self._ids.get((before.journal, id_))
         if known is None:
-            row = self._connection.execute(
-                QUERIES["known"], (before.journal, request.id)
-            ).fetchone()
-            if row is not None:
-                known = Appended(row[0], row[1], before.head.incarnation)
+            rows: Any = self.connection.execute(QUERIES["known"], (before.journal, id_)).fetchall()
+            for seq, at in rows:
+                known = Appended(seq, at, before.head.incarnation)
         return known
 
     def _apply(self, before: Stored | None, decision: Decision) -> None:
         """Write what changes of the journal's row, if anything does, and note its record."""
-        head, record = decision.head, decision.record
+        head, records = decision.head, decision.records
         assert head is not None  # noqa: S101 - the caller has seen to it
         if before is None:
-            journal, dropped, labels = self._create(head), 0, {}
-        else:
-            journal, dropped, old = before.journal, before.dropped, before.head
-            labels = old.labels
-            if (
-                head.status != old.status
-                or head.meta != old.meta
-                or head.ttl != old.ttl
-                or head.labels != labels
-                or head.incarnation != old.incarnation
-                or (record is None and head.expires != old.expires)
-            ):
-                self._connection.execute(
-                    QUERIES["change_journal"],
-                    (
-                        head.incarnation,
-                        head.created,
-                        head.first - 1,
-                        head.created if head.incarnation != old.incarnation else None,
-                        *_attributes(head),
-                        journal,
-                    ),
-                )
-        if head.labels != labels:
-            self._set_labels(journal, labels, head.labels)
-        self._heads.put(head.key, Stored(head, journal, dropped))
-        if record is not None:
-            total = dropped + head.size
-            self._records.append(
-                (journal, record.seq, record.count, record.at, total, record.id, record.body)
+            before = Stored(
+                Head(head.key, "", 0, 1, 0, head.created, head.created), self._create(head), 0
             )
+        elif _changes(before.head, decision):
+            self.connection.execute(
+                QUERIES["change_journal"],
+                (
+                    head.incarnation,
+                    head.created,
+                    head.first - 1,
+                    head.created if head.incarnation != before.head.incarnation else None,
+                    *_attributes(head),
+                    before.journal,
+                ),
+            )
+        if head.labels != before.head.labels:
+            self._set_labels(before.journal, before.head.labels, head.labels)
+        self._heads[head.key] = Stored(head, before.journal, before.dropped)
+        size = before.head.size
+        for record in records:
+            self._records.append(_row(before, record, size))
+            size += len(record.body)
             if record.id is not None:
-                self._ids[journal, record.id] = decision.answer
+                self._ids[before.journal, record.id] = decision.answer
 
     def _create(self, head: Head) -> int:
         """A new row; its number."""
         lease = head.lease or Lease(None, None, None)  # type: ignore[arg-type] # no lease
-        self._connection.execute(
+        self.connection.execute(
             QUERIES["create_journal"],
             (
                 *head.key,
@@ -247,33 +293,53 @@ class Appender:
                 lease.until,
             ),
         )
-        return self._connection.last_insert_rowid()
+        return self.connection.last_insert_rowid()
 
     def _set_labels(self, journal: int, old: dict[str, str], new: dict[str, str]) -> None:
         for name in old.keys() - new.keys():
-            self._connection.execute(QUERIES["remove_label"], (journal, name))
+            self.connection.execute(QUERIES["remove_label"], (journal, name))
         for name, value in new.items():
             if old.get(name) != value:
-                self._connection.execute(QUERIES["set_label"], (journal, name, value))
+                self.connection.execute(QUERIES["set_label"], (journal, name, value))
 
     def flush(self) -> None:
         """Write the records that were appended."""
-        rows, self._records = self._records, []
+        rows, execute = self._records, self.connection.execute
         if len(rows) == 1:  # a lone caller's, and worth not going round
-            self._connection.execute(_insert(1), rows[0])
-            return
-        for some in _portions(rows):
-            self._connection.execute(_insert(len(some)), [value for row in some for value in row])
+            execute(INSERT_ONE, rows[0])
+        else:
+            for some in _portions(rows):
+                execute(_insert(len(some)), [value for row in some for value in row])
+        # Whoever adds a record with a round number sees to the index.
+        if self.connection.last_insert_rowid() % RECENT < len(rows):
+            self._index_recent()
+        rows.clear()
+        self._ids.clear()
+
+    def _index_recent(self) -> None:
+        self.connection.execute(QUERIES["index_recent"])
+        self.connection.execute(QUERIES["empty_recent"])
 
     # -- other changes -----------------------------------------------------------------------
 
     def live(self, key: Key, at: int) -> Stored | None:
         """The journal, unless it has expired: then it is removed."""
-        found = self._heads.get(self._connection, key)
-        if found is not None and decide.live(found.head, at) is None:
+        try:
+            found = self._heads[key]
+        except KeyError:
+            found = self._find(key)
+        if found is not None and found.head.expires is not None and not decide.live(found.head, at):
             self._remove(key, found.journal)
             return None
         return found
+
+    def _find(self, key: Key) -> Stored | None:
+        """The journal, expired or not."""
+        try:
+            return self._heads[key]
+        except KeyError:
+            found = self._heads[key] = find(self.connection, key)
+            return found
 
     def live_head(self, key: Key, at: int) -> Head | None:
         """The head of the same."""
@@ -289,10 +355,16 @@ class Appender:
         return found.head.seq > 0
 
     def _remove(self, key: Key, journal: int) -> None:
+        self._drop(journal, END)
+        for query in ("delete_labels", "delete_journal"):
+            self.connection.execute(QUERIES[query], (journal,))
+        self._heads[key] = None
+
+    def _drop(self, journal: int, before: int) -> None:
+        """Remove the records numbered under *before*."""
         self.flush()
-        for query in ("delete_records", "delete_labels", "delete_journal"):
-            self._connection.execute(QUERIES[query], (journal,))
-        self._heads.put(key, None)
+        for query in ("delete_records", "delete_indexed", "delete_recent"):
+            self.connection.execute(QUERIES[query], (journal, before))
 
     def compact(self, key: Key, before: int, at: int) -> int:
         """`Backend.compact`."""
@@ -300,22 +372,23 @@ class Appender:
         if found is None:
             return 0
         self.flush()
-        row = self._connection.execute(QUERIES["droppable"], (found.journal, before)).fetchone()
-        if row is None:
+        rows: Any = self.connection.execute(
+            QUERIES["droppable"], (found.journal, before)
+        ).fetchall()
+        if not rows:
             return 0
-        seq, dropped_at, total = row
-        count: int = self._connection.execute(QUERIES["count_entries"], (found.journal, before)).get
-        self._connection.execute(QUERIES["drop_records"], (found.journal, before))
-        self._connection.execute(QUERIES["note_dropped"], (seq, dropped_at, total, found.journal))
+        ((seq, dropped_at, total),) = rows
+        self._drop(found.journal, before)
+        self.connection.execute(QUERIES["note_dropped"], (seq, dropped_at, total, found.journal))
         head = msgspec.structs.replace(
             found.head, first=seq + 1, size=found.head.size - (total - found.dropped)
         )
-        self._heads.put(key, Stored(head, found.journal, total))
-        return count
+        self._heads[key] = Stored(head, found.journal, total)
+        return int(seq) + 1 - found.head.first
 
     def sweep(self, limit: int, at: int) -> int:
         """`Backend.sweep`."""
-        rows: Any = self._connection.execute(QUERIES["expired"], (at, limit)).fetchall()
+        rows: Any = self.connection.execute(QUERIES["expired"], (at, limit)).fetchall()
         for journal, *key in rows:
             self._remove(Key(*key), journal)
         return len(rows)
@@ -324,15 +397,35 @@ class Appender:
         """Store the lease of *head*, which `decide` has made; it, once more."""
         lease = head.lease
         assert lease is not None  # noqa: S101 - the caller has just made it
-        before = self._heads.get(self._connection, key)
+        before = self._find(key)
         if before is None:
-            self._heads.put(key, Stored(head, self._create(head), 0))
+            self._heads[key] = Stored(head, self._create(head), 0)
             return lease
-        self._connection.execute(
+        self.connection.execute(
             QUERIES["set_lease"], (lease.holder, lease.epoch, lease.until, before.journal)
         )
-        self._heads.put(key, Stored(head, before.journal, before.dropped))
+        self._heads[key] = Stored(head, before.journal, before.dropped)
         return lease
+
+
+def _changes(old: Head, decision: Decision) -> bool:
+    """Whether a journal's row changes by *decision*; mostly there is only a record more."""
+    head = decision.head
+    return head is not None and (
+        head.meta != old.meta
+        or head.status != old.status
+        or head.labels != old.labels
+        or head.ttl != old.ttl
+        or head.incarnation != old.incarnation
+        or (head.expires != old.expires and not decision.records)
+    )
+
+
+def _row(journal: Stored, record: Record, size: int) -> tuple[Any, ...]:
+    """The values of a *record*; the journal had so many bytes before it."""
+    total = journal.dropped + size + len(record.body)
+    id_, body = record.id, record.body
+    return (journal.journal, record.seq, record.count, record.at, total, id_, body)
 
 
 def _attributes(head: Head) -> tuple[Any, ...]:
@@ -357,3 +450,6 @@ def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def _insert(rows: int) -> str:
     values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
     return QUERIES["insert_records"] + values
+
+
+INSERT_ONE = _insert(1)

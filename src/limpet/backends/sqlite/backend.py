@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from limpet.backends import decide, forks
 from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
-from limpet.backends.sqlite.appender import QUERIES, Appender, Heads, find, now, stored
-from limpet.backends.sqlite.database import Database
+from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
+from limpet.backends.sqlite.database import SQLITE_ERRORS, Database
 from limpet.backends.sqlite.facts import facts
 from limpet.backends.sqlite.transaction import Transactions
 from limpet.backends.transactions import TransactionalBackend
 from limpet.backends.url import at_home, check_durability, flag, seconds, url_parameters
-from limpet.errors import InvalidURL, LimpetError, StoreBusy
+from limpet.errors import InvalidURL, LimpetError, StoreBusy, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from limpet.backends.contract import Transaction
@@ -55,7 +55,8 @@ class SqliteBackend(TransactionalBackend):
         vfs: str | None = None,
     ) -> None:
         super().__init__(f"sqlite:{path}", readonly=readonly)
-        self.path = os.path.abspath(path)
+        # Where a link leads to: SQLite keeps its log beside the file itself.
+        self.path = os.path.realpath(path) if vfs is None else os.path.abspath(path)
         self._durability = check_durability(durability)
         self._database = Database(
             self.path, timeout=seconds(timeout), durability=durability, readonly=readonly, vfs=vfs
@@ -66,9 +67,10 @@ class SqliteBackend(TransactionalBackend):
 
     def _begin(self) -> None:
         """Start with nobody waiting and nothing seen, also in a forked child."""
-        self._heads = Heads()
+        self._appender: Appender | None = None
         self._group = GroupCommit(
             self._commit,
+            self._commit_one,
             self._database.writing,
             timeout=self._database.timeout,
             what=self.path,
@@ -98,10 +100,9 @@ class SqliteBackend(TransactionalBackend):
         done: Appended = self._group.run(request)
         return done
 
-    async def append_async(self, request: Append) -> Appended:
+    def append_async(self, request: Append) -> Coroutine[Any, Any, Appended]:
         self.check_writable()
-        done: Appended = await self._group.run_async(request)
-        return done
+        return self._group.run_async(request)
 
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
         return self._write(lambda appender, at: appender.append_all(requests, at))
@@ -133,7 +134,7 @@ class SqliteBackend(TransactionalBackend):
 
     def release(self, key: Key, lease: Lease) -> None:
         def work(appender: Appender, at: int) -> None:
-            head = decide.release(appender.live_head(key, at), lease, at)
+            head = decide.release(appender.live_head(key, at), lease)
             if head is not None:
                 appender.set_lease(key, head)
 
@@ -151,32 +152,53 @@ class SqliteBackend(TransactionalBackend):
     def _transaction(self) -> AbstractContextManager[Transaction]:
         return self._transactions.open()
 
+    def _commit_one(self, work: Any) -> Any:
+        """Do *work*, an `Append` or a function of an appender and the time, in a transaction."""
+        connection = self._database.writer()
+        appender = self._appender
+        if appender is None or appender.connection is not connection:
+            appender = self._appender = Appender(connection)
+            connection.set_commit_hook(appender.is_overtaken)
+        try:
+            if work.__class__ is not Append:
+                return appender.transact(work)
+            done = appender.append_one(work)
+            if done is None:
+                done = appender.transact(lambda appender, at: appender.append(work, at))
+        except SQLITE_ERRORS as error:
+            explained = self._database.explained(error, connection)
+            if isinstance(explained, StoreUnavailable):
+                self._database.distrust()
+            raise explained from error
+        return done
+
     def _commit(self, batch: list[Ticket]) -> None:
         """Commit *batch* as `GroupCommit` asks."""
-        connection = self._database.writer()
+
+        def work(appender: Appender, at: int) -> None:
+            for ticket in batch:
+                one = ticket.work
+                try:
+                    if one.__class__ is Append:
+                        ticket.result = appender.append(one, at)
+                    else:
+                        ticket.result = one(appender, at)
+                    ticket.error = None
+                except LimpetError as refusal:
+                    ticket.error = refusal
+
         try:
-            if connection.in_transaction:  # an interrupt came before whoever began it could end it
-                connection.execute("ROLLBACK")
-            # BEGIN IMMEDIATE: a deferred lock could be lost between the read and the write.
-            connection.execute("BEGIN IMMEDIATE")
-            _perform(Appender(connection, self._heads), batch)
-            connection.execute("COMMIT")
-            self._heads.committed()
-        except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            explained = self._database.explained(error, connection)
-            if len(batch) == 1 or isinstance(explained, StoreBusy):
-                raise explained from error
-            if not isinstance(error, Exception):
+            self._commit_one(work)
+        except (StoreBusy, StoreUnavailable):  # a second try could write what is there already
+            raise
+        except Exception:
+            if len(batch) == 1:
                 raise
-        else:
-            return
-        for ticket in batch:  # whoever spoilt it for all is found by itself
-            try:
-                self._commit([ticket])
-            except Exception as error:  # noqa: BLE001 - the caller's to see
-                ticket.result, ticket.error = None, error
+            for ticket in batch:  # whoever spoilt it for all is found by itself
+                try:
+                    ticket.result, ticket.error = self._commit_one(ticket.work), None
+                except Exception as error:  # noqa: BLE001 - the caller's to see
+                    ticket.result, ticket.error = None, error
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -189,12 +211,10 @@ class SqliteBackend(TransactionalBackend):
         limit: int = 1000,
         reverse: bool = False,
     ) -> list[Record]:
-        sql, values = QUERIES["read"], [*key, now(), after]
-        if upto is not None:
-            sql, values = QUERIES["read_upto"], [*values, upto]
-        sql += " ORDER BY seq DESC LIMIT ?" if reverse else " ORDER BY seq LIMIT ?"
+        sql = QUERIES["read_down" if reverse else "read"]
+        values = (*key, now(), after, END if upto is None else upto, limit)
         with self._database.reader() as connection:
-            return [Record(*row) for row in connection.execute(sql, (*values, limit))]
+            return [Record(*row) for row in connection.execute(sql, values)]
 
     def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
         with self._database.reader() as connection:
@@ -236,7 +256,9 @@ class SqliteBackend(TransactionalBackend):
             values += pair
         with self._database.reader() as connection:
             rows = connection.execute(sql + " ORDER BY id LIMIT ?", (*values, limit + 1)).fetchall()
-        found = [decide.visible(stored(tenant, kind, row).head, at) for row in rows[:limit]]
+            found = [
+                decide.visible(listed(connection, tenant, kind, row), at) for row in rows[:limit]
+            ]
         heads = [head for head in found if head is not None]
         return Page(heads, str(rows[limit - 1][1]) if len(rows) > limit else None)
 
@@ -270,21 +292,6 @@ class SqliteBackend(TransactionalBackend):
 
     def after_fork_in_child(self) -> None:
         self._forget_other_threads()
+        self._group.after_fork_in_child()
         self._database.after_fork_in_child()
         self._begin()
-
-
-def _perform(appender: Appender, batch: list[Ticket]) -> None:
-    """Do what the tickets ask for, in their order."""
-    at = now()
-    for ticket in batch:
-        work = ticket.work
-        try:
-            if isinstance(work, Append):
-                ticket.result = appender.append(work, at)
-            else:
-                ticket.result = work(appender, at)
-            ticket.error = None
-        except LimpetError as refusal:
-            ticket.error = refusal
-    appender.flush()

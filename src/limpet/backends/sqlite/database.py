@@ -7,26 +7,36 @@ import os
 import random
 import threading
 import time
-from contextlib import contextmanager
+from array import array
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import apsw
 
-from limpet.backends.sqlite.errors import gone, meaning, translate
+from limpet.backends.directories import make_parents, sync_directory
+from limpet.backends.sqlite.errors import gone, meaning, not_synced, translate
 from limpet.errors import InvalidURL, NotAStore, SchemaTooNew, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Database", "migrations", "schema_version"]
+    from limpet.errors import StoreError
+
+__all__ = ["SQLITE_ERRORS", "Database", "migrations", "schema_version"]
 
 MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
+
+#: What SQLite's errors arrive as.
+SQLITE_ERRORS = (apsw.Error, UnicodeDecodeError)
 
 #: How a SQLite file begins.
 MAGIC = b"SQLite format 3\0"
 
 #: What the system says when a disk, a quota or a limit on files is full.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+#: What SQLite says when a write has gone through, and the sync behind it has not.
+_NOT_SYNCED = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 #: Connections kept open for the next reader; more are opened under load and closed after it.
 IDLE_READERS = 8
@@ -53,6 +63,8 @@ class Database:
         self._vfs = vfs
         self._writer: apsw.Connection | None = None
         self._file: tuple[int, int] | None = None  # which one the writer has open
+        self._moved = array("i", [0])  # where SQLite puts an answer,
+        self._moved_at = self._moved.buffer_info()[0]  # and its address
         self._closed = False
         self._held = False  # `writing`, for the length of a fork
         self._reset_locks()
@@ -71,14 +83,18 @@ class Database:
 
     def writer(self) -> apsw.Connection:
         """The connection for writing. Hold `writing` while you use it."""
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             with self.translated():
-                connection = self.connect()
-            self._writer, self._file = connection, self._identity()
-        elif self._identity() != self._file:
+                writer = self.connect()
+            self._writer, self._file = writer, self._identity()
+            return writer
+        # Whether another file has our name now, or none; sometimes also if that is not so.
+        writer.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._moved_at)
+        if self._moved[0] and self._identity() != self._file:
             # SQLite would go on with what has no name any more, and acknowledge what nobody finds.
             raise gone(self.path)
-        return self._writer
+        return writer
 
     def _identity(self) -> tuple[int, int] | None:
         """Which file has our name now; None if none has, or only the VFS knows."""
@@ -127,6 +143,9 @@ class Database:
         connection = apsw.Connection(name, flags=flags, vfs=self._vfs)
         try:
             connection.set_busy_handler(_patience(self.timeout))
+            # Otherwise a statement is prepared anew whenever a value is bound to it that a partial
+            # index could depend on: that takes longer than to run it.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             # FULL syncs the log at every commit: an acknowledged write survives power loss.
             synchronous = "FULL" if self._durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -137,6 +156,20 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def distrust(self) -> None:
+        """Close what is open, after a failure of the disk: what SQLite takes for so may not be.
+
+        The next one to come opens the file anew, and finds what is there. Hold `writing`.
+        """
+        with self._lock:
+            idle, self._idle = self._idle, []
+        writer, self._writer = self._writer, None
+        for connection in (*idle, writer):
+            if connection is not None:
+                # It is closed all the same; what could not be moved into the file is in the log.
+                with suppress(apsw.Error):
+                    connection.close(force=True)
 
     def scrub(self) -> bool:
         """Empty the log: deleted rows are overwritten in the file, and still stand there."""
@@ -208,16 +241,20 @@ class Database:
         """Turn the errors of *connection*, or else the writer, into ours."""
         try:
             yield
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except SQLITE_ERRORS as error:
             raise self.explained(error, connection or self._writer) from error
 
-    def explained(self, error: BaseException, used: apsw.Connection | None) -> BaseException:
-        """*error* of the connection that was *used*, as one of ours, if it is SQLite's."""
+    def explained(
+        self, error: apsw.Error | UnicodeDecodeError, used: apsw.Connection | None
+    ) -> StoreError:
+        """*error* of the connection that was *used*, as one of ours."""
         if isinstance(error, UnicodeDecodeError):  # text is always stored as UTF-8
             error = apsw.CorruptError(f"text that is {error.reason}")
+        elif getattr(error, "extendedresult", 0) in _NOT_SYNCED:
+            return not_synced(self.path, error)
         elif isinstance(error, apsw.IOError) and used is not None and used.system_errno in _NO_ROOM:
             error = apsw.FullError()  # a quota is no broken disk, but SQLite has one word for it
-        return translate(error, self.path) if isinstance(error, apsw.Error) else error
+        return translate(error, self.path)
 
 
 def _readonly_uri(path: str) -> str:
@@ -264,22 +301,14 @@ _creating = threading.Lock()
 def _create(path: str) -> None:
     """Create an empty file that only its owner can read, unless there is one."""
     try:
+        make_parents(path)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError):
         return  # _check_path says what is wrong, if anything is
     except OSError as error:
         full = error.errno in _NO_ROOM
         raise meaning(apsw.FullError() if full else apsw.ReadOnlyError(), path) from error
-    _sync_directory(os.path.dirname(path))
-
-
-def _sync_directory(path: str) -> None:
-    """Make a new file's name durable: syncing the file alone does not."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(os.path.dirname(path))
 
 
 def _check_path(path: str) -> None:

@@ -18,7 +18,7 @@ from limpet.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["gone", "meaning", "translate"]
+__all__ = ["gone", "meaning", "not_synced", "translate"]
 
 
 def translate(error: apsw.Error, path: str) -> StoreError:
@@ -41,6 +41,15 @@ def gone(path: str) -> StoreNotFound:
     other = os.path.lexists(path)
     what = "no longer the file that was opened" if other else "no longer there"
     return StoreNotFound(f"The store {path} is {what}. Look for who has moved or removed it.")
+
+
+def not_synced(path: str, error: Exception) -> StoreUnavailable:
+    """The error for a commit that was written, and of which nobody knows whether it stays."""
+    return StoreUnavailable(
+        f"The disk under {path} failed while a write was being synced ({error}). The write may be "
+        "there, now or after the next start, or may be not. Check the disk, then repeat it under "
+        "the same id: then it is there once."
+    )
 
 
 #: What SQLite says when the file was taken from under it; each may also mean other things.

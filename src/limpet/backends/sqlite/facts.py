@@ -27,6 +27,8 @@ def facts(connection: apsw.Connection, path: str, durability: str, *, deep: bool
     found = [_engine(), *_settings(connection, path, durability), *_sizes(connection, path)]
     if deep:
         found.append(_integrity(connection))
+        if found[-1].ok:
+            found.append(_index(connection))
     return found
 
 
@@ -89,4 +91,24 @@ def _integrity(connection: apsw.Connection) -> Fact:
         "ok" if found == ["ok"] else "; ".join(found),
         ok=found == ["ok"],
         advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
+    )
+
+
+def _index(connection: apsw.Connection) -> Fact:
+    """Whether the index has each record once; SQLite does not know that it is one."""
+    ((missing, stray, twice),) = connection.execute(QUERIES["index_faults"])
+    wrong = [
+        f"{count:,} {what}"
+        for count, what in (
+            (missing, "records are not in it"),
+            (stray, "entries have no record"),
+            (twice, "records are in it twice"),
+        )
+        if count
+    ]
+    return Fact(
+        "index",
+        "; ".join(wrong) or "ok",
+        ok=not wrong,
+        advice="Somebody has changed the tables by hand: restore a backup.",
     )

@@ -1,23 +1,21 @@
 -- The statements of a SQLite store. ?now is a time in microseconds, as all times are.
 
--- A journal as it is stored: its row, then its last record, if it has one.
+-- A journal as it is stored: its row, and then its last record, if it has one.
 -- name: stored
 j.journal, j.id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
 status, meta, labels, holder, epoch, until
 
 -- name: stored_head
-SELECT {stored}, last_seq, last_at, last_total
+SELECT {stored}, last_record, last_seq, last_at, last_total
 FROM limpet_heads j WHERE tenant = ? AND kind = ? AND id = ?
 
--- The same of a journal that has records, in a quarter of the time.
--- name: stored_head_with_record
-SELECT {stored}, r.seq, r.at, r.total FROM limpet_records r, limpet_journals j
-WHERE r.journal = (SELECT journal FROM limpet_journals WHERE tenant = ? AND kind = ? AND id = ?)
-  AND j.journal = r.journal
-ORDER BY r.seq DESC LIMIT 1
+-- By the index, of a journal whose last record is missing.
+-- name: last_number
+SELECT max(seq) FROM (SELECT max(seq) AS seq FROM limpet_index WHERE journal = ?1 UNION ALL
+                      SELECT max(seq) FROM limpet_index_recent WHERE journal = ?1)
 
 -- name: scan
-SELECT {stored}, last_seq, last_at, last_total FROM limpet_heads j
+SELECT {stored}, last_record, last_seq, last_at, last_total FROM limpet_heads j
 WHERE tenant = ? AND kind = ? AND incarnation <> ''
   AND (ttl IS NULL OR expires > ? OR until > ?)
 
@@ -30,27 +28,43 @@ ORDER BY tenant, kind
 -- nobody has to look for the last record.
 -- name: live_journal
 (SELECT journal FROM limpet_journals j WHERE tenant = ?1 AND kind = ?2 AND id = ?3
- AND (ttl IS NULL OR until > ?4 OR max(ttl_from, dropped_at) + ttl > ?4
-      OR (SELECT at FROM limpet_records r WHERE r.journal = j.journal ORDER BY seq DESC LIMIT 1)
-         + ttl > ?4))
+ AND (ttl IS NULL OR until > ?4 OR (SELECT expires > ?4 FROM limpet_heads h WHERE h.journal = j.journal)))
+
+-- name: after
+i.journal = {live_journal} AND i.seq > ?5
+
+-- Up to ?6: the first record that ends at or behind it is the last that can hold it.
+-- name: and_upto
+AND r.seq - r.count < ?6 AND i.seq <= coalesce(
+    (SELECT min(seq) FROM limpet_index WHERE journal = {live_journal} AND seq >= ?6),
+    (SELECT min(seq) FROM limpet_index_recent WHERE journal = {live_journal} AND seq >= ?6),
+    ?6)
+
+-- Each of the two gives its records in order, and SQLite merges them without sorting.
+-- name: records
+SELECT i.seq, count, at, body, id FROM limpet_index i CROSS JOIN limpet_records r USING (record)
+WHERE {after} {and_upto}
+UNION ALL
+SELECT i.seq, count, at, body, id FROM limpet_index_recent i CROSS JOIN limpet_records r USING (record)
+WHERE {after} {and_upto}
+ORDER BY 1
 
 -- name: read
-SELECT seq, count, at, body, id FROM limpet_records WHERE journal = {live_journal} AND seq > ?5
+{records} LIMIT ?7
 
--- The same, up to ?6: the first record that ends at or behind it is the last that can hold it.
--- name: read_upto
-{read} AND seq - count < ?6
-  AND seq <= coalesce((SELECT min(seq) FROM limpet_records r
-                       WHERE r.journal = limpet_records.journal AND r.seq >= ?6), ?6)
+-- name: read_down
+{records} DESC LIMIT ?7
 
 -- name: bodies
-SELECT seq, body FROM limpet_records WHERE journal = {live_journal} AND seq > ?5
-ORDER BY seq LIMIT ?6
+SELECT i.seq, body FROM limpet_index i CROSS JOIN limpet_records r USING (record) WHERE {after}
+UNION ALL
+SELECT i.seq, body FROM limpet_index_recent i CROSS JOIN limpet_records r USING (record) WHERE {after}
+ORDER BY 1 LIMIT ?6
 
 -- name: known
 SELECT seq, at FROM limpet_records WHERE journal = ? AND id = ?
 
--- As many rows as there are records to add.
+-- As many rows as there are records to add. A trigger adds their entries to limpet_index_recent.
 -- name: insert_records
 INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES
 
@@ -75,8 +89,24 @@ INSERT INTO limpet_labels VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = exc
 -- name: remove_label
 DELETE FROM limpet_labels WHERE journal = ? AND name = ?
 
+-- Where the entries of limpet_index_recent go when there are many.
+-- name: index_recent
+INSERT INTO limpet_index SELECT * FROM limpet_index_recent ORDER BY journal, seq
+
+-- name: empty_recent
+DELETE FROM limpet_index_recent
+
+-- Records numbered under ?2.
 -- name: delete_records
-DELETE FROM limpet_records WHERE journal = ?
+DELETE FROM limpet_records WHERE record IN (
+    SELECT record FROM limpet_index WHERE journal = ?1 AND seq < ?2 UNION ALL
+    SELECT record FROM limpet_index_recent WHERE journal = ?1 AND seq < ?2)
+
+-- name: delete_indexed
+DELETE FROM limpet_index WHERE journal = ? AND seq < ?
+
+-- name: delete_recent
+DELETE FROM limpet_index_recent WHERE journal = ? AND seq < ?
 
 -- name: delete_labels
 DELETE FROM limpet_labels WHERE journal = ?
@@ -84,15 +114,11 @@ DELETE FROM limpet_labels WHERE journal = ?
 -- name: delete_journal
 DELETE FROM limpet_journals WHERE journal = ?
 
+-- The last record numbered under ?2.
 -- name: droppable
-SELECT seq, at, total FROM limpet_records
-WHERE journal = ? AND seq < ? ORDER BY seq DESC LIMIT 1
-
--- name: count_entries
-SELECT sum(count) FROM limpet_records WHERE journal = ? AND seq < ?
-
--- name: drop_records
-DELETE FROM limpet_records WHERE journal = ? AND seq < ?
+SELECT seq, at, total FROM limpet_records WHERE record = coalesce(
+    (SELECT record FROM limpet_index_recent WHERE journal = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT 1),
+    (SELECT record FROM limpet_index WHERE journal = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT 1))
 
 -- name: note_dropped
 UPDATE limpet_journals SET dropped_seq = ?, dropped_at = ?, dropped_total = ? WHERE journal = ?
@@ -106,6 +132,14 @@ WHERE journal IN (SELECT journal FROM limpet_journals
 UNION ALL
 SELECT journal, tenant, kind, id FROM limpet_journals WHERE incarnation = '' AND until <= ?1
 LIMIT ?2
+
+-- Records that the index does not have as they are, and entries of it that no record belongs to.
+-- name: index_faults
+WITH i AS (SELECT * FROM limpet_index UNION ALL SELECT * FROM limpet_index_recent)
+SELECT count(*) FILTER (WHERE i.record IS NULL), count(*) FILTER (WHERE r.record IS NULL),
+       (SELECT count(*) - count(DISTINCT record) FROM i)
+FROM i FULL JOIN limpet_records r
+    ON r.record = i.record AND r.journal = i.journal AND r.seq = i.seq
 
 -- name: sizes
 SELECT kind, count(*), sum(coalesce(last_seq, dropped_seq) - dropped_seq),

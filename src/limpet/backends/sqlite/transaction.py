@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import apsw
 
-from limpet.backends.sqlite.appender import Appender, Heads, now
+from limpet.backends.sqlite.appender import Appender, now
 from limpet.backends.transactions import OpenTransaction, already_ended
 from limpet.errors import TransactionMisused
 
@@ -48,7 +48,7 @@ class Transactions:
     def _append(self, connection: apsw.Connection, guard: _Guard, request: Append) -> Appended:
         guard.check()
         with self._database.translated(connection), guard.lifted():
-            appender = Appender(connection, Heads())
+            appender = Appender(connection)
             done = appender.append(request, now())
             appender.flush()
         return done

@@ -1,7 +1,8 @@
 #!lua
 -- Add one record, or only change attributes (count 0). The rules are those of `decide` in decide.py.
 --
--- ARGV 5 count  6 body; then names and values of what else the request has: id, expect,
+-- ARGV 5 count  6 body  7 how many records come before this one, then count and body of each; then
+--      names and values of what else the request has: id, expect,
 --      expect-incarnation, epoch, ttl, no-ttl, default-ttl, status, no-status, meta, no-meta,
 --      label:NAME, no-label:NAME; of a copy at, created, first, origin (its incarnation);
 --      and with all three keys, for a journal that begins: index and kinds (the members that are to
@@ -17,7 +18,8 @@ if answer then
 end
 local count = tonumber(ARGV[5])
 local request = {}
-for i = 7, #ARGV, 2 do
+local earlier = 2 * tonumber(ARGV[7])
+for i = 8 + earlier, #ARGV, 2 do
   request[ARGV[i]] = ARGV[i + 1]
 end
 
@@ -78,13 +80,19 @@ for name, value in pairs(request) do
 end
 head.labels = next(labels) and labels -- an empty table would be stored as a list
 
--- The record.
+-- The records.
 local fields = {}
-if count > 0 then
+local function record(count, body, has_id)
   head.seq = head.seq + count
-  head.size = head.size + #ARGV[6]
+  head.size = head.size + #body
+  add(fields, head.seq, struct.pack('>I8I4B', at, count, has_id) .. body)
+end
+if count > 0 then
+  for i = 8, 6 + earlier, 2 do
+    record(tonumber(ARGV[i]), ARGV[i + 1], 0)
+  end
+  record(count, ARGV[6], request.id and 1 or 0)
   head.updated = at
-  add(fields, head.seq, struct.pack('>I8I4B', at, count, request.id and 1 or 0) .. ARGV[6])
   if request.id then
     add(fields, 'id:' .. head.seq, request.id)
     add(fields, 'by:' .. request.id, head.seq)

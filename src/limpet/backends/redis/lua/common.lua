@@ -94,7 +94,7 @@ local function answered(head, now)
     return nil
   end
   if last[1] == number and last[2] == ARGV[3] then
-    save(head, now) -- so that a WAIT or WAITAOF behind this call has something to wait for
+    save(head, now) -- so that a WAIT behind this call has something to wait for
     return {unpack(last, 4)}
   end
   return {'late'}
