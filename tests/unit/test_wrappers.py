@@ -22,8 +22,20 @@ PAIRS = [
 
 # Of `AsyncJournal`, for models: records as they are stored, which no user has to do with.
 FOR_MODELS = {
-    *("all_runs", "codec", "decode", "encode", "entries", "labels", "page", "request", "runs"),
-    *("runtime", "ttl", "write"),
+    *(
+        "add",
+        "check_end",
+        "codec",
+        "decode",
+        "encode",
+        "entries",
+        "gather",
+        "labels",
+        "page",
+        "request",
+        "runs",
+    ),
+    *("runtime", "ttl", "understand", "unreadable", "write"),
 }
 
 # Of `AsyncConversation`, for integrations, which are written once and so for async alone.

@@ -121,10 +121,14 @@ class AsyncConversation:
         if not messages:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
-        entries = _entries(messages)
+        for message in messages:  # nearly all are as they should be
+            if message.__class__ is not dict or message.get("role").__class__ is not str:
+                messages = _checked(messages)
+                break
         if not pin:
-            return (await self._journal.write(entries, expect=expect, id=id)).seq
-        _check_pins(message for _, message in entries)
+            return await self._journal.add(MESSAGE, messages, expect=expect, id=id)
+        _check_pins(messages)
+        entries = [(MESSAGE, message) for message in messages]
 
         def pinned(head: Head | None) -> ConversationMeta:
             first = 2 if head is None else head.seq + 2  # behind the note
@@ -185,7 +189,8 @@ class AsyncConversation:
         def begins_here(head: Head | None) -> ConversationMeta:
             return ConversationMeta(start=1 if head is None else head.seq + 1)
 
-        entries = [(CLEARED, {"replaced": True}), *_entries(messages)]
+        new = [(MESSAGE, message) for message in _checked(messages)]
+        entries = [(CLEARED, {"replaced": True}), *new]
         done = await self.transcript.write(entries, begins_here, expect=expect, id=id)
         return done.seq
 
@@ -513,18 +518,15 @@ class Conversation(SyncWrapper[AsyncConversation]):
     fork = sync_wrapped(AsyncConversation.fork, lambda core: Conversation(core))  # noqa: PLW0108 - it has no name yet
 
 
-def _entries(messages: tuple[object, ...]) -> list[tuple[str, Any]]:
-    """*messages* as entries, if each is a dict with a role, or can become one."""
-    entries: list[tuple[str, Any]] = []
+def _checked(messages: tuple[object, ...]) -> tuple[Message, ...]:
+    """*messages*, if each is a dict with a role, or can become one."""
+    checked: list[Message] = []
     for number, message in enumerate(messages, 1):
-        if message.__class__ is dict and isinstance(message.get("role"), str):
-            entries.append((MESSAGE, message))  # as nearly all are
-            continue
         found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
         if isinstance(found, Mapping) and (
             isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
         ):
-            entries.append((MESSAGE, found))
+            checked.append(found)
             continue
         if isinstance(message, (list, tuple)):
             msg = f"Message {number} is a list. To append several messages: append(*messages)."
@@ -536,10 +538,10 @@ def _entries(messages: tuple[object, ...]) -> list[tuple[str, Any]]:
             "{'role': 'user', 'content': 'Hello'}."
         )
         raise InvalidMessage(msg)
-    return entries
+    return tuple(checked)
 
 
-def _check_pins(messages: Iterable[Message]) -> None:
+def _check_pins(messages: Iterable[Any]) -> None:
     for message in messages:
         if calls_of(message) or results_of(message) or binds_next(message):
             msg = (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "chunks", "copies"]
 
 #: Messages to a record, and their size: reading the end must not mean reading all of it.
-CHUNK = 32
+CHUNK = 16
 CHUNK_BYTES = 1024 * 1024
 
 

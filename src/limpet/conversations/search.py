@@ -90,7 +90,7 @@ async def _catch_up(scope: Scope, index: TextIndex) -> list[Head]:
     for _ in range(TRIES):
         known = await call(index.known, tenant, KIND)
         # After the index: what others take in meanwhile must not look like another journal.
-        heads = await call(list, scope.backend.heads(tenant, KIND))
+        heads = await call(list, scope.backend.heads(tenant, KIND, damaged=[]))
         gone = known.keys() - {head.key.id for head in heads}
         if gone:
             await call(index.forget, tenant, KIND, gone)
@@ -126,5 +126,7 @@ async def _news(
 
 
 def _document(entry: Entry) -> Document:
-    text = text_of(entry.body) if isinstance(entry.body, dict) else ""
-    return Document(entry.seq, to_micros(entry.at), role_of(entry.body), text)
+    message = (
+        entry.body if isinstance(entry.body, dict) else {}
+    )  # of what is none, nothing is found
+    return Document(entry.seq, to_micros(entry.at), role_of(message), text_of(message))

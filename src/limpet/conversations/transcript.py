@@ -63,10 +63,12 @@ UNPINNED = "unpinned"
 #: Pins are kept with the head, and stay in every window.
 MOST_PINS = 50
 
-#: Records that are decoded at a time, going backwards.
+#: Entries that are decoded at a time, about, going backwards.
 FEW = 16
 #: Behind every position.
 END = 1 << 62
+
+NO_MESSAGE = "it is stored as a message, and is none."
 
 #: A message and its position.
 Item = tuple[int, dict[str, Any]]
@@ -234,16 +236,12 @@ class Transcript:
     async def all(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Every message; *everything*: with those that were taken back or replaced."""
         messages = Messages(everything=everything)
-        found = messages.found
-        async for runs in self.journal.all_runs():
-            for run in runs:
-                kind = run[0]
-                del run[0]
-                if kind == MESSAGE:  # as `take` would, and nearly all are
-                    found += run
-                else:
-                    messages.take(kind, run)
-        return found
+        await self.journal.gather(
+            MESSAGE, messages.found, lambda run: messages.take(run[0], run[1:])
+        )
+        if not set(map(type, messages.found)) <= {dict}:
+            await self.items()  # which says where there is one that is none
+        return messages.found
 
     async def newest_first(
         self,
@@ -260,36 +258,50 @@ class Transcript:
         *copied*: the copy is known to be whole, though what says so lies behind *upto*. *see* is
         shown the entries that are not messages.
         """
-        reader = _Backwards(take, see, copied=copied)
+        reader = _Backwards(self.journal, take, see, copied=copied)
         size = min(max(size, 1), PAGE)
         high, more = upto, True
         while more:
             records = await self.journal.page(after=after, upto=high, limit=size, reverse=True)
+            if high is None and size == PAGE:  # all of it is to be read
+                await self.journal.check_end(records[0].seq if records else after)
             more = len(records) == size
             high = records[-1].seq - records[-1].count if records else 0
             # Decoded a few at a time: those that say enough may be among the first.
-            for start in range(0, len(records), FEW):
-                few = records[start : start + FEW]
-                if not self._read(few, reader, after, END if upto is None else upto):
-                    return
+            few: list[Record] = []
+            entries = 0
+            for record in records:
+                few.append(record)
+                entries += record.count
+                if entries >= FEW or record is records[-1]:
+                    if not self._read(few, reader, after, END if upto is None else upto):
+                        return
+                    few, entries = [], 0
 
     def _read(self, records: list[Record], reader: _Backwards, after: int, upto: int) -> bool:
         """Show *records* to *reader*, newest first; False if none before them matters."""
-        messages = self._only_messages(records)
+        messages = self._only_messages(records, reader.wanted)
         if messages is None:
             entries = [e for record in records for e in reversed(self.journal.entries(record))]
             return all(reader.read(e) for e in entries if after < e.seq <= upto)
         for position, message in messages:
+            if message.__class__ is not dict:
+                raise self.journal.unreadable(position, NO_MESSAGE)
             if after < position <= upto and not reader.take(position, message):
                 return False
         return True
 
-    def _only_messages(self, records: list[Record]) -> list[Item] | None:
-        """What *records* hold, newest first, if that is messages only: as it nearly always is."""
+    def _only_messages(self, records: list[Record], wanted: set[str]) -> list[Item] | None:
+        """What *records* hold, newest first, if that is messages only: as it nearly always is.
+
+        *wanted*: the types of entries that are messages.
+        """
         bodies = [(record.seq, record.body) for record in reversed(records)]
         runs = self.journal.runs(bodies)
-        if any(run[0] != MESSAGE for run in runs):
+        if any(run[0] not in wanted for run in runs):
             return None
+        if sum(map(len, runs)) - len(runs) != sum(record.count for record in records):
+            return None  # whoever looks at each record finds out which it is
         positions = (
             position
             for record in reversed(records)
@@ -339,8 +351,13 @@ class Transcript:
         found: list[Item] = []
         for first, last in spans:
             entries = await self.journal.read(after=first - 1, upto=last)
-            found += ((e.seq, e.body) for e in entries if e.type in (MESSAGE, COPIED))
+            found += (self._item(e) for e in entries if e.type in (MESSAGE, COPIED))
         return found
+
+    def _item(self, entry: Entry) -> Item:
+        if entry.body.__class__ is not dict:
+            raise self.journal.unreadable(entry.seq, NO_MESSAGE)
+        return entry.seq, entry.body
 
     async def opening(self, meta: ConversationMeta) -> tuple[list[Item], bool]:
         """The system messages before all others, and whether there are others: none will come."""
@@ -360,7 +377,7 @@ class Transcript:
                 elif entry.type == CLEARED:
                     found.clear()
                 elif entry.type == MESSAGE or (entry.type == COPIED and not meta.forking):
-                    if not is_system(entry.body):
+                    if not is_system(self._item(entry)[1]):
                         return found, True
                     found.append((entry.seq, entry.body))
             after = end
@@ -371,10 +388,12 @@ class Transcript:
             return None
         for entry in await self.journal.read(after=position - 1, upto=position):
             if entry.type == SUMMARY:
-                return msgspec.convert(
-                    {**entry.body, "position": entry.seq, "at": entry.at}, Summary
-                )
+                return self.journal.understand(entry, _summary)
         return None
+
+
+def _summary(entry: Entry) -> Summary:
+    return msgspec.convert({**entry.body, "position": entry.seq, "at": entry.at}, Summary)
 
 
 class _Backwards:
@@ -382,14 +401,16 @@ class _Backwards:
 
     def __init__(
         self,
+        journal: AsyncJournal,
         take: Callable[[int, dict[str, Any]], bool],
         see: Callable[[Entry], object] | None,
         *,
         copied: bool,
     ) -> None:
+        self._journal = journal
         self._take = take
         self._see = see
-        self._wanted = {MESSAGE, COPIED} if copied else {MESSAGE}
+        self.wanted = {MESSAGE, COPIED} if copied else {MESSAGE}
         self._popped = 0
 
     def take(self, position: int, message: dict[str, Any]) -> bool:
@@ -402,14 +423,16 @@ class _Backwards:
     def read(self, entry: Entry) -> bool:
         """Take in the next older *entry*, whatever it is."""
         kind = entry.type
-        if kind in self._wanted:
+        if kind in self.wanted:
+            if entry.body.__class__ is not dict:
+                raise self._journal.unreadable(entry.seq, NO_MESSAGE)
             return self.take(entry.seq, entry.body)
         if kind == POPPED:
             self._popped += 1
         elif kind == FORKED:
-            self._wanted.add(COPIED)
+            self.wanted.add(COPIED)
         elif self._see is not None:
-            self._see(entry)
+            self._journal.understand(entry, self._see)
         return kind != CLEARED
 
 

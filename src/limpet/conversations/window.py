@@ -425,7 +425,9 @@ class Windows:
             usual = max(1, head.size // max(1, head.seq - (head.first - 1))) / per_token
             size = min(budget.places, int(budget.room / usual * 0.6) + 4)
         after = front.end(ConversationMeta.of(head))
-        await self.transcript.newest_first(window.take, size, after=after, see=notes.see)
+        await self.transcript.newest_first(
+            window.take, size, after=after, upto=head.seq, see=notes.see
+        )
         return window.view(), notes
 
     async def items(self, head: Head, front: Front) -> list[Item]:

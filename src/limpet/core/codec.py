@@ -26,7 +26,7 @@ import msgspec
 from limpet.errors import NotStorable, TooLarge, Unreadable, WrongType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Codec", "convert", "fresh", "is_plain", "plain", "uncompressed_size"]
 
@@ -57,12 +57,15 @@ _DEFLATED = bytes((FORMAT, COMPRESSED, 0, 0))
 # they begin with this number, it is also the CRC-32 of many such things one behind the other: a
 # page of bodies is checked by one call.
 _WHOLE = 0x2144DF1C
+# The CRC-32 of the headers, with which that of their bodies goes on.
+_PLAIN_BEGAN = zlib.crc32(_PLAIN, _WHOLE)
+_DEFLATED_BEGAN = zlib.crc32(_DEFLATED, _WHOLE)
 _is_plain_body = methodcaller("startswith", _PLAIN)
 
 # To find out how deep JSON is: every bracket square, text by its quotes, and nothing else.
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-_TEXT = re.compile(rb'"[^"]*"')
+_TEXT = rb'"[^"]*"'
 
 
 class Codec:
@@ -87,56 +90,86 @@ class Codec:
         Raises `NotStorable` with the path to the value that has no stored form, `TooLarge` over the
         limits.
         """
+        return self.encode_run(_runs(entries), entries, compress_over)
+
+    def encode_run(
+        self,
+        runs: list[Any],
+        entries: Sequence[tuple[str, Any]] | None = None,
+        compress_over: int | None = None,
+    ) -> bytes:
+        """`encode` for values that are all of one type, as a run: what is written most.
+
+        It may also be several runs, and then *entries* are what is in them.
+        """
         try:
-            payload = self._encode(_runs(entries))
+            payload = self._encode(runs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            self._explain(entries, error)
+            self._explain(entries or _entries(runs), error)
             msg = f"A part of this value cannot be stored: {error}. {_INSTEAD}"
             raise NotStorable(msg) from error
+        size = len(payload)
         # Most are far too short, and have too few brackets, to be over a limit.
-        brackets = payload.count(b"[") + payload.count(b"{")
-        if len(payload) > self.max_bytes or brackets > self.max_depth:
-            self._check_limits(payload, entries)
-        # null is what msgspec makes of NaN, silently.
-        if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
-            _refuse_nan(entries)
-        header, most = _PLAIN, self.compress_over
+        if (
+            size > self.max_bytes
+            or payload.count(b"[") + payload.count(b"{") > self.max_depth
+            or b"null" in payload  # which is also what msgspec makes of NaN, silently
+        ):
+            self._check(payload, entries or _entries(runs))
+        header, began, most = _PLAIN, _PLAIN_BEGAN, self.compress_over
         if most is not None and compress_over is not None:
             most = min(most, compress_over)
-        if most is not None and len(payload) > most:
+        if most is not None and size > most:
             smaller = _deflate(payload)
-            if len(smaller) < len(payload) * 0.9:
-                header, payload = _DEFLATED, smaller
-        body = header + payload
-        return body + zlib.crc32(body, _WHOLE).to_bytes(CHECK, "little")
+            if len(smaller) < size * 0.9:
+                header, began, payload = _DEFLATED, _DEFLATED_BEGAN, smaller
+        check = zlib.crc32(payload, began)
+        return b"".join((header, payload, check.to_bytes(CHECK, "little")))
 
     def decode(self, body: bytes) -> list[tuple[str, Any]]:
         """The entries of one record, as (type, value)."""
-        runs = self.runs((body,))
-        if len(runs) == 1 and len(runs[0]) == 2:  # noqa: PLR2004 - a type and one value
-            return [(runs[0][0], runs[0][1])]
-        return [(run[0], value) for run in runs for value in run[1:]]
+        return [(run[0], value) for run in self.runs((body,)) for value in run[1:]]
 
     def runs(self, bodies: Sequence[bytes]) -> list[Run]:
-        """The content of many records, run by run: the quick way through a long journal."""
+        """The content of many records, run by run. The lists are the caller's own."""
         found: list[Run] = []
-        decode = self._decode
-        whole = zlib.crc32(b"".join(bodies), _WHOLE) == _WHOLE and all(map(_is_plain_body, bodies))
-        try:
-            if whole:
-                contents = [decode(body[HEADER:-CHECK]) for body in bodies]
-            else:
-                contents = [decode(_unpack(body, self.max_bytes)) for body in bodies]
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Unreadable(f"A stored body is not JSON: {error}") from error
-        for content in contents:
-            if content and content[0].__class__ is str:
-                found.append(content)
-            else:
-                found += content
+        self.gather(bodies, "", found, found.append)
         return found
 
-    def _check_limits(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
+    def gather(
+        self, bodies: Sequence[bytes], kind: str, found: list[Any], other: Callable[[Run], object]
+    ) -> int:
+        """Add all values of one *kind* in many records to *found*: the quick way through a journal.
+
+        Runs of other kinds are given to *other*, in their order. Returns how many values there are
+        in all.
+        """
+        decode, count, known = self._decode, 0, len(found)
+        whole = zlib.crc32(b"".join(bodies), _WHOLE) == _WHOLE and all(map(_is_plain_body, bodies))
+        try:
+            for body in bodies:
+                content = decode(body[HEADER:-CHECK] if whole else _unpack(body, self.max_bytes))
+                try:
+                    first = content[0]
+                except (LookupError, TypeError):
+                    raise _no_entries() from None
+                if first == kind:
+                    del content[0]
+                    found += content
+                    continue
+                is_run = first.__class__ is str and content.__class__ is list
+                for run in [content] if is_run else _several(content):
+                    count += len(found) - known + len(run) - 1
+                    other(run)  # which may do to *found* what it likes
+                    known = len(found)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unreadable(f"A stored body is not JSON: {error}") from error
+        return count + len(found) - known
+
+    def _check(self, payload: bytes, entries: Sequence[tuple[str, Any]]) -> None:
+        """Raise if it is over a limit, or holds what has no JSON form."""
+        if b"null" in payload and any(_maybe_nan(value) for _, value in entries):
+            _refuse_nan(entries)
         if len(payload) > self.max_bytes:
             sizes = [len(self._encode(value)) for _, value in entries]
             size, path = max(zip(sizes, _names(entries), strict=True))
@@ -184,6 +217,24 @@ def _runs(entries: Sequence[tuple[str, Any]]) -> list[Any]:
         else:
             runs.append([kind, value])
     return runs[0] if len(runs) == 1 else runs
+
+
+def _several(content: Any) -> list[Run]:
+    """The runs of a record whose entries are not all of one type."""
+    if not isinstance(content, list) or not all(
+        isinstance(run, list) and run and isinstance(run[0], str) for run in content
+    ):
+        raise _no_entries()
+    return content
+
+
+def _no_entries() -> Unreadable:
+    return Unreadable("A stored body is JSON, but no list of entries, each with its type.")
+
+
+def _entries(runs: list[Any]) -> list[tuple[str, Any]]:
+    """What `_runs` was given for one run."""
+    return [(runs[0], value) for value in runs[1:]]
 
 
 def _deflate(payload: bytes) -> bytes:
@@ -263,7 +314,7 @@ def plain(value: object, name: str = "value") -> Any:
 
 def fresh(value: Any) -> Any:
     """A copy of *value*, as read from a store, that its caller may change."""
-    if isinstance(value, (dict, list)):
+    if value.__class__ is dict or value.__class__ is list:
         return msgspec.to_builtins(value)  # of what JSON has, that is a copy
     return value
 
@@ -335,7 +386,7 @@ def _is_deeper(payload: bytes, levels: int) -> bool:
         return False
     unescaped = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
     structure = unescaped.translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
-    brackets = _TEXT.sub(b"", structure)
+    brackets = re.sub(_TEXT, b"", structure)
     for _ in range(levels):
         if not brackets:
             return False

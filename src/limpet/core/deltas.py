@@ -36,6 +36,8 @@ __all__ = [
     "digest",
     "encode",
     "ends",
+    "grown_list",
+    "growth",
     "is_patched",
 ]
 
@@ -228,6 +230,39 @@ def _shift(old: list[Any], new: list[Any]) -> int:
     return 0
 
 
+def growth(old: Any, new: Any, at: Sequence[str], before: bytes, after: bytes) -> Patch | None:
+    """What makes *new* of *old*, if only the list at the path *at* has grown; None if it is more.
+
+    *before* and *after* are what both are stored as, and are compared instead of them: that takes
+    a tenth of the time.
+
+    >>> growth({"said": [1]}, {"said": [1, 2]}, ["said"], b'{"said":[1]}', b'{"said":[1,2]}')
+    {'in': {'said': {'add': [2]}}}
+    """
+    was, is_ = old, new
+    for key in at:
+        if was.__class__ is not dict or is_.__class__ is not dict:
+            return None
+        was, is_ = was.get(key), is_.get(key)
+    if was.__class__ is not list or is_.__class__ is not list or len(is_) <= len(was):
+        return None
+    patch: Patch = {"add": is_[len(was) :]}
+    for key in reversed(at):
+        patch = {"in": {key: patch}}
+    end = _grown_end(new, patch, before)
+    return patch if end is not None and _has_grown(before, after, *end) else None
+
+
+def grown_list(patch: Patch | None) -> list[str] | None:
+    """The path to the list that *patch* adds to, if that is all it does."""
+    path: list[str] = []
+    while patch is not None and patch.keys() == {"in"} and len(patch["in"]) == 1:
+        ((key, patch),) = patch["in"].items()
+        path.append(key)
+    is_list = patch is not None and patch.keys() == {"add"} and patch["add"].__class__ is list
+    return path if is_list else None
+
+
 # -- making the new one ----------------------------------------------------------------------------
 
 
@@ -342,7 +377,11 @@ def is_patched(document: Any, patch: Patch, before: bytes, after: bytes) -> bool
     end = _grown_end(document, patch, before)
     if end is None:
         return encode(document) == after
-    grown, behind = end
+    return _has_grown(before, after, *end)
+
+
+def _has_grown(before: bytes, after: bytes, grown: bytes, behind: bytes) -> bool:
+    """Whether *after* is *before* with *grown* in the place of its end, *behind*."""
     kept = len(before) - len(behind)
     return (
         len(after) == kept + len(grown)

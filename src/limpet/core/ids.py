@@ -20,16 +20,17 @@ MAX_LABEL_BYTES = 256
 #: A hundred years; what is to last longer has no end.
 MAX_SECONDS = 100 * 365 * 24 * 60 * 60
 
-_KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+# Patterns are compiled when they are first used: most ids need none of it, and it takes a while.
+_KIND = r"[a-z][a-z0-9_-]{0,31}"
 # Control characters, line separators, surrogates and noncharacters: nothing a person can type.
-_BAD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff\U0010fffe\U0010ffff]")
+_BAD = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff\U0010fffe\U0010ffff]"
 
 
 def make_key(tenant: str, kind: str, id_: str) -> Key:
     """A journal's key, or `InvalidId`."""
     if not isinstance(kind, str):
         raise InvalidId(f"A kind must be text, not {type(kind).__name__} ({kind!r:.80}).")
-    if not _KIND.fullmatch(kind):
+    if not re.fullmatch(_KIND, kind):
         msg = f"{kind!r:.80} cannot be a kind: use up to 32 of a-z, 0-9, _ and -, a letter first."
         raise InvalidId(msg)
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
@@ -46,7 +47,7 @@ def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
         return text  # as nearly all are
     if not text or text != text.strip():
         raise InvalidId(f"{text!r:.80} cannot be a {what}: it is empty, or has space at an end.")
-    bad = _BAD.search(text)
+    bad = re.search(_BAD, text)
     if bad:
         msg = f"{text[:80]!r} cannot be a {what}: it contains {bad.group()!r}."
         raise InvalidId(msg)
@@ -61,7 +62,7 @@ def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
 
 def check_prefix(text: str) -> str:
     """*text* if ids can begin with it; it may be empty, or end in a space."""
-    bad = _BAD.search(text)
+    bad = re.search(_BAD, text)
     if bad:
         msg = f"No id begins with {text[:80]!r}: it contains {bad.group()!r}."
         raise InvalidId(msg)

@@ -6,10 +6,11 @@ that backends store, and back; it gives them no meaning.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, structs
 
 from limpet.backends.contract import (
     UNSET,
@@ -25,15 +26,29 @@ from limpet.backends.contract import (
 )
 from limpet.core.ids import check_id, check_labels, check_ttl
 from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter
-from limpet.errors import IdReused, Unreadable
+from limpet.errors import IdReused, NotStorable, StoreCorrupt, TooLarge, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from limpet.core.codec import Codec, Run
     from limpet.core.runtime import Runtime
 
 __all__ = ["AsyncJournal", "Entry", "Journal", "listed_fields"]
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+#: Entries to a record, where an append stores several: whoever wants the newest entries reads no
+#: more than that. And so many records at the most.
+PORTION = 16
+MOST_PORTIONS = 256
+
+#: How often to look when there seem to be gaps: somebody may have compacted it, or begun it anew.
+LOOKS = 3
+
+#: Behind every number.
+END = 1 << 62
 
 #: Records a call to the backend: enough to be quick, few enough to be held at once.
 PAGE = 1000
@@ -59,6 +74,28 @@ def listed_fields(head: Head) -> dict[str, Any]:
         "expires_at": head.expires_at,
         "labels": head.labels,
     }
+
+
+def _gap(
+    records: Sequence[Record], after: int, upto: int | None, *, full: bool, reverse: bool
+) -> tuple[int, int] | None:
+    """The first and last number that may be missing in a page of *records*, oldest first.
+
+    They were asked for from *after* to *upto*. A *full* page may end before, at its far side.
+    """
+    last = after
+    if records and (not reverse or not full):
+        last = records[0].seq - records[0].count
+        if last > after:
+            return after + 1, last
+    for number, record in enumerate(records):
+        begin = record.seq - record.count
+        if begin != last and number:
+            return min(last, begin) + 1, max(last, begin)
+        last = record.seq
+    if upto is not None and last < upto and (reverse or not full):
+        return last + 1, upto
+    return None
 
 
 class AsyncJournal:
@@ -121,19 +158,72 @@ class AsyncJournal:
 
     async def write(self, entries: Sequence[tuple[str, Any]], **conditions: Any) -> Appended:
         """`append`, with all that the backend says of it; *conditions* are those of `request`."""
-        request = self.request(entries, **conditions)
+        if len(entries) <= PORTION:
+            return await self._send(self.request(entries, **conditions))
+        earlier, last = self._portions(entries, self.codec.encode)
+        return await self._send(structs.replace(self.request(last, **conditions), earlier=earlier))
+
+    async def add(
+        self, kind: str, values: Sequence[Any], *, id: str | None, expect: int | None
+    ) -> int:
+        """`append` for values that are all of one kind, at the least cost: what is written most."""
+        if id is not None:
+            check_id(id, "append id")
+        encode = self.codec.encode_run
+        earlier: Sequence[tuple[int, bytes]] = ()
+        if len(values) > PORTION:
+            earlier, values = self._portions(values, lambda portion: encode([kind, *portion]))
+        request = Append(
+            key=self.key,
+            body=encode([kind, *values]),
+            count=len(values),
+            earlier=earlier,
+            id=id,
+            expect=None if expect is None else Expect(None, expect),
+            labels=self.labels,
+            ttl=self.ttl,
+            default_ttl=self._default_ttl,
+        )
         done = await self.runtime.append(request)
         if done.repeated:
-            records = await self.page(after=done.seq - 1, upto=done.seq)
-            decode = self.codec.decode
-            if records and decode(records[0].body) != decode(request.body):
-                msg = (
-                    f"The id {request.id!r} was used at {done.seq} of {self.key.kind} "
-                    f"{self.key.id!r} for other content, and nothing was written. Give new content "
-                    "a new id."
-                )
-                raise IdReused(msg, actual=done.seq)
+            await self._check_repeated(request, done)
+        return done.seq
+
+    def _portions(
+        self, entries: Sequence[E], encode: Callable[[Sequence[E]], bytes]
+    ) -> tuple[list[tuple[int, bytes]], Sequence[E]]:
+        """The records of many *entries*, but the last one, of which there are the entries."""
+        if not self.runtime.backend.splits:
+            return [], entries
+        size = max(PORTION, -(-len(entries) // MOST_PORTIONS))
+        portions = [entries[start : start + size] for start in range(0, len(entries), size)]
+        try:
+            bodies = [encode(portion) for portion in portions]
+        except (NotStorable, TooLarge):
+            encode(entries)  # to say where it is, among all of them
+            raise
+        if sum(map(len, bodies)) > self.codec.max_bytes:
+            encode(entries)  # which is refused, for all of it
+        return list(zip(map(len, portions[:-1]), bodies, strict=False)), portions[-1]
+
+    async def _send(self, request: Append) -> Appended:
+        """Have it appended; `IdReused` if other content was stored under the same id before."""
+        done = await self.runtime.append(request)
+        if done.repeated:
+            await self._check_repeated(request, done)
         return done
+
+    async def _check_repeated(self, request: Append, done: Appended) -> None:
+        bodies = [*(body for _, body in request.earlier), request.body]
+        wanted = [entry for body in bodies for entry in self.codec.decode(body)]
+        found = await self.read(after=done.seq - len(wanted), upto=done.seq)
+        if [(entry.type, entry.body) for entry in found] != wanted:
+            msg = (
+                f"The id {request.id!r} was used at {done.seq} of {self.key.kind} "
+                f"{self.key.id!r} for other content, and nothing was written. Give new content "
+                "a new id."
+            )
+            raise IdReused(msg, actual=done.seq)
 
     def request(
         self,
@@ -229,6 +319,7 @@ class AsyncJournal:
         """The same in pages of about *size* entries, each read when it is asked for."""
         low, high, more = after, upto, True
         size = min(max(size, 1), PAGE)
+        is_all = not after and upto is None
 
         async def pull() -> list[Entry] | None:
             nonlocal low, high, more
@@ -236,6 +327,10 @@ class AsyncJournal:
             if more:
                 records = await self.page(after=low, upto=high, limit=size, reverse=reverse)
                 more = len(records) == size
+                if is_all and reverse and high is None:
+                    await self.check_end(records[0].seq if records else 0)
+                elif is_all and not reverse and not more:
+                    more = await self.check_end(records[-1].seq if records else low)
             if not records:
                 return None
             if reverse:
@@ -254,29 +349,86 @@ class AsyncJournal:
         return Pages(pull)
 
     async def page(
-        self, *, after: int = 0, upto: int | None = None, limit: int = PAGE, reverse: bool = False
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = PAGE,
+        reverse: bool = False,
+        gaps: bool = False,
     ) -> list[Record]:
-        """One page of records as they are stored; see `Backend.read`."""
-        return await self.runtime.call(
-            self.runtime.backend.read,
-            self.key,
-            after=after,
-            upto=upto,
-            limit=limit,
-            reverse=reverse,
+        """One page of records as they are stored; see `Backend.read`.
+
+        `StoreCorrupt`, if there should be others between them; unless the caller sees to *gaps*.
+        """
+        looks = 0
+        while True:
+            records = await self.runtime.call(
+                self.runtime.backend.read,
+                self.key,
+                after=after,
+                upto=upto,
+                limit=limit,
+                reverse=reverse,
+            )
+            ordered, full = records[::-1] if reverse else records, len(records) == limit
+            gap = None if gaps else _gap(ordered, after, upto, full=full, reverse=reverse)
+            missing = None if gap is None else await self._missing(*gap)
+            if missing is None:
+                return records
+            looks += 1
+            if looks == LOOKS:
+                raise self._corrupt(*missing)
+
+    async def _missing(self, first: int, last: int) -> tuple[int, int] | None:
+        """Of the entries *first* to *last*, which were not there, those that should be."""
+        head = await self.head()
+        if head is None:
+            return None
+        first, last = max(first, head.first), min(last, head.seq)
+        if first > last:
+            return None  # they were compacted away, or are not written yet
+        taken = await self.runtime.call(self.runtime.backend.lost, self.key)
+        if any(begin <= first and last <= end for begin, end in taken):
+            return None  # a repair took them out, and recorded that
+        return first, last
+
+    async def check_end(self, end: int) -> bool:
+        """Whether there are entries behind *end*, where the last record ended that was read.
+
+        They may have come since. `StoreCorrupt` if they should be there, and are not.
+        """
+        missing = await self._missing(end + 1, END)
+        if missing is None:
+            return False
+        if not await self.page(after=end, limit=1) and await self._missing(*missing) is not None:
+            raise self._corrupt(*missing)
+        return True
+
+    def _corrupt(self, first: int, last: int) -> StoreCorrupt:
+        url, kind, id_ = self.runtime.backend.url, self.key.kind, self.key.id
+        what = f"Entry {first}" if first == last else f"Entries {first} to {last}"
+        return StoreCorrupt(
+            f"{what} of {kind} {id_!r} should be in {url}, and {'is' if first == last else 'are'} "
+            "not there: the storage has lost them, or somebody has removed them by hand. Nothing "
+            "was changed. `limpet doctor` finds all such places; restore a backup, or delete this "
+            f"{kind} if you can do without it."
         )
 
     def entries(self, record: Record) -> list[Entry]:
         """What a record holds."""
-        if record.count == 1:
-            ((kind, value),) = self.decode(record.seq, record.body)
-            return [Entry(record.seq, from_micros(record.at), kind, value)]
         return list(self._entries(record))
 
     def _entries(self, record: Record) -> Iterator[Entry]:
         at = from_micros(record.at)
         first = record.seq - record.count + 1
-        for seq, (kind, value) in enumerate(self.decode(record.seq, record.body), first):
+        entries = self.decode(record.seq, record.body)
+        if len(entries) != record.count:
+            why = (
+                f"It should be {record.count} entries in one record, and there are {len(entries)}."
+            )
+            raise self.unreadable(record.seq, why)
+        for seq, (kind, value) in enumerate(entries, first):
             yield Entry(seq, at, kind, value)
 
     def decode(self, seq: int, body: bytes) -> list[tuple[str, Any]]:
@@ -284,38 +436,53 @@ class AsyncJournal:
         try:
             return self.codec.decode(body)
         except Unreadable as error:
-            msg = (
-                f"Entry {seq} of {self.key.kind} {self.key.id!r} cannot be read: {error} "
-                "`limpet doctor` finds all such entries."
-            )
-            raise Unreadable(msg) from error
+            raise self.unreadable(seq, str(error)) from error
 
-    def all_runs(self) -> AsyncIterator[list[Run]]:
-        """Everything, as runs [type, value, value, …] in pages: no cost of an `Entry` each.
+    def understand(self, entry: Entry, how: Callable[[Entry], R]) -> R:
+        """What *how* makes of an *entry*; `Unreadable` if it cannot: it is not what we write."""
+        try:
+            return how(entry)
+        except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
+            why = f"it is not what is stored as {entry.type!r} ({type(error).__name__}: {error})."
+            raise self.unreadable(entry.seq, why) from error
 
-        The lists are the caller's own.
+    def unreadable(self, seq: int, why: str) -> Unreadable:
+        """The error for an entry that is not what can be stored under its type."""
+        return Unreadable(
+            f"Entry {seq} of {self.key.kind} {self.key.id!r} cannot be read: {why} "
+            "`limpet doctor` finds all such entries."
+        )
+
+    async def gather(self, kind: str, found: list[Any], other: Callable[[Run], object]) -> None:
+        """Add the values of all entries of one *kind* to *found*: no cost of an `Entry` each.
+
+        *other* is given the others in their order, as runs [type, value, value, …] of its own.
         """
         after, more = 0, True
-
-        async def pull() -> list[Run] | None:
-            nonlocal after, more
-            if not more:
-                return None
+        while more:
             page = await self.runtime.call(
                 self.runtime.backend.bodies, self.key, after=after, limit=PAGE
             )
-            more = len(page) == PAGE
-            after = page[-1][0] if page else after
-            return self.runs(page)
-
-        return Pages(pull)
+            last = page[-1][0] if page else after
+            with self._saying_which(page):
+                count = self.codec.gather([body for _, body in page], kind, found, other)
+            if count != last - after:  # then some are missing, or were compacted away
+                async for _ in self.pages(after=after, upto=last):
+                    pass
+            after, more = last, len(page) == PAGE or await self.check_end(last)
 
     def runs(self, page: list[tuple[int, bytes]]) -> list[Run]:
         """What the records of a *page*, given by number and body, hold; run by run."""
-        try:
+        with self._saying_which(page):
             return self.codec.runs([body for _, body in page])
+
+    @contextmanager
+    def _saying_which(self, page: list[tuple[int, bytes]]) -> Iterator[None]:
+        """Where the records of a *page* cannot be read, raise an error that says which it is."""
+        try:
+            yield
         except Unreadable:
-            for seq, body in page:  # slowly now, to find out which it is
+            for seq, body in page:
                 self.decode(seq, body)
             raise
 

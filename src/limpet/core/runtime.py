@@ -58,7 +58,7 @@ class Runtime(Protocol):
     @property
     def backend(self) -> Backend: ...
 
-    async def append(self, request: Append) -> Appended:
+    def append(self, request: Append) -> Coroutine[Any, Any, Appended]:
         """`Backend.append`. Cancelled, it ends first: nothing lands after the caller has left."""
 
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -183,10 +183,10 @@ class AsyncRuntime:
         self._mutex = threading.Lock()
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
-    async def append(self, request: Append) -> Appended:
+    def append(self, request: Append) -> Coroutine[Any, Any, Appended]:
         if self.backend.append_async is not None:
-            return await self.backend.append_async(request)
-        return await self.call(self.backend.append, request)
+            return self.backend.append_async(request)
+        return self.call(self.backend.append, request)
 
     async def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if not self.backend.blocks:
@@ -410,7 +410,12 @@ def sync(
     """The sync twin of an async method; to a type checker, with the overloads that it has."""
 
     def twin(self: SyncWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run_to_end(method(self._core, *args, **kwargs))
+        coroutine = method(self._core, *args, **kwargs)
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise _suspended(coroutine)
 
     return _described(twin, method)
 
@@ -487,9 +492,13 @@ def run_to_end(coroutine: Coroutine[Any, Any, R]) -> R:
         coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    raise _suspended(coroutine)
+
+
+def _suspended(coroutine: Coroutine[Any, Any, Any]) -> RuntimeError:
     coroutine.close()
     msg = "A sync store met code that awaits an event loop; open the store with open_async()."
-    raise RuntimeError(msg)
+    return RuntimeError(msg)
 
 
 class Pages(Generic[R]):

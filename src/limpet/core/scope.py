@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, structs
 
 from limpet.backends import forks
+from limpet.backends.logs import warn
 from limpet.backends.url import command, is_default
 from limpet.core.codec import Codec
 from limpet.core.ids import check_labels, check_prefix, check_seconds, make_key
@@ -131,6 +132,8 @@ class Scope(Struct, frozen=True):
                     labels=labels,
                     status=status,
                 )
+                for key, error in page.damaged:  # which hides none of the others
+                    warn("%s %r is left out of a list: %s", key.kind, key.id, error)
                 heads[:] = filter(fits, page.heads[::-1])
                 cursor, more = page.cursor, page.cursor is not None
             return show(heads.pop()) if heads else None

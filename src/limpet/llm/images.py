@@ -11,12 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["cost", "is_image", "size_of"]
+__all__ = ["cost", "size_of"]
 
 Size = tuple[int, int]
 
-#: Parts of a message that are an image: of Chat Completions, of Responses, of Anthropic.
-_KINDS = ("image_url", "input_image", "image")
 
 # OpenAI, tiles: fitted into a square of this, then its shorter side to that, then in tiles.
 SQUARE, SHORTER, TILE = 2048, 768, 512
@@ -73,11 +71,6 @@ _RULES: dict[str, _Tiles | _Patches] = {
     "computer-use": _Tiles(65, 129),
     "": _Tiles(85, 170),
 }
-
-
-def is_image(part: Mapping[str, Any]) -> bool:
-    """Whether *part* of a message is an image."""
-    return part.get("type") in _KINDS
 
 
 def cost(part: Mapping[str, Any], model: str = "") -> int:

@@ -27,7 +27,7 @@ BARE = "the results of {:,} finished steps that are listed without one"
 # Within JSON each of these can only be part of a text, so its number may stand for it, as it does
 # for the "<" that opens a tag: what looks like one; what is not seen, or turns text round; controls
 # and line separators; three backquotes; a template's word in square brackets, as [INST].
-_ESCAPED = re.compile(
+_ESCAPED = (
     "[\u02c2\u1438\u2039\u226e\u2329\u276e\u27e8\u29fc\u3008\ufe3f\ufe64\uff1c\U0001d236"
     "\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
@@ -48,7 +48,7 @@ def quoted(value: Any) -> str:
         units = found[0].encode("utf-16-be")
         return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
-    return _ESCAPED.sub(escaped, _json(value).replace("<", "\\u003c"))
+    return re.sub(_ESCAPED, escaped, _json(value).replace("<", "\\u003c"))
 
 
 def _json(value: Any) -> str:

@@ -27,7 +27,6 @@ from zlib import adler32
 import msgspec
 
 from limpet.errors import EstimateWarning, MissingExtra, outside
-from limpet.llm import images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +53,7 @@ LONGEST = 16
 MARGIN = 1_000
 
 _PLAIN = ("role", "content")
+_IMAGES = frozenset({"image_url", "input_image", "image"})
 # What tells programs which is which, and is no text to a model.
 _SILENT = frozenset(
     {
@@ -119,7 +119,9 @@ class Counter:
 
     def _mapping(self, thing: Mapping[str, Any], most: int | None) -> int:
         kind = thing.get("type")
-        if images.is_image(thing):
+        if kind in _IMAGES:
+            from limpet.llm import images  # noqa: PLC0415 - few messages have one
+
             return images.cost(thing, self.model)
         if kind in _FILES:
             return FILE
@@ -203,7 +205,7 @@ _MODELS = {
 
 #: Characters that no space divides, from which on a piece of text may be slow to encode.
 LONG = 256
-_UNDIVIDED = re.compile(rf"\S{{{LONG},}}|\s{{{LONG},}}")
+_UNDIVIDED = rf"\S{{{LONG},}}|\s{{{LONG},}}"
 
 #: Texts whose count is remembered, and from how many characters on that is worth it.
 REMEMBERED = 50_000
@@ -256,7 +258,7 @@ class Encoding:
 
     def _count(self, text: str) -> int:
         # The package takes quadratic time over a piece that nothing divides.
-        if _UNDIVIDED.search(text) is None:
+        if re.search(_UNDIVIDED, text) is None:
             return len(self._encoding.encode_ordinary(text))
         pieces = self._split(text)
         if max(map(len, pieces)) < LONG:

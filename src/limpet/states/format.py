@@ -200,6 +200,7 @@ class Snapshot(Struct):
     copy_total: int  # the size of that one's document
     weight: int = 0  # of the patches since
     content: deltas.Digest | None = None  # of the document, once it was compared with `digest`
+    grew: list[str] | None = None  # the path to the list that has grown, if nothing else changed
 
     def verify(self) -> None:
         """`Damage`, if it is not what was saved."""

@@ -113,7 +113,7 @@ class Reader:
         while True:
             records: list[Record] = []
             if 0 < upto <= LAST:
-                records = await self._journal.page(upto=upto, limit=limit, reverse=True)
+                records = await self._journal.page(upto=upto, limit=limit, reverse=True, gaps=True)
             if not records or records[0].seq < upto:
                 raise await self._missing(upto, position)
             for record in records:
@@ -145,7 +145,9 @@ class Reader:
         """
         upto, left, oldest = head.seq, last, None
         while left > 0 and upto >= head.first:
-            records = await self._journal.page(upto=upto, limit=min(left, PAGE), reverse=True)
+            records = await self._journal.page(
+                upto=upto, limit=min(left, PAGE), reverse=True, gaps=True
+            )
             for record in records:
                 try:
                     saves = [entry for entry in self._entries(record) if is_save(entry)]
@@ -172,7 +174,7 @@ class Reader:
         found, low, high = 0, head.first, head.seq
         while low <= high:  # by halves: times only grow
             middle = (low + high) // 2
-            records = await self._journal.page(after=middle - 1, upto=high, limit=1)
+            records = await self._journal.page(after=middle - 1, upto=high, limit=1, gaps=True)
             if records and from_micros(records[0].at) <= time:
                 found = records[0].seq
                 low = found + 1
@@ -201,7 +203,7 @@ class Reader:
     async def _records(self, after: int, upto: int | None = None) -> list[Record]:
         found: list[Record] = []
         while True:
-            page = await self._journal.page(after=after, upto=upto, limit=PAGE)
+            page = await self._journal.page(after=after, upto=upto, limit=PAGE, gaps=True)
             found += page
             if len(page) < PAGE:
                 return found

@@ -82,15 +82,21 @@ class Draft:
             self._content = deltas.Digest(self.encoded, self.before)
         return self._content
 
-    def diff(self, old: Any, *, exact: bool) -> dict[str, Any] | None:
+    def diff(self, old: Snapshot, *, exact: bool) -> dict[str, Any] | None:
         """The patch that makes it of *old*; see `deltas.diff`."""
         if exact:
             self.make_plain()
+        elif old.grew is not None and old.content is not None:  # then it may have done so again
+            patch = deltas.growth(
+                old.document, self.document, old.grew, old.content.encoded, self.encoded
+            )
+            if patch is not None:
+                return patch
         try:
-            return deltas.diff(old, self.document, exact=exact)
+            return deltas.diff(old.document, self.document, exact=exact)
         except deltas.NotPlain:
             self.make_plain()
-            return deltas.diff(old, self.document, exact=exact)
+            return deltas.diff(old.document, self.document, exact=exact)
 
     def make_plain(self) -> None:
         """Let it be what it will be read back as; `NotStorable` or `TooLarge` if it cannot be."""
@@ -357,7 +363,7 @@ class Writer:
         if before is None or is_another or loses_fingerprint or is_too_large:
             return None
         for exact in (False, True):
-            patch = draft.diff(base.document, exact=exact)
+            patch = draft.diff(base, exact=exact)
             if patch is None and not exact and draft.content.text != before.text:
                 continue  # equal for Python and not as JSON, such as 1 and True
             body = self._encoded_patch(base, draft, info, patch)
@@ -384,6 +390,7 @@ class Writer:
                     copy_total=base.copy_total,
                     weight=weight,
                     content=draft.content,
+                    grew=deltas.grown_list(patch) or base.grew,
                 )
                 return made, body
             # Something else in it is equal for Python, and not as JSON.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, Final, Literal, get_args
 
@@ -63,6 +62,8 @@ class Retry(Struct, frozen=True, kw_only=True):
             wait = min(self.wait * float(self.factor) ** (attempt - 1), self.most)
         except OverflowError:
             wait = self.most
+        import random  # noqa: PLC0415 - most programs that import us never need it
+
         return float(wait * (1 - self.jitter * random.random()))  # noqa: S311 - not a secret
 
 

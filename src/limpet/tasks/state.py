@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from limpet.core.calls import Call, Ledger
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
+from limpet.errors import Unreadable
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import item_name, numbered
 
@@ -155,7 +156,15 @@ class TaskState:
             self.fruitless = 0
         change = self.CHANGES.get(entry.type)
         if change is not None:
-            change(self, entry.body, entry.at)
+            try:
+                change(self, entry.body, entry.at)
+            except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
+                msg = (
+                    f"Entry {entry.seq} of task {self.task_id!r} cannot be read: it is not what is "
+                    f"stored as {entry.type!r} ({type(error).__name__}: {error}). `limpet doctor` "
+                    "finds all such entries."
+                )
+                raise Unreadable(msg) from error
 
     def add_result(self, seq: int, at: datetime, name: str, result: Any) -> None:
         """`apply` for the entry of a step that has just ended, by far the most frequent one."""

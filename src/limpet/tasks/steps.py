@@ -274,11 +274,12 @@ class StepRunner:
         record, live = self.record, self.live
         value = {"name": name, "result": result, **about}
         try:
-            encoded = record.journal.encode(((kinds.STEP, value),))
+            encode = record.journal.codec.encode_run
+            encoded = encode([kinds.STEP, value])
             size = uncompressed_size(encoded)
             if size > LARGE:
                 value = {"name": name, "large": await self._put_apart(result, size), **about}
-                encoded = record.journal.encode(((kinds.STEP, value),))
+                encoded = encode([kinds.STEP, value])
         except (NotStorable, TooLarge):  # caught first: what nearly always works has no overhead
             with error_path("step['result']", f"results[{name!r}]"):
                 raise

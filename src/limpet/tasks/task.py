@@ -13,7 +13,6 @@ from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
 from limpet.core.ids import check_ttl
 from limpet.core.journal import listed_fields
-from limpet.core.recalled import Recalled
 from limpet.core.runtime import SyncWrapper, run_to_end, sync
 from limpet.errors import NotLoaded, TaskNotOpen, besides
 from limpet.tasks import entries as kinds
@@ -23,7 +22,6 @@ from limpet.tasks.entries import KIND, text
 from limpet.tasks.memories import TaskMemories
 from limpet.tasks.plan import AsyncPlan, AsyncStep, Plan, Remaining, Step
 from limpet.tasks.record import LiveTask, TaskOptions, check_labels_are_free, not_found
-from limpet.tasks.resume_text import resume_context, resume_messages
 from limpet.tasks.retry import InDoubt, Retry, StepPolicy
 from limpet.tasks.state import Large, Progress
 from limpet.tasks.steps import StepRunner, not_a_function, typed
@@ -50,7 +48,6 @@ __all__ = [
     "Outside",
     "Plan",
     "Progress",
-    "Recalled",
     "Retry",
     "Step",
     "StepContext",
@@ -475,6 +472,8 @@ class AsyncTask(_TaskView):
         are what earlier tasks have left: a memory, a namespace of the store or True ("tasks"), of
         which it takes what fits the goal and the next step; or what you have recalled yourself.
         """
+        from limpet.tasks.resume_text import resume_context  # noqa: PLC0415 - not every task needs it
+
         state = await self._record.look()
         recalled = await self._memories.recall(state, memories)
         return resume_context(state, max_tokens, count, recalled)
@@ -487,6 +486,8 @@ class AsyncTask(_TaskView):
         memories: Memories | str | bool | Iterable[Any] = (),
     ) -> list[dict[str, Any]]:
         """The same as chat messages: the instructions from the system, the record as data."""
+        from limpet.tasks.resume_text import resume_messages  # noqa: PLC0415 - as above
+
         state = await self._record.look()
         recalled = await self._memories.recall(state, memories)
         return resume_messages(state, max_tokens, count, recalled)

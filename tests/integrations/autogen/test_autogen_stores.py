@@ -46,7 +46,7 @@ def four(turns: int) -> RoundRobinGroupChat:
 @pytest.mark.parametrize("place", ["postgresql", "redis"])
 def test_killed_at_every_write_on_a_server(place: str, request: pytest.FixtureRequest) -> None:
     """Another machine goes on: what a team knows is not on the one that died."""
-    assert killed_everywhere(find(place, request, hurried=True).url, "round robin") >= TURNS
+    assert killed_everywhere(find(place, request).url, "round robin") >= TURNS
 
 
 # -- effects ---------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def awaiting(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Makes sessions on a new store of each kind."""
     name = request.param
-    url = "memory:" if name == "memory" else places.find(name, request, hurried=True).url
+    url = "memory:" if name == "memory" else places.find(name, request).url
     store = limpet.open_async(url)
 
     def session(id_: str = "alice", **options: Any) -> LimpetSession:

@@ -53,7 +53,7 @@ PAID = [
 @pytest.fixture
 def where(backend: str, request: pytest.FixtureRequest) -> Where:
     """A place that several processes can open."""
-    return places.find(backend, request, hurried=True)
+    return places.find(backend, request)
 
 
 def effects(side: Path) -> list[str]:

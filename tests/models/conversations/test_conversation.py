@@ -154,6 +154,35 @@ def test_expecting_nothing_means_the_very_first(store: Store) -> None:
         chat.append(user("also first"), expect=0)
 
 
+@pytest.mark.parametrize("count", [16, 17, 33, 1000, 5000])
+def test_many_messages_in_one_append_are_one_act(store: Store, count: int) -> None:
+    """However they lie: one position, one id, all or none, and windows as of single ones."""
+    chat, messages = store.conversation("alice"), numbered(count)
+    chat.append(system("Be brief."))
+    assert chat.append(*messages, id="once", expect=1) == count + 1
+    assert chat.append(*messages, id="once", expect=1) == count + 1
+    with pytest.raises(IdReused):
+        chat.append(*messages[:-1], user("another"), id="once")
+    with pytest.raises(Conflict):
+        chat.append(*messages, expect=count)
+    assert chat.messages() == [system("Be brief."), *messages]
+    assert chat.window(max_messages=4) == [system("Be brief."), *messages[-3:]]
+    assert chat.replace(*messages[::-1]) == 2 * count + 2
+    assert chat.messages() == messages[::-1]
+
+
+def test_what_is_wrong_with_one_of_many_messages_is_said_of_that_one(store: Store) -> None:
+    """By its number among all of them, and nothing is stored; the limit is one for all of them."""
+    chat = store.conversation("alice")
+    with pytest.raises(NotStorable, match=r"message 41\['content'\]"):
+        chat.append(*numbered(40), user(object()), user("more"))  # type: ignore[arg-type]
+    with limpet.open("memory:", codec=Codec(max_bytes=3_000)) as small:
+        with pytest.raises(TooLarge):
+            small.conversation("alice").append(*numbered(200))
+        assert small.conversation("alice").messages() == []
+    assert chat.messages() == []
+
+
 def test_two_writers_both_keep_what_they_said(place: Place, store: Store) -> None:
     """Nobody's words are lost, and every reader sees one order."""
     chats = [store.conversation("alice"), place.open().conversation("alice")]

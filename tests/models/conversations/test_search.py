@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 cache = stores.cache
 
-hurried = places.hurried
+where = places.where
 
 KEY = Key("default", "conversation", "alice")
 
@@ -52,9 +52,9 @@ def ids(store: limpet.Store, query: str, **options: Any) -> list[str]:
     return list(dict.fromkeys(hit.id for hit in found(store, query, **options)))
 
 
-def test_what_was_said_is_found_on_every_backend(hurried: Where) -> None:
+def test_what_was_said_is_found_on_every_backend(where: Where) -> None:
     """The truth may be anywhere; the index is local."""
-    with limpet.open(hurried.url) as store:
+    with limpet.open(where.url) as store:
         store.conversation("alice").append(user("My invoice is wrong"))
         store.conversation("bob").append(user("Where is Berlin?"))
         (hit,) = found(store, "invoice")
@@ -388,8 +388,8 @@ def test_an_index_that_another_process_took_further_is_not_made_anew(
     heads, add = store.backend.heads, TextIndex.add
     added: list[Key] = []
 
-    def meanwhile(*values: Any) -> Any:
-        listed = list(heads(*values))
+    def meanwhile(*values: Any, **more: Any) -> Any:
+        listed = list(heads(*values, **more))
         monkeypatch.setattr(store.backend, "heads", heads)
         chat.append(user("zebra two"))
         assert len(found(store, "zebra")) == 2

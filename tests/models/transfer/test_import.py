@@ -769,9 +769,9 @@ class Sealed(Codec):
         """Not to be read by others."""
         return b"sealed" + super().encode(entries, over)[::-1]
 
-    def runs(self, bodies: Iterable[bytes]) -> list[Any]:
+    def gather(self, bodies: Iterable[bytes], *args: Any) -> int:
         """And back."""
-        return super().runs([body.removeprefix(b"sealed")[::-1] for body in bodies])
+        return super().gather([body.removeprefix(b"sealed")[::-1] for body in bodies], *args)
 
 
 def test_what_is_imported_is_written_by_the_stores_own_codec() -> None:

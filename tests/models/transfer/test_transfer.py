@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.places import Where
 
-hurried = places.hurried
+where = places.where
 
 
 def user(content: Any) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def test_an_export_comes_back_as_the_same_conversations(
 
 
 def test_an_export_goes_into_every_backend_and_out_again(
-    source: limpet.Store, hurried: Where
+    source: limpet.Store, where: Where
 ) -> None:
     """What was written on a laptop is read on a server."""
-    with limpet.open(hurried.url) as store:
+    with limpet.open(where.url) as store:
         _transfer.put(store, exported(source, "jsonl"))
         assert_same(source, store)
         assert exported(store, "json") == exported(source, "json")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LIMPET = str(Path(sys.executable).parent / "limpet")
 POLL = 0.05
 
-hurried = places.hurried
+where = places.where
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -249,7 +249,7 @@ def test_a_signal_wakes_a_task(registry: Registry, store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_tasks_are_found_on_every_backend(registry: Registry, hurried: places.Where) -> None:
+def test_tasks_are_found_on_every_backend(registry: Registry, where: places.Where) -> None:
     """New ones, one that is signalled, one whose time has come."""
 
     @registry.task("job")
@@ -258,7 +258,7 @@ def test_tasks_are_found_on_every_backend(registry: Registry, hurried: places.Wh
             task.sleep(1, block=0)
         return task.wait_for("word") if task.id == "waits" else task.step("do", lambda: 1)
 
-    with limpet.open(hurried.url) as store:
+    with limpet.open(where.url) as store:
         for name in ("new", "sleeps", "waits"):
             store.submit("job", name, "Do it")
         with At(registry, store):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from limpet.backends.contract import UNSET, UnsetType
@@ -46,6 +47,7 @@ _NAMES = ("role", "type")
 WRAPPED = "agents.item"
 
 _OF_TOOLS = {*ITEM_CALLS, *ITEM_RESULTS}
+_type_of = methodcaller("get", "type")
 
 
 class LimpetSession:
@@ -111,7 +113,7 @@ class LimpetSession:
             )
             return _unwrapped(window)
         found: list[Any] = await self._conversation.messages()
-        kinds = {item.get("type") for item in found}
+        kinds = set(map(_type_of, found))
         if not (self._rule is None or kinds.isdisjoint(_OF_TOOLS) or _is_whole(found)):
             found = await self._conversation.messages(repair=self._rule)
         return _unwrapped(found) if WRAPPED in kinds else found

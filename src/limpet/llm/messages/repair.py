@@ -51,7 +51,7 @@ LISTED = 10
 
 #: Characters that the id of a call may have in Chat Completions, and in items.
 MOST_IN_CHAT, MOST_IN_ITEM = 40, 64
-_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_ID = r"[^a-zA-Z0-9_-]"
 
 
 class Repair(Struct, frozen=True):
@@ -600,7 +600,7 @@ class _Repairer:
 def _fitting(id_: str, family: str) -> str:
     """*id_* if a provider takes it for a call of this *family*, else one made of it."""
     if family in (TOOL_USE, SERVER):
-        fit, most = _NOT_IN_ID.sub("_", id_), None
+        fit, most = re.sub(_NOT_IN_ID, "_", id_), None
     else:
         fit, most = id_, MOST_IN_CHAT if family == CHAT else MOST_IN_ITEM
     if not fit or (most is not None and len(fit) > most):

@@ -1,0 +1,201 @@
+"""What the storage has lost or changed is noticed by whoever reads it, and never skipped."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import limpet
+from limpet.backends.contract import Append, Key
+from limpet.backends.file.backend import FileBackend
+from limpet.backends.sqlite.backend import SqliteBackend
+from limpet.backends.url import connect
+from limpet.core.codec import Codec
+from limpet.errors import StoreCorrupt, Unreadable
+from tests.support import places
+from tests.support.stores import user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.places import Where
+
+CHAT = Key("default", "conversation", "alice")
+TASK = Key("default", "task", "report")
+
+PLACES = [
+    *("sqlite", "file"),
+    *(pytest.param(name, marks=pytest.mark.server) for name in ("postgresql", "redis")),
+]
+
+
+@pytest.fixture(params=PLACES)
+def where(request: pytest.FixtureRequest) -> Where:
+    """A place of each kind of which a record can be taken out by hand."""
+    return places.find(request.param, request)
+
+
+def lose(url: str, key: Key, seq: int) -> None:
+    """Take out the record that ends at *seq*, as no release of ours would."""
+    with closing(connect(url)) as backend:
+        if isinstance(backend, SqliteBackend):
+            backend._database.writer().execute(
+                "DELETE FROM limpet_records WHERE seq = ? AND journal ="
+                " (SELECT journal FROM limpet_journals WHERE kind = ? AND id = ?)",
+                (seq, key.kind, key.id),
+            )
+        elif isinstance(backend, FileBackend):
+            path = Path(backend._directory.paths(key).journal)
+            lines = path.read_bytes().splitlines(keepends=True)
+            path.write_bytes(
+                b"".join(line for line in lines if not line.startswith(b'{"seq":%d,' % seq))
+            )
+        else:
+            lose_on_a_server(backend, key, seq)
+
+
+def lose_on_a_server(backend: Any, key: Key, seq: int) -> None:
+    """The same of PostgreSQL and Redis."""
+    if hasattr(backend, "schema"):
+        tables = f"{backend.schema}.limpet_records r USING {backend.schema}.limpet_journals j"
+        backend._connections.rows(
+            f"DELETE FROM {tables} WHERE r.journal = j.journal AND r.seq = %(seq)s"  # noqa: S608 - a test's
+            " AND j.kind = %(kind)s AND j.id = %(id)s RETURNING r.seq",
+            writes=True,
+            seq=seq,
+            kind=key.kind,
+            id=key.id,
+        )
+    else:
+        name = backend._keys.journal(key)
+        backend._client.command(name, "HDEL", name, seq, writes=True)
+
+
+def fill(url: str) -> None:
+    """A conversation of five single messages and a task of five entries."""
+    with limpet.open(url) as store:
+        for number in range(1, 6):
+            store.conversation("alice").append(user(str(number)))
+        with store.task("report", goal="Report") as task:
+            for name in ("a", "b", "c"):
+                task.step(name, str, name)
+
+
+READS: dict[str, Callable[[limpet.Store], object]] = {
+    "messages": lambda store: store.conversation("alice").messages(),
+    "everything": lambda store: store.conversation("alice").messages(everything=True),
+    "items": lambda store: store.conversation("alice").items(),
+    "a window": lambda store: store.conversation("alice").window(max_tokens=1000),
+    "a fork": lambda store: store.conversation("alice").fork("bob"),
+    "a search": lambda store: store.search_conversations("4"),
+    "a journal": lambda store: store.journal("conversation", "alice").read(),
+    "backwards": lambda store: store.journal("conversation", "alice").read(reverse=True),
+}
+
+
+@pytest.mark.parametrize("seq", [1, 3, 5])
+def test_a_record_that_is_missing_is_noticed_by_every_read(where: Where, seq: int) -> None:
+    """At the beginning, in the middle, at the end: nothing that was said is simply left out."""
+    if (where.name, seq) == ("file", 5):
+        pytest.skip("A file that ends earlier ends as if the writer had died: nobody can tell.")
+    fill(where.url)
+    lose(where.url, CHAT, seq)
+    with limpet.open(where.url) as store:
+        assert [info.id for info in store.conversations()] == ["alice"] or where.name == "file"
+        for name, read in READS.items():
+            with pytest.raises(StoreCorrupt, match=r"Entry|record|line|numbers"):
+                pytest.fail(f"{name} gave {read(store)!r}")
+
+
+@pytest.mark.parametrize("seq", [1, 2, 3])
+def test_a_finished_step_of_which_the_record_is_missing_does_not_run_again(
+    where: Where, seq: int
+) -> None:
+    """The task cannot be resumed, and says why; sync and async, and nobody holds it afterwards."""
+    fill(where.url)
+    lose(where.url, TASK, seq)
+    ran: list[str] = []
+
+    async def resumed() -> None:
+        async with limpet.open_async(where.url) as store, store.task("report") as task:
+            await task.step("a", ran.append, "a")
+
+    with limpet.open(where.url) as store:
+        with pytest.raises(StoreCorrupt), store.task("report") as task:
+            task.step("a", ran.append, "a")
+        with pytest.raises(StoreCorrupt):
+            asyncio.run(resumed())
+        assert ran == []
+        assert store.backend.acquire(TASK, "another", 60).holder == "another"
+
+
+def test_what_was_compacted_away_is_not_missing(where: Where) -> None:
+    """A conversation that was cleared goes on."""
+    fill(where.url)
+    with limpet.open(where.url) as store:
+        chat = store.conversation("alice")
+        chat.clear()
+        assert chat.messages() == []
+        chat.append(user("6"))
+        assert chat.messages() == [user("6")]
+        assert [entry.body for entry in store.journal("conversation", "alice").read()][-1] == user(
+            "6"
+        )
+        assert chat.window(max_tokens=1000) == [user("6")]
+
+
+# -- what is there, and is not what we write -----------------------------------------------------
+
+
+def seal(payload: bytes) -> bytes:
+    """A body with this *payload*, and with the right checksum."""
+    body = Codec().encode_run(["x"])
+    assert body[4:-4] == b'["x"]'
+    import zlib  # noqa: PLC0415 - only here
+
+    return body[:4] + payload + zlib.crc32(body[:4] + payload, 0x2144DF1C).to_bytes(4, "little")
+
+
+SHAPES = [
+    *(b"5", b"null", b'"text"', b"[]", b"{}", b"[5]", b"[[]]", b"[[5]]", b'[["message"],5]'),
+    *(b'["message",5]', b'["message",null]', b'["message",[]]', b"[" * 3000 + b"]" * 3000),
+    *(b'["message",{}, {}]', b'["message"]'),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[:20].decode())
+@pytest.mark.parametrize("name", ["sqlite", "file"])
+def test_a_sealed_record_of_another_shape_is_unreadable(
+    name: str, shape: bytes, request: pytest.FixtureRequest
+) -> None:
+    """With the journal and the number, in every read: not a KeyError, not a RecursionError."""
+    url = places.find(name, request).url
+    with limpet.open(url) as store:
+        store.conversation("alice").append(user("1"))
+        store.backend.append(Append(key=CHAT, body=seal(shape), count=1))
+        store.conversation("alice").append(user("3"))
+        for read in ("messages", "items", "a window", "a fork", "a journal", "backwards"):
+            if read in ("a journal", "backwards") and shape.startswith(b'["message",'):
+                continue  # a journal of entries knows nothing of messages
+            with pytest.raises(Unreadable, match=r"Entry \d of conversation 'alice'"):
+                pytest.fail(f"{read} gave {READS[read](store)!r}")
+
+
+@pytest.mark.parametrize("shape", [b'["step",5]', b'["step",{}]', b'["planned",{"steps":7}]', b"5"])
+def test_a_tasks_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
+    """The task can be listed, and says what is wrong when it is opened."""
+    with limpet.open(f"sqlite:{tmp_path}/agents.db") as store:
+        with store.task("report", goal="Report") as task:
+            task.step("a", str, "a")
+        store.backend.append(Append(key=TASK, body=seal(shape), count=1))
+        for read in (
+            lambda: store.task("report").checkpoint(),
+            lambda: store.task("report").__enter__(),
+        ):
+            with pytest.raises(Unreadable, match=r"Entry 3 of task 'report'"):
+                read()
+        assert [info.id for info in store.tasks()] == ["report"]
