@@ -74,7 +74,7 @@ def test_doctor_shows_a_last_line_that_was_never_finished(root: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"seq":7,"cou')
     shown = run("--store", f"file:{root}", "doctor").stdout
-    assert re.search(r"✓ unfinished +.*alice.jsonl, line 8: 13 bytes", shown)
+    assert re.search(r"! unfinished +.*alice.jsonl, line 8: 13 bytes", shown)
 
 
 def test_doctor_does_not_call_a_file_harmless_that_may_have_been_cut_off(root: Path) -> None:
@@ -82,8 +82,8 @@ def test_doctor_does_not_call_a_file_harmless_that_may_have_been_cut_off(root: P
     path = root / "default" / "conversation" / "alice.jsonl"
     path.write_bytes(path.read_bytes()[:-300])
     shown = " ".join(run("--store", f"file:{root}", "doctor").stdout.split())
-    assert "If the file was cut off in another way, restore a backup" in shown
-    assert "never acknowledged" not in shown
+    assert "Nobody can tell by the file: if no process died, restore a backup" in shown
+    assert "All is well" not in shown
 
 
 def test_repair_sets_aside_what_is_damaged_and_keeps_the_rest(root: Path) -> None:

@@ -23,7 +23,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Screen, count, json_document, safe
 from limpet.conversations import conversation
-from limpet.conversations.transcript import ConversationMeta
+from limpet.conversations.transcript import COPIED, MESSAGE, NO_MESSAGE, ConversationMeta
 from limpet.core.calls import calls_in_doubt
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
@@ -32,12 +32,13 @@ from limpet.errors import Unreadable
 from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
+from limpet.tasks.state import TaskState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet import Store
-    from limpet.backends.contract import Backend, Head, Record
+    from limpet.backends.contract import Backend, Head, Key, Record
 
 __all__ = ["doctor"]
 
@@ -182,16 +183,21 @@ def check_journals(store: Store, report: Report) -> None:
         report.unreadable.append(Problem("…", 0, f"They cannot be listed: {error}"))
         return
     for kind in kinds:
+        damaged: list[tuple[Key, StoreError]] = []
         try:
-            for head in heads(store, kind):
+            for head in backend.heads(store.tenant, kind, damaged=damaged):
                 report.journals += 1
                 if kind == task.KIND and head.size > LARGE:
                     report.large += 1
                     found = [*report.largest, Weight(f"{kind}/{head.key.id}", head.size)]
                     report.largest = sorted(found, key=lambda one: -one.size)[:LARGEST]
-                report.unreadable += problems_of(backend, head, report)
+                try:
+                    report.unreadable += problems_of(backend, head, report)
+                except StoreError as error:
+                    damaged.append((head.key, error))
         except StoreError as error:
             report.unreadable.append(Problem(f"{kind}/…", 0, f"They cannot be listed: {error}"))
+        report.unreadable += [Problem(f"{kind}/{key.id}", 0, str(why)) for key, why in damaged]
 
 
 def problems_of(backend: Backend, head: Head, report: Report) -> list[Problem]:
@@ -219,7 +225,7 @@ def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Pr
     """What is missing or unreadable among the records of a journal."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
-    codec, saves = Codec(), SaveChecker()
+    codec, saves, shapes = Codec(), SaveChecker(), _Shapes(head)
     last = head.first - 1
 
     def missing(upto: int, what: str) -> Iterator[Problem]:
@@ -241,14 +247,33 @@ def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Pr
             if trouble:
                 saves.lose(reported=True)
                 yield Problem(name, first, trouble)
-            for entry in entries if is_state else ():
-                if trouble := saves.problem(entry):
+            for entry in entries:
+                if trouble := saves.problem(entry) if is_state else shapes.problem(entry):
                     yield Problem(name, entry.seq, trouble)
         yield from missing(head.seq, "Entries are missing from here on.")
     except StoreError as error:
         yield Problem(name, last + 1, str(error))
     if is_state and saves.unreported:
         yield Problem(name, head.seq, TAKEN)
+
+
+class _Shapes:
+    """Whether the entries of a journal are what its model stores."""
+
+    def __init__(self, head: Head) -> None:
+        self._kind = head.key.kind
+        self._task = TaskState(head.key.id)
+
+    def problem(self, entry: Entry) -> str | None:
+        """What is wrong with *entry*, which comes next; None if nothing is."""
+        if self._kind == conversation.KIND and entry.type in (MESSAGE, COPIED):
+            return None if isinstance(entry.body, dict) else NO_MESSAGE
+        if self._kind == task.KIND:
+            try:
+                self._task.apply(entry)
+            except Unreadable as error:
+                return str(error)
+        return None
 
 
 def records_of(backend: Backend, head: Head) -> Iterator[Record]:
@@ -283,7 +308,8 @@ def print_report(report: Report, screen: Screen) -> None:
     for problem in report.unreadable:
         what = f"{problem.journal} at {problem.seq}: {problem.problem}"
         facts.append(Fact("unreadable", what, ok=False, advice=ADVICE))
-    notes = []  # what is no fault, and worth knowing
+    notes = [fact for fact in facts if fact.ok and fact.advice and fact.unsure]
+    facts = [fact for fact in facts if fact not in notes]
     if report.large:
         names = ", ".join(f"{one.journal} ({human_size(one.size)})" for one in report.largest)
         more = ", …" if report.large > len(report.largest) else ""
@@ -300,5 +326,7 @@ def print_report(report: Report, screen: Screen) -> None:
     bad = sum(not fact.ok for fact in facts)
     if bad:
         screen.line((f"{bad} of {len(facts)} checks found a problem.", "bold red"))
+    elif any(fact.unsure for fact in notes):
+        screen.line(("Nothing is known to be wrong; see what is marked with !.", "bold yellow"))
     else:
         screen.line(("All is well.", "bold green"))

@@ -27,7 +27,7 @@ from limpet.tasks import task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from limpet.backends.contract import Head
+    from limpet.backends.contract import Head, Key
 
 __all__ = [
     "AGE",
@@ -201,8 +201,11 @@ def kinds_of(store: limpet.Store) -> list[str]:
 
 
 def heads(store: limpet.Store, kind: str, **filters: Any) -> Iterator[Head]:
-    """The heads of all journals of one *kind*, by id."""
-    yield from store.backend.heads(store.tenant, kind, **filters)
+    """The heads of all journals of one *kind*, by id. Of those that nobody can read, a word."""
+    damaged: list[tuple[Key, StoreError]] = []
+    yield from store.backend.heads(store.tenant, kind, damaged=damaged, **filters)
+    for key, error in damaged:
+        click.echo(f"{key.kind}/{safe(key.id)} cannot be listed: {safe(str(error))}", err=True)
 
 
 def head_of(store: limpet.Store, kind: str, id_: str) -> Head | None:
