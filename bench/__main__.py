@@ -17,6 +17,7 @@ from bench import (
     concurrency,
     disk,
     imports,
+    lists,
     peers,
     reading,
     resume,
@@ -25,6 +26,7 @@ from bench import (
     step,
     window,
 )
+from bench._chart import as_chart
 from bench._measure import Bench, Row
 from bench._plot import as_svg
 from bench._report import as_json, as_table
@@ -42,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "trim": window.measure,
     "sessions": sessions.measure,
     "state": state.measure,
+    "lists": lists.measure,
     "disk": disk.measure,
     "resume": resume.measure,
     "import": imports.measure,
@@ -58,6 +61,7 @@ OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--quick", is_flag=True, help="Few rounds: to see that it works, not to quote.")
 @click.option("--json", "json_file", type=OUTPUT, help="Write the figures to this file, too.")
 @click.option("--plot", "plot_file", type=OUTPUT, help="Draw the cost of a turn as SVG.")
+@click.option("--chart", "chart_file", type=OUTPUT, help="Draw all figures and targets as SVG.")
 @click.option(
     "--dir",
     "directory",
@@ -71,17 +75,18 @@ def main(
     quick: bool,
     json_file: Path | None,
     plot_file: Path | None,
+    chart_file: Path | None,
     directory: Path,
 ) -> None:
     """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
-    disk, resume, import, backends.
+    lists, disk, resume, import, backends.
     """
     names = names or tuple(MEASUREMENTS)
     if plot_file is not None and "append" not in names:
         raise click.UsageError("--plot draws what the measurement 'append' finds; name it, too.")
-    for file in (json_file, plot_file):
+    for file in (json_file, plot_file, chart_file):
         if file is not None and not file.parent.is_dir():
             raise click.UsageError(f"There is no directory {file.parent} to write {file.name} to.")
     console = Console() if sys.stdout.isatty() else Console(width=110)
@@ -94,6 +99,8 @@ def main(
     console.print(as_table(rows))
     if json_file is not None:
         json_file.write_bytes(as_json(rows, quick=quick))
+    if chart_file is not None:
+        chart_file.write_text(as_chart(rows), encoding="utf-8")
     if plot_file is not None and "append" not in failed:
         plot_file.write_text(as_svg(rows), encoding="utf-8")
     if failed:

@@ -6,7 +6,7 @@ import gc
 import random
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 import limpet
+from limpet.core.runtime import run_to_end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,16 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 Message = dict[str, str]
 Turn = tuple[Message, Message]
+
+
+class Took(float):
+    """Seconds by the clock, and of the processors' time."""
+
+    cpu: float
+
+
 Contestant = Callable[[], float]
+AsyncContestant = Callable[[], Coroutine[Any, Any, float]]
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -73,14 +83,27 @@ class Bench:
 
 
 def timed(function: Callable[[], object]) -> Contestant:
-    """*function* as a contestant: a call of it returns how many seconds it took."""
+    """*function* as a contestant: a call of it returns how long it took."""
 
-    def contestant() -> float:
-        began = perf_counter()
+    def contestant() -> Took:
+        began = Stopwatch()
         function()
-        return perf_counter() - began
+        return began.took()
 
     return contestant
+
+
+class Stopwatch:
+    """Runs from when it was made."""
+
+    def __init__(self) -> None:
+        self._cpu, self._began = process_time(), perf_counter()
+
+    def took(self) -> Took:
+        """How long it has run."""
+        took = Took(perf_counter() - self._began)
+        took.cpu = process_time() - self._cpu
+        return took
 
 
 class Contest:
@@ -97,6 +120,17 @@ class Contest:
 
     def round(self, contestants: dict[str, Contestant], calls: int = 1) -> None:
         """Call everybody *calls* times, each time beginning with another."""
+
+        def awaited(contestant: Contestant) -> AsyncContestant:
+            async def call() -> float:
+                return contestant()
+
+            return call
+
+        run_to_end(self.round_async({k: awaited(v) for k, v in contestants.items()}, calls))
+
+    async def round_async(self, contestants: dict[str, AsyncContestant], calls: int = 1) -> None:
+        """The same for some that are awaited."""
         times: dict[str, list[float]] = {name: [] for name in contestants}
         cpu: dict[str, list[float]] = {name: [] for name in contestants}
         order = list(contestants.items())
@@ -105,8 +139,9 @@ class Contest:
         for _ in range(calls):
             for name, contestant in order:
                 began = process_time()
-                times[name].append(contestant())
-                cpu[name].append(process_time() - began)
+                took = await contestant()
+                times[name].append(took)
+                cpu[name].append(took.cpu if isinstance(took, Took) else process_time() - began)
             order.append(order.pop(0))
         gc.unfreeze()
         self._rounds.append(times)
@@ -114,11 +149,15 @@ class Contest:
 
     def cpu(self, name: str, to: str) -> str:
         """How much of the processors' time *name* takes, and to that of *to*; for a note."""
-        ours, theirs = (
-            statistics.median(statistics.median(cpu[who]) for cpu in self._cpu)
-            for who in (name, to)
-        )
+        ours, theirs = self._typical_cpu(name), self._typical_cpu(to)
         return f"CPU {ours / theirs:.2f} ({ours * 1e6:,.0f} µs to {theirs * 1e6:,.0f})"
+
+    def cpu_ratio(self, name: str, to: str) -> float:
+        """How many times as much of it *name* takes as *to*."""
+        return self._typical_cpu(name) / self._typical_cpu(to)
+
+    def _typical_cpu(self, name: str) -> float:
+        return statistics.median(statistics.median(cpu[name]) for cpu in self._cpu)
 
     def ratio(self, name: str, to: str) -> float:
         """How many times as long *name* takes as *to*."""
@@ -187,7 +226,7 @@ _TEXT = (
 )
 
 # More than SQLite lets into its log before it starts again at the log's beginning, also compressed.
-_FILLER = random.Random(2).randbytes(5_000_000).hex()
+FILLER = random.Random(2).randbytes(5_000_000).hex()
 
 
 def make_turns(count: int) -> list[Turn]:
@@ -239,7 +278,7 @@ class Raw:
 
     def settle(self) -> None:
         """Bring the log to its full size; see `settle`."""
-        self.insert("filler", _FILLER.encode())
+        self.insert("filler", FILLER.encode())
 
     def load(self, conversation: str) -> list[Any]:
         """All messages of a conversation."""
@@ -262,7 +301,7 @@ def settle(store: limpet.Store) -> None:
     A log that grows makes every sync dearer (about twice, on ext4), and Limpet's is full sooner
     than the floor's: measured across that point, one would be compared with the other's worse half.
     """
-    store.conversation("filler").append({"role": "user", "content": _FILLER})
+    store.conversation("filler").append({"role": "user", "content": FILLER})
 
 
 def fill_store(path: Path, conversations: Iterable[str], turns: Iterable[Turn]) -> None:

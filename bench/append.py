@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import limpet
 from bench._measure import (
@@ -24,7 +24,7 @@ from bench._measure import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LENGTHS = (10, 100, 1_000, 5_000)
 TURNS = make_turns(LENGTHS[-1])
@@ -34,9 +34,9 @@ BODIES = make_bodies(TURNS)
 def measure(bench: Bench) -> list[Row]:
     """Append at all lengths in turn, Limpet and raw; then anew after each opening."""
     calls, rounds = (40, 2) if bench.quick else (100, 12)
-    steady, new = Contest(), Contest()
+    steady, new, first = Contest(), Contest(), Contest()
     places = [_Place(bench, length, calls * (rounds + 1)) for length in LENGTHS]
-    reopened = _Place(bench, 1_000, calls * rounds)
+    reopened, unseen = (_Place(bench, length, calls * rounds) for length in (1_000, 10))
     with ExitStack() as stack:
         contestants: dict[str, Contestant] = {}
         for place in places:
@@ -46,9 +46,16 @@ def measure(bench: Bench) -> list[Row]:
             steady.round(contestants, calls)
             with reopened.open(settled=False) as pair:
                 new.round(pair, calls)
+            with unseen.open(settled=True, seen=False) as pair:
+                first.round(pair, calls)
     longest, shortest = f"limpet {LENGTHS[-1]}", f"limpet {LENGTHS[0]}"
     return [
         *(_row(steady, length) for length in LENGTHS),
+        Row(
+            name=f"append a turn to {LENGTHS[-1]:,}, processor time",
+            value=steady.cpu_ratio(longest, to=f"raw {LENGTHS[-1]}"),
+            at_most=1.4,
+        ),
         Row(
             name=f"append a turn, to {LENGTHS[-1]:,} against to {LENGTHS[0]}",
             value=steady.ratio(longest, to=shortest),
@@ -59,6 +66,11 @@ def measure(bench: Bench) -> list[Row]:
             value=new.ratio("limpet 1000", to="raw 1000"),
             note=_note(new, 1_000),
         ),
+        Row(
+            name="append a turn to 10, the first of this process to each conversation",
+            value=first.ratio("limpet 10", to="raw 10"),
+            note=_note(first, 10),
+        ),
     ]
 
 
@@ -67,7 +79,7 @@ def _row(contest: Contest, length: int) -> Row:
     return Row(
         name=f"append a turn to {length:,}",
         value=contest.ratio(ours, to=raw),
-        at_most=1.3,
+        at_most=1.15,
         note=_note(contest, length),
         figures={
             "turns": length,
@@ -103,24 +115,34 @@ class _Place:
         fill_raw(self._floor, self._ids, TURNS[:length])
 
     @contextmanager
-    def open(self, *, settled: bool) -> Iterator[dict[str, Contestant]]:
-        """Both ways to append, with logs that have their full size, or that are new."""
+    def open(self, *, settled: bool, seen: bool = True) -> Iterator[dict[str, Contestant]]:
+        """Both ways to append, with logs that have their full size, or that are new.
+
+        *seen*: to each conversation something was appended before, which does not count.
+        """
         with closing(Raw(self._floor)) as raw, limpet.open(self._ours) as store:
             if settled:
                 raw.settle()
                 settle(store)
+            chats = {id_: store.conversation(id_) for id_ in self._ids}
             yield {
-                f"raw {self._name}": timed(partial(next, self._inserts(raw))),
-                f"limpet {self._name}": timed(partial(next, self._appends(store))),
+                f"raw {self._name}": self._appends(0, raw.insert, cycle(BODIES), seen=seen),
+                f"limpet {self._name}": self._appends(
+                    1, lambda id_, turn: chats[id_].append(*turn), cycle(TURNS), seen=seen
+                ),
             }
 
-    def _inserts(self, raw: Raw) -> Iterator[None]:
-        for id_, body in zip(self._targets[0], cycle(BODIES), strict=False):
-            raw.insert(id_, body)
-            yield
+    def _appends(
+        self, way: int, append: Callable[[str, Any], object], turns: Iterator[Any], *, seen: bool
+    ) -> Contestant:
+        last = ""
 
-    def _appends(self, store: limpet.Store) -> Iterator[None]:
-        chats = {id_: store.conversation(id_) for id_ in self._ids}
-        for id_, turn in zip(self._targets[1], cycle(TURNS), strict=False):
-            chats[id_].append(*turn)
-            yield
+        def contestant() -> float:
+            nonlocal last
+            id_ = next(self._targets[way])
+            if seen and id_ != last:
+                append(id_, next(turns))
+            last = id_
+            return timed(partial(append, id_, next(turns)))()
+
+        return contestant

@@ -41,6 +41,7 @@ class Floor(ABC):
     """The shortest durable write to a place, through the driver that Limpet uses."""
 
     what: ClassVar[str]
+    at_most: ClassVar[float] = 1.3
 
     @abstractmethod
     def __init__(self, url: str) -> None:
@@ -98,6 +99,7 @@ class RedisFloor(Floor):
     """A script that counts up and adds to a stream: the least that an atomic append is."""
 
     what = "a scripted append"
+    at_most = 1.2
 
     _SCRIPT = """
     local seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
@@ -112,17 +114,9 @@ class RedisFloor(Floor):
         self._client = redis.Redis(at.hostname or "", at.port or 0, password=at.password)
         self._append = self._client.register_script(self._SCRIPT)
         self._keys = ["floor:head", "floor:records"]
-        # As Limpet does for durability=full on a server that does not sync before it answers.
-        self._waits = "durability=full" in at.query
 
     def write(self, body: bytes) -> None:
-        if not self._waits:
-            self._append(keys=self._keys, args=[body])
-            return
-        pipe: Any = self._client.pipeline(transaction=False)
-        self._append(keys=self._keys, args=[body], client=pipe)
-        pipe.execute_command("WAITAOF", 1, 0, 30_000)
-        pipe.execute()
+        self._append(keys=self._keys, args=[body])
 
     def close(self) -> None:
         self._client.close()
@@ -199,8 +193,8 @@ def _appends(bench: Bench, name: str, url: str, floor: type[Floor]) -> list[Row]
         Row(
             name=f"{name}, append a turn against {floor.what}",
             value=contest.ratio("short", to="raw"),
-            at_most=1.5,
-            note=f"{ours}, raw {raws}",
+            at_most=floor.at_most,
+            note=f"{ours}, raw {raws}; {contest.cpu('short', to='raw')} of this process",
         ),
         Row(
             name=f"{name}, append a turn to {length:,} against to {SHORT}",
@@ -261,7 +255,7 @@ def _writers(bench: Bench, name: str, url: str) -> Row:
     return Row(
         name=f"{name}, {WRITERS} threads, appends a second against INSERTs",
         value=statistics.median(ratios),
-        at_least=0.8,
+        at_least=0.9,
         note=f"{ours:,.0f}, raw {raw_rate:,.0f}",
     )
 

@@ -19,7 +19,7 @@ def measure(bench: Bench) -> list[Row]:
         Row(
             name=f"disk for {TURNS:,} turns",
             value=size / floor,
-            at_most=1.3,
+            at_most=1.05,
             note=f"{size / 1e6:.2f} MB, raw {floor / 1e6:.2f} MB",
         )
     ]

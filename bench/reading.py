@@ -19,6 +19,7 @@ from bench._measure import (
     milliseconds,
     timed,
 )
+from limpet.transfer.imports import put, understand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LONG, SHORT = 5_000, 100
 TOKENS = 8_000
+AT_ONCE = 1_000
 
 
 def measure_load(bench: Bench) -> list[Row]:
@@ -54,7 +56,7 @@ def measure_load(bench: Bench) -> list[Row]:
         Row(
             name=f"load {LONG:,} turns",
             value=warm.ratio("limpet", to="raw"),
-            at_most=1.5,
+            at_most=1.4,
             note=f"{milliseconds(warm.typical('limpet'))},"
             f" raw {milliseconds(warm.typical('raw'))}; {warm.cpu('limpet', to='raw')};"
             f" the first time after opening {cold.ratio('limpet', to='raw'):.2f}",
@@ -95,6 +97,42 @@ def measure_window(bench: Bench) -> list[Row]:
             at_most=1.2,
             note=f"{milliseconds(contest.typical(str(LONG)))};"
             f" {read[LONG]} of {LONG:,} records read, {read[SHORT]} of {SHORT}",
+        ),
+        *_measure_ways(bench),
+    ]
+
+
+def _measure_ways(bench: Bench) -> list[Row]:
+    """A window of as many messages, whichever way they came in."""
+    contest = Contest()
+    messages = [message for turn in make_turns(LONG) for message in turn]
+    with limpet.open(bench.path("ways"), durability="normal") as store:
+        one_by_one, at_once = store.conversation("one by one"), store.conversation("at once")
+        for message in messages:
+            one_by_one.append(message)
+        for start in range(0, len(messages), AT_ONCE):
+            at_once.append(*messages[start : start + AT_ONCE])
+        (item,) = understand(messages, name="imported")
+        put(store, item)
+        chats = (one_by_one, at_once, store.conversation("imported"), one_by_one.fork("forked"))
+        contestants = {
+            chat.id: timed(partial(chat.window, max_tokens=TOKENS // 2)) for chat in chats
+        }
+        Contest().round(contestants, calls=20)  # to warm up
+        for _ in range(4 if bench.quick else 20):
+            contest.round(contestants, calls=30)
+    return [
+        Row(
+            name=f"a window of {TOKENS // 2:,} tokens of {len(messages):,} messages, {way},"
+            " to one by one",
+            value=contest.ratio(id_, to="one by one"),
+            at_most=1.2,
+            note=f"{milliseconds(contest.typical(id_))}; {contest.cpu(id_, to='one by one')}",
+        )
+        for id_, way in (
+            ("at once", f"{AT_ONCE:,} at a time"),
+            ("imported", "imported"),
+            ("forked", "forked"),
         )
     ]
 

@@ -36,7 +36,7 @@ def measure(bench: Bench) -> list[Row]:
         Row(
             name=f"record a step, over {STEPS:,}",
             value=contest.ratio("limpet", to="raw"),
-            at_most=1.5,
+            at_most=1.3,
             note=f"{milliseconds(contest.typical('limpet'))},"
             f" raw {milliseconds(contest.typical('raw'))};"
             f" {contest.cpu('limpet', to='raw')};"
