@@ -30,6 +30,7 @@ from limpet.backends.contract import (
     new_incarnation,
 )
 from limpet.backends.group_commit import GroupCommit, Ticket, tell
+from limpet.backends.postgresql.connections import int8s
 from limpet.errors import StoreBusy
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Write:
         if request.earlier:
             counts, bodies = zip(*request.earlier, strict=True)
             behind = [request.count + sum(counts[number:]) for number in range(1, len(counts) + 1)]
-            values |= {"counts": list(counts), "bodies": list(bodies), "behind": behind}
+            values |= {"counts": int8s(counts), "bodies": list(bodies), "behind": int8s(behind)}
             values["total"] += sum(counts)
             values["size"] += sum(map(len, bodies))
         if statement in ("append", "append_several"):

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.numeric import Int8, Int8BinaryDumper
 
 from limpet.backends.postgresql.errors import (
     READ_ONLY,
@@ -31,9 +31,18 @@ from limpet.backends.url import check_durability, flag, safe_url, seconds
 from limpet.errors import InvalidURL, StoreBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-__all__ = ["OPTIONS", "Connection", "Connections", "LostSessions", "Pool", "Slot", "split_url"]
+__all__ = [
+    "OPTIONS",
+    "Connection",
+    "Connections",
+    "LostSessions",
+    "Pool",
+    "Slot",
+    "int8s",
+    "split_url",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Connection")
@@ -165,6 +174,11 @@ def _malformed(url: str, text: str) -> str:
 def _encoded(sql: str) -> bytes:
     """Once: psycopg looks up each statement, and of the same object it knows the hash."""
     return sql.encode()
+
+
+def int8s(values: Iterable[int]) -> list[Int8]:
+    """*values* as a list for a statement: psycopg takes the first list's size for all of them."""
+    return [Int8(value) for value in values]
 
 
 # -- a connection --------------------------------------------------------------------------------
@@ -431,16 +445,21 @@ class LostSessions:
         if not self._sessions:
             return
         with self._ending:  # who comes meanwhile waits, since theirs may be among them
-            for pid, at in list(self._sessions):
-                deadline = time.monotonic() + connection.max_silence
-                # Not every engine has such a thing.
-                with suppress(psycopg.errors.ProgrammingError, psycopg.errors.NotSupportedError):
-                    connection.run(self._queries["end_session"], pid=pid, at=at)
-                    while connection.row(self._queries["find_session"], pid=pid, at=at) is not None:
-                        if time.monotonic() > deadline:
-                            break
-                        time.sleep(0.005)
-                self._sessions.discard((pid, at))
+            lost = set(self._sessions)
+            if not lost:
+                return
+            # All at once: on a bad network, a request for each may never get to the last of them.
+            pids, ats = zip(*lost, strict=True)
+            which = {"pids": int8s(pids), "ats": int8s(ats)}
+            deadline = time.monotonic() + connection.max_silence
+            # Not every engine has such a thing.
+            with suppress(psycopg.errors.ProgrammingError, psycopg.errors.NotSupportedError):
+                connection.run(self._queries["end_sessions"], **which)
+                while connection.row(self._queries["find_sessions"], **which) is not None:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.005)
+            self._sessions -= lost
 
 
 # -- calls ---------------------------------------------------------------------------------------
@@ -534,11 +553,14 @@ class Connections:
             else:
                 # It may be dead without knowing: leave time for another try, with a new one.
                 slot.connection.max_silence = max(left / 2, LEAST)
-            self._lost.end(slot.connection)
+            try:
+                self._lost.end(slot.connection)
+            except psycopg.OperationalError as error:
+                raise NotConnected(error) from error  # the caller has sent nothing yet
             yield slot
         except psycopg.Error as error:
             if is_lost(error):
-                self.lose(slot)
+                self.lose(slot, sent=not isinstance(error, NotConnected))
             elif error.sqlstate == READ_ONLY and slot.connection is not None:
                 # Another server may have taken its place: the next caller looks again for one.
                 slot.connection.finish()
@@ -552,10 +574,14 @@ class Connections:
         """Whether a session whose connection was lost is known to have ended, when that matters."""
         return self._prepare
 
-    def lose(self, slot: Slot) -> None:
-        """The connection in *slot* went away, and others probably with it."""
+    def lose(self, slot: Slot, *, sent: bool = True) -> None:
+        """The connection in *slot* went away, and others probably with it.
+
+        *sent*: its user may have sent something, which the server must not do any more.
+        """
         if slot.connection is not None:
-            self._lost.add(slot.connection.session)
+            if sent:
+                self._lost.add(slot.connection.session)
             slot.connection.finish()
         self.pool.close_idle()
 

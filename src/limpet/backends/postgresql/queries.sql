@@ -264,16 +264,15 @@ SELECT {now}, current_setting('synchronous_commit', true), current_setting('fsyn
 
 -- A process number is used again: a session that began later is another's. So is one that began
 -- long before we had ours, on a server that has taken the place of the one we had it on.
--- name: of_session
-FROM pg_stat_activity
-WHERE pid = %(pid)s
-  AND extract(epoch FROM backend_start) * 1000000 BETWEEN %(at)s - 600000000 AND %(at)s
+-- name: of_sessions
+FROM pg_stat_activity JOIN unnest(%(pids)s::bigint[], %(ats)s::bigint[]) AS lost (pid, at) USING (pid)
+WHERE extract(epoch FROM backend_start) * 1000000 BETWEEN at - 600000000 AND at
 
--- name: end_session
-SELECT pg_terminate_backend(pid) {of_session}
+-- name: end_sessions
+SELECT pg_terminate_backend(pid::int) {of_sessions}
 
--- name: find_session
-SELECT pid {of_session}
+-- name: find_sessions
+SELECT pid {of_sessions} LIMIT 1
 
 -- == tables ==
 
