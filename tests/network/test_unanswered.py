@@ -237,6 +237,43 @@ def test_a_session_of_the_same_number_on_another_server_is_left_alone(
                 other.execute("SELECT 1")
 
 
+def test_many_lost_sessions_are_ended_by_as_few_requests_as_one(
+    postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network that fails again and again, a request for each never gets to the last one."""
+    with closing(Far(postgresql_server, monkeypatch)) as far:
+        assert isinstance(far.store, PostgresBackend)
+        append(far.store)  # there is a connection
+        requests = []
+        for many in (1, 1, 1, 50):  # statements are prepared at first
+            lost = LostSessions(far.store._queries)
+            for number in range(many):
+                lost.add((1_000_000_000 + number, time.time_ns() // 1000))
+            before = far.network.requests
+            far.store._connections.run(lost.end)
+            requests.append(far.network.requests - before)
+        assert requests[-1] == requests[-2]
+
+
+def test_a_session_that_is_lost_while_it_ends_others_adds_nothing_to_them(
+    postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller had not sent anything: otherwise each try would leave one more for the next."""
+    with closing(Far(postgresql_server, monkeypatch)) as far:
+        assert isinstance(far.store, PostgresBackend)
+        connections = far.store._connections
+        append(far.store)
+        connections._lost.add((1_000_000_000, time.time_ns() // 1000))
+        far.network.arm("after", stays=True)
+        with pytest.raises(limpet.StoreUnavailable) as raised:
+            append(far.store, id="a")
+        assert "may be there" not in str(raised.value)
+        assert len(connections._lost._sessions) == 1
+        far.network.heal()
+        append(far.store, id="a")
+        assert not connections._lost._sessions
+
+
 def test_a_dynamodb_that_cannot_be_reached_by_then_may_have_written(
     dynamodb_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,6 +289,15 @@ class BackendContract:
         assert store.seqs() == [9, 12]
         assert store.head(KEY).size == len(b"secondlast")
 
+    def test_the_records_of_one_append_may_hold_very_many_entries(self, store: Caller) -> None:
+        """Numbers of every size are sent as they are."""
+        if not store.backend.splits:
+            pytest.skip("An append to this backend is one record.")
+        counts = [16, 40_000]
+        done = store.append(KEY, b"last", earlier=[(count, b"some") for count in counts])
+        assert done.seq == sum(counts) + 1
+        assert [record.count for record in store.read(KEY)] == [*counts, 1]
+
     def test_several_records_begin_a_journal_that_was_leased(self, store: Caller) -> None:
         """With attributes, and conditional on the lease."""
         if not store.backend.splits:
