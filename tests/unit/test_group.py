@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from limpet.backends.group_commit import GroupCommit, Ticket
+from limpet.backends.group_commit import GroupCommit, Ticket, tell
 from limpet.errors import StoreBusy, StoreClosed, StoreFull
 from tests.support.processes import until
 
@@ -235,6 +235,44 @@ def test_after_closing_nothing_is_taken_and_nobody_waits(group: GroupCommit, dis
     with pytest.raises(StoreClosed):
         asyncio.run(group.run_async("two"))
     assert disk.done == ["one"]
+
+
+def test_who_was_served_as_the_group_closed_is_told(group: GroupCommit, disk: Disk) -> None:
+    """Its loop has not heard of it yet, and is about to stop listening."""
+
+    async def main() -> None:
+        disk.gate.set()
+        task = asyncio.create_task(group.run_async("a"))
+        await asyncio.sleep(0)
+        group.close()  # on return it is committed, and this loop has not run meanwhile
+        assert await asyncio.wait_for(task, 30) == "a"
+
+    asyncio.run(main())
+    assert disk.done == ["a"]
+
+
+def test_who_is_served_after_the_group_has_closed_is_told(disk: Disk) -> None:
+    """By another thread, which finishes what the writer has begun."""
+    taken: list[Ticket] = []
+
+    class Slow:
+        def commit(self, batch: list[Ticket]) -> None:
+            taken.extend(batch)
+            batch.clear()
+
+    slow = Slow()
+    group = GroupCommit(slow.commit, disk.commit_one, threading.RLock(), timeout=60, what="it")
+
+    async def main() -> None:
+        task = asyncio.create_task(group.run_async("a"))
+        await asyncio.sleep(0)
+        group.close()
+        await asyncio.sleep(0)  # the loop lets go of the file
+        taken[0].result = "done"
+        tell(taken)
+        assert await asyncio.wait_for(task, 30) == "done"
+
+    asyncio.run(main())
 
 
 def test_a_loop_that_is_gone_harms_nobody_else(group: GroupCommit, disk: Disk) -> None:

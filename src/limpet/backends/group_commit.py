@@ -288,10 +288,10 @@ class _Shared:
                 os.close(pipe[1])
 
     def forget_pipe(self) -> None:
-        """Close both ends: in a forked child nobody has them."""
+        """Close both ends: in a forked child nobody has them, nor the lock."""
         for end in self._pipe or ():
             os.close(end)
-        self._pipe = None
+        self._pipe, self._using = None, threading.Lock()
 
 
 class _Writer:
@@ -413,6 +413,7 @@ class _Inbox:
         self._loop = weakref.ref(loop)
         self._handle = -1
         self._unwatch: Any = None
+        self._using = threading.Lock()  # the file: nobody may close it meanwhile
         if hasattr(os, "eventfd"):
             handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             try:
@@ -421,25 +422,27 @@ class _Inbox:
                 os.close(handle)
             else:
                 self._handle = handle
-                self._unwatch = weakref.finalize(self, _unwatch, self._loop, handle)
+                self._unwatch = weakref.finalize(self, _unwatch, self._loop, handle, self._told)
 
     def put(self, tickets: list[Ticket]) -> None:
         """Have the futures of *tickets* resolved on the loop."""
         self._told.append(tickets)
-        if self._handle >= 0:
-            os.write(self._handle, _ONE)
-            return
+        with self._using:
+            if self._unwatch is not None and self._unwatch.alive:
+                os.write(self._handle, _ONE)
+                return
         loop = self._loop()
         try:
             if loop is not None:
-                loop.call_soon_threadsafe(_open, -1, self._told)
+                loop.call_soon_threadsafe(_resolve, self._told)
         except RuntimeError:  # it is closed, and nobody waits there any more
             return
 
     def close(self) -> None:
-        """Let go of the file. Nobody is to be told of anything any more."""
+        """Let go of the file. Who is still to be told is told without it."""
         if self._unwatch is not None:
-            self._unwatch()
+            with self._using:
+                self._unwatch()
 
     def forget(self) -> None:
         """The same in a forked child: what its parent's loop watches is none of its business."""
@@ -447,7 +450,9 @@ class _Inbox:
             os.close(self._handle)
 
 
-def _unwatch(loop_of: weakref.ref[AbstractEventLoop], handle: int) -> None:
+def _unwatch(
+    loop_of: weakref.ref[AbstractEventLoop], handle: int, told: deque[list[Ticket]]
+) -> None:
     """Close a file that a loop watches, when that has been told not to.
 
     Otherwise it would take the next file with that number for the one that it watches already.
@@ -457,6 +462,7 @@ def _unwatch(loop_of: weakref.ref[AbstractEventLoop], handle: int) -> None:
     def close() -> None:
         if loop is not None and not loop.is_closed():
             loop.remove_reader(handle)
+            _resolve(told)  # of which it would not be told any more
         os.close(handle)
 
     try:
@@ -472,9 +478,13 @@ _ONE = (1).to_bytes(8, sys.byteorder)
 
 
 def _open(handle: int, told: deque[list[Ticket]]) -> None:
+    """On the loop that watches *handle*, when it was told of something."""
+    os.read(handle, 8)
+    _resolve(told)
+
+
+def _resolve(told: deque[list[Ticket]]) -> None:
     """On the loop: resolve the futures of those of whom it was *told*."""
-    if handle >= 0:
-        os.read(handle, 8)
     while told:
         for ticket in told.popleft():
             future = ticket.future
