@@ -13,6 +13,7 @@ entry of type "imported".
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
@@ -26,7 +27,7 @@ from limpet.conversations import conversation
 from limpet.conversations.forks import chunks, copies
 from limpet.conversations.transcript import MESSAGE, ConversationMeta
 from limpet.core.codec import MAX_BYTES, Codec
-from limpet.core.ids import make_key
+from limpet.core.ids import check_labels, make_key
 from limpet.errors import Conflict, NotImportable, NotStorable, TooLarge
 from limpet.states.format import IMPORTED
 from limpet.states.format import KIND as STATE
@@ -34,11 +35,16 @@ from limpet.store import as_async
 from limpet.tasks import task
 from limpet.transfer.shapes import (
     agents,
+    chatgpt_messages,
     is_autogen,
+    is_chatgpt,
     is_checkpoint,
     is_messages,
+    is_shown,
     messages_of,
+    shown_checkpoint,
     task_of,
+    without_half,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.store import Store
 
-__all__ = ["STATE", "Item", "look", "parse", "put", "understand"]
+__all__ = ["STATE", "Item", "look", "parse", "put", "salvage", "understand"]
 
 # What there is of an item in a store.
 NEW = "new"
@@ -88,20 +94,76 @@ class Item(Struct, kw_only=True):
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def parse(data: bytes, *, lines: bool = False) -> Any:
+def parse(data: bytes, *, lines: bool = False, encoding: str | None = None) -> Any:
     """The document in a file of JSON, or the list of those in JSON Lines.
 
-    *lines*: it is JSON Lines for certain; otherwise that is found out. `NotImportable` says where
-    the trouble is, and whether the file was cut off.
+    *lines*: it is JSON Lines for certain; otherwise that is found out. *encoding*: that of the
+    text, where it is not Unicode. `NotImportable` says where the trouble is, and whether the file
+    was cut off: then `salvage` finds what is whole.
     """
+    try:
+        return _parsed(_decoded(data, encoding), lines=lines)
+    except _CutOff as error:
+        msg = (
+            f"It is cut off ({error.where}): whoever wrote it did not come to the end. Import an "
+            "older version; or, with --salvage, what is whole of this one."
+        )
+        raise NotImportable(msg) from error
+
+
+def salvage(
+    data: bytes, *, lines: bool = False, encoding: str | None = None
+) -> tuple[Any, str | None]:
+    """What is whole in a file that may be cut off, and where it was; None if it was not."""
+    if (encoding or json.detect_encoding(data)).startswith("utf-8"):
+        data = data.rstrip(b"\0")  # as a power cut leaves a file that was being written
+    text = _decoded(data, encoding, cut=True)
+    try:
+        return _parsed(text, lines=lines), None
+    except _CutOff as error:
+        before, _, last = text.rstrip().rpartition("\n") if error.of_lines else ("", "", text)
+        document, path = _closed(last)
+        if error.of_lines:
+            whole = _lines(before)
+            document, path = [*whole, document], [len(whole), *path]
+        left = without_half(document, path)
+        if left in ([], {}):
+            raise NotImportable(
+                f"It is cut off ({error.where}), and nothing before that is whole."
+            ) from error
+        return left, error.where
+
+
+class _CutOff(Exception):
+    """The end of a file is missing; *of_lines*: of one of JSON Lines."""
+
+    def __init__(self, where: str, *, of_lines: bool = False) -> None:
+        super().__init__(where)
+        self.where = where
+        self.of_lines = of_lines
+
+
+def _decoded(data: bytes, encoding: str | None, *, cut: bool = False) -> str:
     if len(data) > MAX_FILE:
         raise NotImportable(f"It has {len(data):,} bytes, and {MAX_FILE:,} is the most.")
     try:
-        text = data.decode(json.detect_encoding(data))
+        decoder = codecs.getincrementaldecoder(encoding or json.detect_encoding(data))()
+        text = decoder.decode(data, final=not cut)  # of the last character half may be there
+    except LookupError as error:
+        raise NotImportable(f"There is no encoding {encoding!r}.") from error
     except UnicodeDecodeError as error:
-        raise NotImportable(f"It is not text: {error}.") from error
+        if error.reason == "unexpected end of data":
+            raise _CutOff(f"within a character, byte {len(data):,}") from error
+        hint = (
+            "" if encoding else " If it is text of another encoding, name that: --encoding cp1252."
+        )
+        raise NotImportable(f"It is not text: {error}.{hint}") from error
     if not text.strip():
         raise NotImportable("It is empty.")
+    return text
+
+
+def _parsed(text: str, *, lines: bool) -> Any:
     if lines:
         return _lines(text)
     try:
@@ -110,6 +172,39 @@ def parse(data: bytes, *, lines: bool = False) -> Any:
         if error.msg == "Extra data" and "\n" in text[: error.pos]:
             return _lines(text)
         raise _trouble(error, text) from error
+
+
+#: A token of JSON: a whole string, a bracket or sign, or a number or word.
+_TOKEN = re.compile(r'\s*(?:("[^"\\]*(?:\\.[^"\\]*)*")|([][{},:])|([^][{},:"\s]+))', re.DOTALL)
+
+
+def _closed(text: str) -> tuple[Any, list[Any]]:
+    """The document that *text* is the beginning of, closed behind the last whole value in it.
+
+    And the path to the innermost object or list that the text does not close.
+    """
+    closing: list[str] = []
+    at = end = 0
+    before = ""
+    while token := _TOKEN.match(text, at):
+        at = token.end()
+        string, sign, word = token.groups()
+        if sign in ("[", "{"):
+            closing.append("]" if sign == "[" else "}")
+        elif sign in ("]", "}"):
+            closing.pop()
+        # What a word is, is known when something follows; a string may be a key.
+        is_value = before == ":" or closing[-1:] == ["]"]
+        if sign in tuple("[]{}") or (is_value and (string or (word and at < len(text)))):
+            end = at
+        before = sign
+    document = _loads(text[:end] + "".join(reversed(closing))) if closing else {}
+    path: list[Any] = []
+    inner = document
+    for _ in closing[1:]:
+        path.append(next(reversed(inner)) if isinstance(inner, dict) else len(inner) - 1)
+        inner = inner[path[-1]]
+    return document, path
 
 
 def _loads(text: str) -> Any:
@@ -148,27 +243,31 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _lines(text: str) -> list[Any]:
     found: list[Any] = []
-    for number, line in enumerate(text.split("\n"), 1):
+    split = text.rstrip().split("\n")
+    for number, line in enumerate(split, 1):
         if not line.strip():
             continue
         try:
             found.append(_loads(line))
         except json.JSONDecodeError as error:
-            raise _trouble(error, line, number) from error
+            trouble = _trouble(error, line, number)
+            if isinstance(trouble, _CutOff) and number < len(split):
+                msg = (
+                    f"It is cut off in the middle ({trouble.where}), and goes on in the next line."
+                )
+                trouble = NotImportable(msg)
+            raise trouble from error
     return found
 
 
-def _trouble(error: json.JSONDecodeError, text: str, line: int = 0) -> NotImportable:
+def _trouble(error: json.JSONDecodeError, text: str, line: int = 0) -> NotImportable | _CutOff:
     """*error* with its line and column, and whether the end of the *text* is missing."""
     where = f"line {line or error.lineno}, column {error.colno}"
     try:
         msgspec.json.decode(text.encode(errors="replace"))
     except msgspec.DecodeError as other:
         if "truncated" in str(other):
-            return NotImportable(
-                f"It is cut off ({where}): whoever wrote it did not come to the end. Import an "
-                "older version, or repair the end by hand."
-            )
+            return _CutOff(where, of_lines=bool(line))
     except RecursionError:
         pass
     return NotImportable(f"It is not JSON: {error.msg} ({where}).")
@@ -185,15 +284,17 @@ def understand(
     as_: str | None = None,
     goal: str | None = None,
     codec: Codec | None = None,
+    cut: bool = False,
 ) -> list[Item]:
     """What is in *document*, by its shape.
 
     *id*: what it shall be known by; otherwise by what it says itself, or by *name*. *as_*: only as
     a conversation, a task or a state. *goal*: that of a checkpoint that has none. *codec*: that of
-    the store, if it has one of its own. `NotImportable` if it is nothing we know or may be several
-    things, `NotStorable` or `TooLarge` if no store can keep it.
+    the store, if it has one of its own. *cut*: the document is what `salvage` found of one.
+    `NotImportable` if it is nothing we know or may be several things, `NotStorable` or `TooLarge`
+    if no store can keep it.
     """
-    asked = _Asked(name=name, id=id, as_=as_, goal=goal)
+    asked = _Asked(name=name, id=id, as_=as_, goal=goal, cut=cut)
     items = [_state(document, id or name)] if as_ == STATE else _read(document, asked)
     seen: set[tuple[str, str]] = set()
     for item in items:
@@ -211,6 +312,7 @@ class _Asked(Struct, frozen=True):
     id: str | None
     as_: str | None
     goal: str | None
+    cut: bool
 
     @property
     def known_by(self) -> str:
@@ -218,8 +320,8 @@ class _Asked(Struct, frozen=True):
 
 
 _WANTED = {
-    None: "a list of messages, a state of AutoGen, or a checkpoint of a task",
-    conversation.KIND: "a list of messages, or a state of AutoGen",
+    None: "a list of messages, a state of AutoGen, a chat of ChatGPT, or a checkpoint of a task",
+    conversation.KIND: "a list of messages, a state of AutoGen, or a chat of ChatGPT",
     task.KIND: "a checkpoint of a task (with a goal, and a plan, completed steps or results)",
 }
 
@@ -248,8 +350,12 @@ def _read(document: Any, asked: _Asked) -> list[Item]:
 def _readers(document: Any, as_: str | None) -> list[Callable[[Any, _Asked], Iterator[Item]]]:
     """How *document*, if it is one thing, can be read."""
     found: list[Callable[[Any, _Asked], Iterator[Item]]] = []
+    if is_shown(document) and as_ in (None, document["kind"]):
+        return [_from_shown]
     if as_ != task.KIND and is_autogen(document):
         return [_from_autogen]
+    if as_ != task.KIND and is_chatgpt(document):
+        return [_from_chatgpt]
     held = document.get("messages") if isinstance(document, dict) else None
     if as_ != task.KIND and any(map(is_messages, (document, held, [document]))):
         found.append(_from_messages)
@@ -281,17 +387,51 @@ def _from_messages(document: Any, asked: _Asked) -> Iterator[Item]:
     if messages:
         yield _conversation(messages, asked.known_by)
     if more or messages != found:
-        yield _state(document, asked.known_by)
+        yield _whole_file(document, asked.known_by)
 
 
 def _from_autogen(document: Any, asked: _Asked) -> Iterator[Item]:
+    # An agent is kept as the state of that id; its conversation has another, or an id would be two
+    # things. One that is all that is asked for can have it.
+    single = "/messages" if asked.as_ is None else ""
     for path, messages in agents(document):
-        yield _conversation(messages, asked.known_by + path)
+        yield _conversation(messages, asked.known_by + (path or single))
     yield _state(document, asked.known_by)
 
 
+def _from_chatgpt(document: Any, asked: _Asked) -> Iterator[Item]:
+    ids = (document[name] for name in _IDS if isinstance(document.get(name), str))
+    known_by = asked.id or next(ids, asked.name)
+    messages = chatgpt_messages(document)
+    if messages:
+        yield _conversation(messages, known_by)
+    yield _whole_file(document, known_by)
+
+
+def _from_shown(document: Any, asked: _Asked) -> Iterator[Item]:
+    """What ``limpet show --json`` has printed, known by the id that it has there."""
+    known_by = asked.id or document["id"]
+    if document["kind"] == task.KIND:
+        yield from _from_checkpoint(
+            shown_checkpoint(document), msgspec.structs.replace(asked, id=known_by)
+        )
+        return
+    if document.get("in_doubt"):
+        raise NotImportable(
+            "It has calls in doubt, and not all that is known of them. Take it over with `limpet "
+            "copy`, or with `limpet export`, which has all of a conversation."
+        )
+    if document["kind"] == STATE:
+        item = _state(document["document"], known_by)
+    else:
+        item = _conversation(document["messages"], known_by)
+    item.labels = document.get("labels") or {}
+    check_labels(item.labels)
+    yield item
+
+
 def _from_checkpoint(document: Any, asked: _Asked) -> Iterator[Item]:
-    found = task_of(document, asked.goal)
+    found = task_of(document, asked.goal, cut=asked.cut)
     known_by = asked.id or found.id or asked.name
     yield Item(
         kind=task.KIND,
@@ -299,26 +439,28 @@ def _from_checkpoint(document: Any, asked: _Asked) -> Iterator[Item]:
         entries=found.entries,
         about=found.about,
         status=found.status,
-        labels={"agent": found.agent} if found.agent else {},
+        meta=UNSET if found.meta is None else found.meta,
+        labels=found.labels,
         created=found.created,
         updated=found.updated,
         notes=found.notes,
     )
     if not found.complete:
-        yield _state(document, known_by)
+        yield _whole_file(document, known_by)
 
 
 def _from_many(document: Any, asked: _Asked) -> Iterator[Item]:
     """Each by its key, by what it says itself, or by its number; under the id, if one is given."""
     named = isinstance(document, dict)
-    for key, part in document.items() if named else enumerate(document, 1):
+    for number, (key, part) in enumerate(document.items() if named else enumerate(document, 1), 1):
         own = key
         if not named:
             known = part if isinstance(part, dict) else {}
             ids = (str(known[name]) for name in ("task_id", *_IDS) if known.get(name))
             own = next(ids, f"{asked.name}-{key}")
         id_ = f"{asked.id}/{own}" if asked.id else own
-        yield from _read(part, msgspec.structs.replace(asked, id=id_))
+        cut = asked.cut and number == len(document)
+        yield from _read(part, msgspec.structs.replace(asked, id=id_, cut=cut))
 
 
 def _conversation(messages: list[dict[str, Any]], id: str) -> Item:
@@ -332,6 +474,11 @@ def _conversation(messages: list[dict[str, Any]], id: str) -> Item:
 
 def _state(document: Any, id: str) -> Item:
     return Item(kind=STATE, id=id, entries=[(IMPORTED, document)], about="the whole document")
+
+
+def _whole_file(document: Any, id: str) -> Item:
+    """The file as it was, beside what was made of it: under an id of its own."""
+    return _state(document, f"{id}/file")
 
 
 def _described(document: Any) -> str:

@@ -1,4 +1,4 @@
-"""The shapes of others' documents, and what each means: messages, AutoGen's states, checkpoints.
+"""The shapes of documents, and what each means: messages, states of AutoGen, checkpoints, chats.
 
 Pure functions from JSON to what our models store. Nothing here is ever executed or looked up by a
 name in the data: whatever is imported is data.
@@ -7,16 +7,25 @@ name in the data: whatever is imported is data.
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 
+from limpet.conversations.conversation import KIND as CONVERSATION
+from limpet.core.calls import Call
 from limpet.core.ids import check_id
 from limpet.errors import NotImportable
+from limpet.states.format import KIND as STATE
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import item_name, numbered
+from limpet.tasks.record import calls_meta
+from limpet.tasks.retry import ASK
+from limpet.tasks.state import Large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,11 +33,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ImportedTask",
     "agents",
+    "chatgpt_messages",
     "is_autogen",
+    "is_chatgpt",
     "is_checkpoint",
     "is_messages",
+    "is_shown",
     "messages_of",
+    "shown_checkpoint",
     "task_of",
+    "without_half",
 ]
 
 Message = dict[str, Any]
@@ -36,10 +50,12 @@ Message = dict[str, Any]
 
 # -- messages --------------------------------------------------------------------------------------
 
-# As LangChain writes a history to a file: {"type": "human", "data": {"content": …}}.
+# As LangChain writes a history to a file: {"type": "human", "data": {"content": …}}; or flat, as
+# model_dump() of a message has it: {"type": "human", "content": …}.
 _LANGCHAIN = {
     "human": "user",
     "ai": "assistant",
+    "AIMessageChunk": "assistant",
     "system": "system",
     "tool": "tool",
     "function": "function",
@@ -66,9 +82,13 @@ def _has(item: Message, *names: str) -> bool:
 
 
 def _is_langchain(item: object) -> bool:
-    if not isinstance(item, dict) or str(item.get("type")) not in _LANGCHAIN:
+    if not isinstance(item, dict) or str(item.get("type")) not in _LANGCHAIN or "role" in item:
         return False
-    return isinstance(item.get("data"), dict) and "content" in item["data"]
+    return "content" in _langchain_data(item)
+
+
+def _langchain_data(item: Message) -> Message:
+    return item["data"] if isinstance(item.get("data"), dict) else item
 
 
 def _is_autogen_message(item: object) -> bool:
@@ -80,7 +100,7 @@ def messages_of(items: list[Any]) -> list[Message]:
     found: list[Message] = []
     for item in items:
         if _is_langchain(item):
-            found.append(_from_langchain(_LANGCHAIN[item["type"]], item["data"]))
+            found.append(_from_langchain(_LANGCHAIN[item["type"]], _langchain_data(item)))
         elif _is_autogen_message(item):
             found += _AUTOGEN[item["type"]](item)
         else:
@@ -107,6 +127,37 @@ def _call(id_: Any, name: Any, arguments: Any) -> Message:
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+# -- what was cut off ------------------------------------------------------------------------------
+
+# Of these in a list what is whole is worth having: conversations; of a message half is nothing.
+_LONG = ("messages", "mapping", "records")
+
+
+def without_half(document: Any, path: list[Any]) -> Any:
+    """*document*, whose end is missing, without the first thing on *path* that must be whole.
+
+    *path* leads to the innermost object or list of which the end is missing.
+    """
+    if isinstance(document, dict) and is_messages([document]):
+        return {}
+    here, name, fields = document, None, False
+    for key, inner in zip_longest(path, path[1:]):
+        if fields:
+            half = True
+        elif isinstance(here, list):
+            half = isinstance(here[key], dict) and inner not in _LONG
+        elif is_checkpoint(here):
+            fields = any(key in _FIELDS[name] for name in _IN_PARTS)
+            half = not fields
+        else:
+            half = name == "mapping"  # of ChatGPT's, from id to message
+        if half:
+            del here[key]
+            break
+        here, name = here[key], key
+    return document
 
 
 # -- AutoGen ---------------------------------------------------------------------------------------
@@ -183,6 +234,81 @@ _AUTOGEN: dict[str, Callable[[Message], Iterator[Message]]] = {
 }
 
 
+# -- ChatGPT ---------------------------------------------------------------------------------------
+
+
+def is_chatgpt(value: object) -> bool:
+    """Whether *value* is a conversation of the ``conversations.json`` that ChatGPT exports."""
+    mapping = value.get("mapping") if isinstance(value, dict) else None
+    if not isinstance(mapping, dict) or not mapping:
+        return False
+    return all(isinstance(node, dict) and "parent" in node for node in mapping.values())
+
+
+def chatgpt_messages(chat: Message) -> list[Message]:
+    """What was said in a *chat*, a tree of messages: along the branch that was shown last.
+
+    By the user, and to the user: what the assistant and its tools said to each other has no ids by
+    which a call and its result belong together.
+    """
+    mapping = chat["mapping"]
+    # Without a word on that, the newest.
+    at, found = chat.get("current_node"), []
+    at = at if isinstance(at, str) and at in mapping else next(reversed(mapping))
+    seen: set[str] = set()
+    while isinstance(at, str) and at in mapping and at not in seen:
+        seen.add(at)
+        found.append(mapping[at].get("message"))
+        at = mapping[at]["parent"]
+    return [
+        {"role": role, "content": text}
+        for message in reversed(found)
+        for role, text in _chatgpt_said(message)
+    ]
+
+
+def _chatgpt_said(message: Any) -> Iterator[tuple[str, str]]:
+    """The role and the text of one message, if it has both, and people were to see it."""
+    parts = ("author", "content", "metadata")
+    known = message if isinstance(message, dict) else {}
+    author, content, about = (p if isinstance(p := known.get(n), dict) else {} for n in parts)
+    hidden = about.get("is_visually_hidden_from_conversation")
+    if author.get("role") not in ("user", "assistant") or hidden:
+        return
+    if known.get("recipient") not in (None, "all"):
+        return
+    texts = content.get("parts") if isinstance(content.get("parts"), list) else []
+    text = "\n".join(part for part in texts or () if isinstance(part, str))
+    if text.strip():
+        yield author["role"], text
+
+
+# -- `limpet show --json` --------------------------------------------------------------------------
+
+#: What is shown of each kind.
+_SHOWN = {
+    CONVERSATION: ("messages", list),
+    kinds.KIND: ("checkpoint", dict),
+    STATE: ("document", object),
+}
+
+
+def is_shown(value: object) -> bool:
+    """Whether *value* is what ``limpet show --json`` prints of a conversation, task or state."""
+    if not isinstance(value, dict) or not {"position", "entries", "held_by"} <= value.keys():
+        return False
+    part, type_ = _SHOWN.get(str(value.get("kind")), ("", object))
+    return isinstance(value.get("id"), str) and part in value and isinstance(value[part], type_)
+
+
+def shown_checkpoint(document: Message) -> Message:
+    """The checkpoint in it, with what is shown besides of doubts and waits."""
+    known = {"in_doubt": document.get("in_doubt"), "waiting_for": document.get("waits")}
+    # A checkpoint has no place for these, so that all of it is stored as well.
+    names = ("submitted", "deadline", "progress", "tried", "skipped", "replans")
+    return {**document["checkpoint"], **known, **{n: document[n] for n in names if n in document}}
+
+
 # -- checkpoints -----------------------------------------------------------------------------------
 
 # What people call each field; the first is ours.
@@ -195,9 +321,15 @@ _FIELDS = {
     "results": ("results", "intermediate_results", "step_results"),
     "decisions": ("decisions",),
     "discoveries": ("discoveries", "findings"),
+    "outcome": ("outcome",),
+    "error": ("error",),
+    "in_doubt": ("in_doubt",),
+    "waiting_for": ("waiting_for",),
     "created_at": ("created_at",),
     "updated_at": ("updated_at", "timestamp"),
 }
+#: Of these what is whole can be taken, if the end of one is missing.
+_IN_PARTS = ("completed", "results", "decisions", "discoveries")
 _STEP_NAMES = ("name", "step", "step_name", "title", "task", "action", "description")
 _STEP_NUMBERS = ("id", "step_id", "index", "number", "step_number")
 _RESULTS = ("result", "output", "observation")
@@ -206,6 +338,8 @@ _REASONS = ("because", "reason", "reasoning", "rationale", "why")
 _DISCOVERIES = ("discovery", "finding", "fact", "text", "content")
 _ENDED = ("completed", "complete", "done", "finished", "success")
 _COUNTERS = ("current_step", "step_index", "current_index", "current_step_index")
+#: What stands in a checkpoint for a result that is stored apart has these.
+_APART = Large(0, 0, "").summary().keys()
 
 
 class ImportedTask(Struct):
@@ -215,9 +349,10 @@ class ImportedTask(Struct):
     """
 
     id: str | None
-    agent: str | None
     entries: list[tuple[str, Any]]
     status: str = kinds.OPEN
+    meta: bytes | None = None
+    labels: dict[str, str] = field(default_factory=dict)
     created: int | None = None
     updated: int | None = None
     complete: bool = True
@@ -229,12 +364,13 @@ class ImportedTask(Struct):
         done = [body["name"] for kind, body in self.entries if kind == kinds.STEP]
         plans = [body["steps"] for kind, body in self.entries if kind == kinds.PLANNED]
         names = _step_names(plans[0]) if plans else []
-        if not names:
-            return "1 step done" if len(done) == 1 else f"{len(done)} steps done"
         left = [name for name in names if name not in done]
-        return f"{len(names) - len(left)} of {len(names)} steps done" + (
-            f", next is {left[0]!r}" if left else ""
-        )
+        told = f"{len(names) - len(left)} of {len(names)} steps done"
+        if not names:
+            told = "1 step done" if len(done) == 1 else f"{len(done)} steps done"
+        if self.status != kinds.OPEN:
+            return f"{told}, {self.status}"
+        return told + (f", next is {left[0]!r}" if left else "")
 
 
 def is_checkpoint(value: object) -> bool:
@@ -247,14 +383,17 @@ def is_checkpoint(value: object) -> bool:
     return bool(names & {"goal", "task_id"}) and bool(names & {"plan", "completed", "results"})
 
 
-def task_of(document: Message, goal: str | None = None) -> ImportedTask:
-    """The task that *document* is a checkpoint of; *goal*, if it has none."""
+def task_of(document: Message, goal: str | None = None, *, cut: bool = False) -> ImportedTask:
+    """The task that *document* is a checkpoint of; *goal*, if it has none.
+
+    *cut*: its end is missing, and with that perhaps what says that a step is done, or in doubt.
+    """
     fields = _Fields(document)
     goal = fields.take("goal") or goal
     if not isinstance(goal, str):
         raise NotImportable("This checkpoint has no goal. Give it one with --goal.")
     agent = fields.text("agent_id")
-    steps = _Steps(fields)
+    steps = _Steps(fields, cut=cut)
     entries: list[tuple[str, Any]] = [(kinds.CREATED, {"goal": goal, "agent": agent})]
     if steps.plan:
         entries.append((kinds.PLANNED, {"steps": steps.plan}))
@@ -265,10 +404,19 @@ def task_of(document: Message, goal: str | None = None) -> ImportedTask:
     for entry in _learned(fields):
         if entry not in entries:
             entries.append(entry)
+    calls = _in_doubt(fields, steps)
+    entries += [(kinds.BEGAN, msgspec.to_builtins(call)) for call in calls.values()]
+    ending = _Ending(fields, calls)
+    labels = {} if agent is None else {"agent": check_id(agent, "agent id", 128)}
+    if ending.due is not None:
+        labels[kinds.DUE] = ending.due
     return ImportedTask(
         id=fields.text("task_id"),
-        agent=None if agent is None else check_id(agent, "agent id", 128),
-        entries=entries,
+        entries=entries + ending.entries,
+        status=ending.status,
+        # Of a task that is done nobody is asked about its calls any more.
+        meta=None if ending.status == kinds.DONE else calls_meta(calls),
+        labels=labels,
         created=fields.time("created_at"),
         updated=fields.time("updated_at"),
         complete=fields.complete and not fields.left,
@@ -339,17 +487,32 @@ class _Fields:
 class _Steps:
     """The plan, and what is done of it."""
 
-    def __init__(self, fields: _Fields) -> None:
+    def __init__(self, fields: _Fields, *, cut: bool) -> None:
         self._fields = fields
         self.plan = [_planned(item, at) for at, item in enumerate(fields.list("plan"))]
         self.names = _step_names(self.plan)
         completed = fields.take("completed")
         results = fields.take("results")
+        self._first = self._first_position(completed, results)
         self.done = self._done(completed, results)
+        #: Of these nobody knows whether they happened: the end of the file would have said it.
+        self.unknown: list[str] = []
+        if cut:
+            named = dict.fromkeys([*self.names, *self.done])
+            self.unknown = [name for name in named if self.done.get(name) is None]
+            self.done = {name: self.done[name] for name in named if name not in self.unknown}
+            if self.unknown:
+                names = ", ".join(self.unknown)
+                fields.notes.append(f"in doubt, as no result of theirs is left: {names}")
         fields.covers(completed, _STEP_NAMES, _RESULTS)
         fields.covers(results, _STEP_NAMES, _RESULTS)
-        for name in self.done:
+        for name, result in self.done.items():
             check_id(name, "step name")
+            if isinstance(result, dict) and result.keys() == _APART:
+                raise NotImportable(
+                    f"Of the large result of step {name!r} it has only the beginning. Export the "
+                    "task whole: `limpet export --kind task`."
+                )
         if self.names and (odd := [name for name in self.done if name not in self.names]):
             fields.notes.append(f"done, and not in the plan: {', '.join(odd)}")
 
@@ -420,18 +583,50 @@ class _Steps:
         at = None if isinstance(found, str) and found in self.names else self._at(found)
         if at is not None:
             return self.names[at]
-        if not isinstance(found, str):
+        in_plan = _position(found) in range(len(self.plan) + 1) and not self._numbered()
+        if in_plan and self.plan and self._first is None:
+            raise NotImportable(
+                f"Which step is {step!r}? The plan has {len(self.plan)}, and whether they are "
+                "counted from 0 or from 1 cannot be told. Give the step's name."
+            )
+        if not isinstance(found, str) or (self._first is not None and found.isdecimal()):
             msg = f"Which step is {step!r}? None in the plan has that number. Give the step's name."
             raise NotImportable(msg)
         return found
 
     def _at(self, number: Any) -> int | None:
-        """Where in the plan the step of that *number* is."""
+        """Where in the plan the step of that *number* is: its own, or its position."""
         for at, item in enumerate(self.plan):
-            known = [item.get(name) for name in _STEP_NUMBERS] if isinstance(item, dict) else []
-            if number is not None and str(number) in [str(k) for k in known if k is not None]:
+            if number is not None and str(number) in _numbers(item):
                 return at
-        return None
+        position = _position(number)
+        if position is None or self._first is None:
+            return None
+        at = position - self._first
+        return at if 0 <= at < len(self.plan) else None
+
+    def _first_position(self, completed: Any, results: Any) -> int | None:
+        """What positions in the plan are counted from; None where that is not certain.
+
+        Where there is a 0, from 0; where there is one as high as the plan is long, from 1.
+        """
+        if not self.plan or self._numbered():
+            return None
+        steps = [*completed] if isinstance(completed, list) else []
+        if isinstance(results, list):  # one that is a number may be a result
+            steps += [result for result in results if isinstance(result, dict)]
+        elif isinstance(results, dict):
+            steps += results
+        found = {
+            _position(_first(step, _STEP_NUMBERS) if isinstance(step, dict) else step)
+            for step in steps
+            if step not in self.names
+        }
+        return 0 if 0 in found else 1 if len(self.plan) in found else None
+
+    def _numbered(self) -> bool:
+        """Whether steps of the plan have numbers of their own."""
+        return any(map(_numbers, self.plan))
 
 
 def _planned(item: Any, at: int) -> Any:
@@ -449,6 +644,19 @@ def _step_names(plan: list[Any]) -> list[str]:
     """The names of the steps of a *plan*; the second of one name has a number."""
     seen: dict[str, int] = {}
     return [numbered(item_name(item), seen) for item in plan]
+
+
+def _numbers(item: Any) -> list[str]:
+    """What a step of a plan is numbered with."""
+    found = [item.get(name) for name in _STEP_NUMBERS] if isinstance(item, dict) else []
+    return [str(number) for number in found if number is not None]
+
+
+def _position(value: Any) -> int | None:
+    """A position in a plan, which may be a key of JSON."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,6}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _result_beside(step: Any) -> Any:
@@ -476,6 +684,83 @@ def _learned(fields: _Fields) -> Iterator[tuple[str, Any]]:
     for item in items:
         what = _first(item, _DISCOVERIES) if isinstance(item, dict) else item
         yield kinds.DISCOVERED, {"discovery": _text(item if what is None else what)}
+
+
+def _in_doubt(fields: _Fields, steps: _Steps) -> dict[str, Call]:
+    """The steps in doubt: their names, or what is known of each by its name."""
+    # Where its policy is not known: the one by which nothing happens twice.
+    calls = {name: Call(name, policy=ASK) for name in steps.unknown}
+    found = fields.take("in_doubt")
+    if found is not None and not isinstance(found, (list, dict)):
+        raise NotImportable(f"'in_doubt' is not a list of steps, but {_excerpt(found)}.")
+    for name in found or ():
+        if not isinstance(name, str):
+            raise NotImportable(f"'in_doubt' has {_excerpt(name)}, which is no step's name.")
+        about = found[name] if isinstance(found, dict) else None
+        known = about if isinstance(about, dict) else {}
+        policy, error = known.get("policy") or ASK, known.get("error")
+        if name not in steps.done:
+            check_id(name, "step name")
+            calls[name] = Call(name, policy=str(policy), error=error and _text(error))
+    return calls
+
+
+class _Wait(Struct):
+    """A wait, as it must be in a file."""
+
+    kind: Literal["signal", "sleep", "ask", "child"]
+    until: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class _Ending:
+    """How the work has ended, or what halted it: the last entries, and the status."""
+
+    def __init__(self, fields: _Fields, calls: dict[str, Call]) -> None:
+        self.status = kinds.OPEN
+        self.entries: list[tuple[str, Any]] = []
+        self.due: str | None = None
+        self._fields = fields
+        told = fields.document.get("status")
+        waits = fields.take("waiting_for") or []
+        found = fields.take("error")
+        error = None if found is None else _text(found)
+        if told == kinds.FORKING:
+            raise NotImportable("It is half a fork. Finish the fork first, by the same fork().")
+        if told in (kinds.DONE, kinds.FAILED, kinds.CANCELLED, kinds.PAUSED, kinds.WAITING):
+            self.status = told
+            fields.left.discard("status")
+        if self.status == kinds.DONE:
+            self.entries.append((kinds.FINISHED, {"outcome": fields.take("outcome")}))
+        elif self.status == kinds.FAILED:
+            self.entries.append((kinds.FAILED, {"error": error or "It failed before the import."}))
+        elif self.status == kinds.CANCELLED:
+            self.entries.append((kinds.CANCELLED, {"because": error}))
+        elif error is not None:
+            self.entries.append((kinds.STOPPED, {"error": error}))
+        if self.status == kinds.PAUSED:
+            self.entries.append((kinds.PAUSED, {"because": None}))
+        if self.status == kinds.WAITING:
+            self._wait(waits, calls)
+
+    def _wait(self, names: Any, calls: dict[str, Call]) -> None:
+        """What it waits for: *names*, or what is known of each wait by its name."""
+        try:
+            found = msgspec.convert(names, dict[str, _Wait] | list[str])
+        except msgspec.ValidationError as error:
+            raise NotImportable(f"'waiting_for' is not what a task waits for: {error}.") from error
+        waits = found if isinstance(found, dict) else {n: _Wait("ask") for n in found if n in calls}
+        others = [name for name in found if name not in waits]
+        if others or not waits:
+            # Whoever opens it comes to the same wait, and that is of a kind again.
+            self.status = kinds.OPEN
+            self._fields.notes += [f"it waits again when it comes to {name!r}" for name in others]
+            return
+        for name, wait in waits.items():
+            until = wait.until and wait.until.isoformat()
+            body = {"name": name, "kind": wait.kind, "until": until, "away": True}
+            self.entries.append((kinds.WAITING, body))
+        moments = [wait.until for wait in waits.values() if wait.until is not None]
+        self.due = min(moments).isoformat() if moments else None
 
 
 def _text(value: Any) -> str:

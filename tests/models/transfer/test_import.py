@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,7 @@ from limpet import AsyncStore, Conflict, NotStorable, Store, TooLarge
 from limpet.backends.memory import MemoryBackend
 from limpet.cli import main
 from limpet.core.codec import Codec
-from limpet.errors import InvalidId, NotImportable, StoreUnavailable
+from limpet.errors import InvalidId, NotImportable, StoreUnavailable, TaskPaused
 from limpet.store import scope_over
 from limpet.testing.crash import Moment, Program, ack, crash, seeded, soak
 from limpet.transfer import imports as importing
@@ -164,11 +165,14 @@ def test_a_single_line_is_a_single_message(store: Store) -> None:
 def test_what_stands_beside_the_messages_is_not_lost(store: Store) -> None:
     """It has no place in a conversation, so all of it is kept."""
     document = {"messages": CHAT, "model": "some-model", "usage": {"tokens": 7}}
-    assert load(store, document) == ["conversation/file", "state/file"]
-    assert kept(store, "file") == document
+    assert load(store, document) == ["conversation/file", "state/file/file"]
+    assert kept(store, "file/file") == document
     odd = {"role": "user", "content": "x", "messages": 5}
     assert load(store, odd, id="x") == ["conversation/x"]
-    assert load(store, {"id": "own", "messages": CHAT}, id="y") == ["conversation/y", "state/y"]
+    assert load(store, {"id": "own", "messages": CHAT}, id="y") == [
+        "conversation/y",
+        "state/y/file",
+    ]
 
 
 def test_messages_of_other_shapes_with_a_role_stay_as_they_are(store: Store) -> None:
@@ -193,7 +197,7 @@ def test_a_history_of_langchain_is_put_into_our_shape(store: Store) -> None:
         {"type": "tool", "data": {"content": "sent", "tool_call_id": "c1"}},
         {"type": "ai", "data": {"content": "Sent.", "tool_calls": []}},
     ]
-    assert load(store, history) == ["conversation/file", "state/file"]
+    assert load(store, history) == ["conversation/file", "state/file/file"]
     function = {"name": "look_up", "arguments": '{"order": "A-17"}'}
     assert store.conversation("file").messages() == [
         system("Be brief."),
@@ -206,7 +210,88 @@ def test_a_history_of_langchain_is_put_into_our_shape(store: Store) -> None:
         {"role": "tool", "content": "sent", "tool_call_id": "c1"},
         bot("Sent."),
     ]
-    assert kept(store, "file") == history
+    assert kept(store, "file/file") == history
+
+
+def test_flat_messages_of_langchain_are_put_into_our_shape(store: Store) -> None:
+    """As `[m.model_dump() for m in messages]` has them."""
+    about: dict[str, Any] = {
+        "additional_kwargs": {},
+        "response_metadata": {},
+        "name": None,
+        "id": None,
+    }
+    args = {"name": "look_up", "args": {"order": "A-17"}, "id": "c1", "type": "tool_call"}
+    history = [
+        {"content": "Be brief.", **about, "type": "system"},
+        {"content": "Where?", **about, "type": "human", "example": False},
+        {"content": "", **about, "type": "ai", "tool_calls": [args], "invalid_tool_calls": []},
+        {"content": "sent", **about, "type": "tool", "tool_call_id": "c1", "status": "success"},
+        {"content": "Sent.", **about, "type": "ai", "tool_calls": []},
+    ]
+    load(store, history)
+    found = store.conversation("file").messages()
+    assert [message["role"] for message in found] == [
+        *("system", "user", "assistant", "tool", "assistant")
+    ]
+    assert found[2]["tool_calls"][0]["function"]["name"] == "look_up"
+    assert found[3] == result("c1", "sent")
+    assert found[4] == bot("Sent.")
+
+
+# -- ChatGPT ---------------------------------------------------------------------------------------
+
+
+def node(id_: str, parent: str | None, role: str = "", *parts: Any, **more: Any) -> dict[str, Any]:
+    """A place in the tree of a chat, as ChatGPT exports it."""
+    content = {"content_type": "text", "parts": list(parts)}
+    message = {"id": id_, "author": {"role": role, "name": None}, "content": content, **more}
+    return {"id": id_, "message": message if role else None, "parent": parent, "children": []}
+
+
+def chat_of_chatgpt(id_: str = "chat-1") -> dict[str, Any]:
+    """A chat in which an answer was asked for again."""
+    hidden = {"metadata": {"is_visually_hidden_from_conversation": True}}
+    nodes = [
+        node("root", None),
+        node("s", "root", "system", "", **hidden),
+        node("q", "s", "user", {"content_type": "image_asset_pointer"}, "What is it?"),
+        node("a1", "q", "assistant", "A whelk.", recipient="all"),
+        node("a2", "q", "assistant", "search('shell')", recipient="browser"),
+        node("t", "a2", "tool", "A limpet is a snail."),
+        node("a3", "t", "assistant", "A limpet.", recipient="all"),
+    ]
+    mapping = {one["id"]: one for one in nodes}
+    return {
+        "title": "A shell",
+        "create_time": 1700000000.5,
+        "mapping": mapping,
+        "current_node": "a3",
+        "conversation_id": id_,
+        "id": id_,
+    }
+
+
+def test_chats_of_chatgpt_become_conversations_along_the_branch_that_was_shown(
+    store: Store,
+) -> None:
+    """What was said to people; all of the tree is stored besides."""
+    chats = [chat_of_chatgpt("chat-1"), chat_of_chatgpt("chat-2")]
+    assert load(store, chats, name="conversations") == [
+        *("conversation/chat-1", "state/chat-1/file"),
+        *("conversation/chat-2", "state/chat-2/file"),
+    ]
+    assert store.conversation("chat-2").messages() == [user("What is it?"), bot("A limpet.")]
+    assert kept(store, "chat-1/file") == chats[0]
+
+
+def test_a_chat_of_chatgpt_without_a_current_node_ends_with_the_newest(store: Store) -> None:
+    """Nor does a tree that is a circle keep us for ever."""
+    chat = chat_of_chatgpt()
+    del chat["current_node"], chat["mapping"]["a3"], chat["mapping"]["t"], chat["mapping"]["a2"]
+    chat["mapping"]["root"]["parent"] = "a1"
+    load(store, chat)
+    assert store.conversation("chat-1").messages() == [user("What is it?"), bot("A whelk.")]
 
 
 # -- AutoGen ---------------------------------------------------------------------------------------
@@ -214,9 +299,9 @@ def test_a_history_of_langchain_is_put_into_our_shape(store: Store) -> None:
 
 def test_an_agent_of_autogen_becomes_a_conversation_and_a_state(store: Store) -> None:
     """Calls and results in the shape of the OpenAI SDK; the document whole."""
-    assert load(store, AGENT) == ["conversation/file", "state/file"]
+    assert load(store, AGENT) == ["conversation/file/messages", "state/file"]
     function = {"name": "look_up", "arguments": '{"order": "A-17"}'}
-    assert store.conversation("file").messages() == [
+    assert store.conversation("file/messages").messages() == [
         system("You look up orders."),
         user("Where is A-17?"),
         {
@@ -250,7 +335,7 @@ def test_pictures_of_autogen_become_parts(store: Store) -> None:
     content = ["Look:", {"data": "iVBORw0KGgo="}]
     message = {"content": content, "source": "user", "type": "UserMessage"}
     load(store, {"type": "AssistantAgentState", "llm_context": {"messages": [message]}})
-    assert store.conversation("file").messages()[0]["content"] == [
+    assert store.conversation("file/messages").messages()[0]["content"] == [
         {"type": "text", "text": "Look:"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
     ]
@@ -339,6 +424,142 @@ def test_our_own_checkpoints_come_back(store: Store) -> None:
     assert resumed(store, "yours", "Try")[0] == ["b#2"]
 
 
+def pay_and_die(store: Store, in_doubt: Literal["ask", "skip"]) -> None:
+    """A task in the middle of whose last step the process ends."""
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt), store.task("pay", goal="Pay") as task:
+        task.plan(["look", "charge"])
+        task.step("look", lambda: 17)
+        task.step("charge", die, in_doubt=in_doubt)
+
+
+def comes_back(store: Store, id_: str, *notes: str) -> limpet.Checkpoint:
+    """Import the checkpoint of the task *id_* as another one, which is the same but for its id."""
+    point = store.task(id_).checkpoint()
+    (item,) = understand(parse(point.to_json().encode()), name="x", id=f"{id_} again")
+    assert item.notes == list(notes)
+    importing.put(store, item)
+    found: limpet.Checkpoint = store.task(f"{id_} again").checkpoint()
+    return found
+
+
+def test_a_call_in_doubt_is_in_doubt_after_the_import_of_its_checkpoint(store: Store) -> None:
+    """Or the payment would be made twice."""
+    pay_and_die(store, in_doubt="ask")
+    found = comes_back(store, "pay")
+    assert found.in_doubt == ["charge"]
+    doubts = [(one.id, one.call.id) for one in store.in_doubt()]
+    assert sorted(doubts) == [("pay", "charge"), ("pay again", "charge")]
+    charged: list[str] = []
+    with pytest.raises(limpet.TaskWaiting), store.task("pay again") as task:
+        task.step("charge", charged.append, "twice", in_doubt="ask")
+    assert not charged
+    assert comes_back(store, "pay again").status == "waiting"
+    store.resolve("pay again again", "charge", "done", result="receipt")
+    with store.task("pay again again") as task:
+        assert task.step("charge", charged.append, "twice", in_doubt="ask") == "receipt"
+
+
+@pytest.mark.parametrize("outcome", [None, "42", {"sum": [1, 2]}])
+def test_a_done_task_is_done_after_the_import_of_its_checkpoint(store: Store, outcome: Any) -> None:
+    """Nobody works on it again, and what came of it is there."""
+    with store.task("t", goal="Try") as task:
+        task.plan(["a", "b"])
+        task.step("a", lambda: 1)
+        task.finish(outcome)
+    assert comes_back(store, "t").outcome == outcome
+    assert [info.id for info in store.tasks(status="done")] == ["t", "t again"]
+    assert store.run("t again", "Try", plan=list, execute=lambda _: pytest.fail("ran")) == outcome
+
+
+def test_what_has_halted_a_task_halts_it_after_the_import_of_its_checkpoint(store: Store) -> None:
+    """Paused, cancelled, failed, or ended by an error: with the reason."""
+    for id_ in ("paused", "cancelled", "failed", "open"):
+        with contextlib.suppress(ValueError), store.task(id_, goal="Try") as task:
+            if id_ == "failed":
+                task.fail("no more")
+            elif id_ == "open":
+                raise ValueError("a typing error")
+    store.pause("paused")
+    store.cancel("cancelled", because="not wanted")
+    for id_ in ("paused", "cancelled", "failed", "open"):
+        was, found = store.task(id_).checkpoint(), comes_back(store, id_)
+        assert (found.status, found.error) == (was.status, was.error) == (id_, was.error)
+        assert store.task(f"{id_} again").info().status == id_
+    with pytest.raises(TaskPaused), store.task("paused again"):
+        pass
+
+
+def test_a_task_that_waits_for_a_signal_comes_to_its_wait_again(store: Store) -> None:
+    """A checkpoint does not say of what kind a wait is; the program does."""
+    with pytest.raises(limpet.TaskWaiting), store.task("t", goal="Try") as task:
+        task.wait_for("approval")
+    assert comes_back(store, "t", "it waits again when it comes to 'approval'").status == "open"
+    store.signal("t again", "approval", payload="yes")
+    with store.task("t again") as task:
+        assert task.wait_for("approval") == "yes"
+
+
+def test_the_beginning_of_a_large_result_is_not_taken_for_it(store: Store) -> None:
+    """A checkpoint has no more of it; a whole export has."""
+    with store.task("t", goal="Try") as task:
+        task.step("crawl", lambda: "x" * 100_000)
+    with pytest.raises(NotImportable, match=r"large result of step 'crawl'.*--kind task"):
+        comes_back(store, "t")
+
+
+@pytest.mark.parametrize(
+    ("changes", "odd"),
+    [
+        ({"waiting_for": 5, "status": "waiting"}, "'waiting_for'"),
+        ({"waiting_for": {"a": {"kind": "x", "until": "soon"}}, "status": "waiting"}, "'waiting_f"),
+        (
+            {
+                "waiting_for": {"a": {"kind": "sleep", "until": "2026-01-01T00:00:00"}},
+                "status": "waiting",
+            },
+            "timezone",
+        ),
+        ({"in_doubt": 5}, "'in_doubt' is not a list"),
+        ({"in_doubt": [5]}, "'in_doubt' has 5"),
+        ({"status": "forking"}, "half a fork"),
+    ],
+)
+def test_an_ending_that_cannot_be_one_is_named(changes: dict[str, Any], odd: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(NotImportable, match=odd):
+        understand({**CHECKPOINT, **changes}, name="x")
+
+
+@pytest.mark.parametrize(
+    ("completed", "results"),
+    [
+        ([0, 1], {"0": {"rows": [1, 2]}, "1": 2}),
+        ([0, 1], {"fetch": {"rows": [1, 2]}, "count": 2}),
+        (["0", "1"], [{"rows": [1, 2]}, 2]),
+        (None, {"0": {"rows": [1, 2]}, "1": 2}),
+        ([{"index": 0, "result": {"rows": [1, 2]}}, {"index": 1, "result": 2}], None),
+    ],
+)
+def test_a_position_in_the_plan_is_a_step(store: Store, completed: Any, results: Any) -> None:
+    """As tutorials write checkpoints: the plan is a list of texts, and a loop counts."""
+    load(store, {**CHECKPOINT, "completed": completed, "results": results})
+    ran, outcome = resumed(store)
+    assert ran == ["write"]
+    assert (outcome["fetch"], outcome["count"]) == ({"rows": [1, 2]}, 2)
+
+
+def test_positions_that_begin_with_1_are_known_by_the_last(store: Store) -> None:
+    """Where the highest is the length of the plan, there is no other way to count."""
+    results = {"1": "a", "2": "b", "3": "c"}
+    load(store, {**CHECKPOINT, "completed": [1, 2, 3], "results": results})
+    found = store.task("report-42").checkpoint().results
+    assert found == {"fetch": "a", "count": "b", "write": "c"}
+
+
 def test_a_checkpoint_keeps_its_times(store: Store) -> None:
     """The list of tasks says when it was begun and when it was last worked on."""
     load(store, CHECKPOINT)
@@ -423,8 +644,8 @@ def test_what_a_task_has_no_place_for_is_not_lost(store: Store) -> None:
     ]
     for number, more in enumerate(kinds_of_more):
         id_ = f"t{number}"
-        assert load(store, {**CHECKPOINT, **more}, id=id_) == [f"task/{id_}", f"state/{id_}"]
-        assert kept(store, id_) == {**CHECKPOINT, **more}
+        assert load(store, {**CHECKPOINT, **more}, id=id_) == [f"task/{id_}", f"state/{id_}/file"]
+        assert kept(store, f"{id_}/file") == {**CHECKPOINT, **more}
     item = understand({**CHECKPOINT, **kinds_of_more[1]}, name="x")[0]
     assert item.notes == ["results of no completed step: summary"]
     assert store.task("t3").checkpoint().discoveries == ['{"odd": 1}']
@@ -450,7 +671,11 @@ def test_a_goal_can_be_given(store: Store) -> None:
     [
         ({"completed_steps": ["fetch"]}, "Both 'completed' and 'completed_steps'"),
         ({"completed": 2}, "'completed' is not a list"),
-        ({"completed": [0, 1]}, "Which step is 0"),
+        ({"completed": [0, 7]}, "Which step is 7"),
+        ({"completed": None, "results": {"0": 1, "7": 2}}, "Which step is '7'"),
+        ({"completed": [1, 2], "results": [0, 3]}, "Which step is 1"),
+        ({"completed": [1, 2]}, "Which step is 1.*counted from 0 or from 1"),
+        ({"plan": [{"id": 1, "name": "fetch"}], "completed": [0]}, "Which step is 0"),
         ({"plan": [{"name": "fetch"}], "completed": [None]}, "Which step is None"),
         ({"plan": [{"name": "fetch"}], "completed": [{"label": "x"}]}, "Which step is {'label'"),
         ({"results": [{"step": "fetch", "result": 1}] * 2}, "more than one of step 'fetch'"),
@@ -518,7 +743,7 @@ def test_the_agent_may_be_an_object(store: Store) -> None:
     load(store, {**CHECKPOINT, "agent_id": ""}, id="b")
     assert store.task("a").checkpoint().agent_id == "ann"
     assert store.task("b").checkpoint().agent_id is None
-    assert kept(store, "a")["agent"]["model"] == "x"
+    assert kept(store, "a/file")["agent"]["model"] == "x"
 
 
 # -- what is not understood ------------------------------------------------------------------------
@@ -599,6 +824,17 @@ def test_text_of_any_unicode_encoding_is_read(encoding: str) -> None:
     assert parse(data) == [user("Grüße, 世界")]
 
 
+def test_text_of_another_encoding_is_read_if_that_is_named(tmp_path: Path) -> None:
+    """It is not guessed: what is damaged would be taken for text of another country."""
+    (tmp_path / "old.json").write_bytes('[{"role": "user", "content": "Grüße"}]'.encode("latin-1"))
+    refused = run_command("import", "old.json", code=1).stderr
+    assert "It is not text" in refused
+    assert "--encoding cp1252" in refused
+    run_command("import", "old.json", "--encoding", "latin-1")
+    assert "Grüße" in run_command("show", "old").stdout
+    assert "no encoding 'x'" in run_command("import", "old.json", "--encoding", "x", code=1).stderr
+
+
 @pytest.mark.parametrize(
     "data", [b'["\xff\xfe\xfa"]', b"\x80\x04\x95 a pickle", b"SQLite format 3\x00"]
 )
@@ -641,11 +877,13 @@ WORDS = [
     *("role", "content", "type", "data", "tool_calls", "args", "id", "messages", "llm_context"),
     *("agent_state", "agent_states", "inner_team_state", "source", "thought", "goal", "plan"),
     *("completed", "results", "decisions", "discoveries", "name", "step", "result", "status"),
-    *("task_id", "agent", "created_at", "because", "current_step"),
+    *("task_id", "agent", "created_at", "because", "current_step", "in_doubt", "waiting_for"),
+    *("outcome", "error", "mapping", "parent", "message", "author", "parts", "current_node"),
 ]
 VALUES = [
     *("user", "human", "ai", "tool", "UserMessage", "AssistantMessage", "TeamState", "done", "a"),
     *("FunctionExecutionResultMessage", "SystemMessage", "AssistantAgentState", "2026-01-01", ""),
+    *("waiting", "failed", "paused", "0", "1"),
 ]
 DOCUMENTS = strategies.recursive(
     strategies.none()
@@ -682,6 +920,55 @@ def test_whatever_is_in_a_file_is_imported_or_refused_in_words(
                 assert store.conversation(item.id).messages()
             elif item.kind == "task":
                 assert store.task(item.id).checkpoint().goal
+
+
+# -- show --json -----------------------------------------------------------------------------------
+
+
+def shown(url: str, name: str) -> Any:
+    """What `limpet show --json` prints of it."""
+    return json.loads(run_command("--store", url, "show", name, "--json").stdout)
+
+
+def test_what_show_prints_for_programs_is_imported_as_what_it_was(
+    store: Store, tmp_path: Path
+) -> None:
+    """Under its own id: messages, a task with its doubts, the newest save of a state."""
+    url = str(tmp_path / "agents.db")
+    with limpet.open(url) as source:
+        source.conversation("alice", labels={"team": "red"}).append(*CHAT)
+        source.state("notes").save({"a": [1]})
+        pay_and_die(source, in_doubt="skip")
+    documents = [shown(url, name) for name in ("alice", "notes", "pay")]
+    for document, made in zip(
+        documents, ("conversation/alice", "state/notes", "task/pay"), strict=True
+    ):
+        assert load(store, document) == [made]
+    assert store.conversation("alice").messages() == CHAT
+    assert store.conversation("alice").info().labels == {"team": "red"}
+    assert store.state("notes").load() == {"a": [1]}
+    assert store.task("pay").checkpoint().results == {"look": 17}
+    assert [(one.id, one.call.policy) for one in store.in_doubt()] == [("pay", "skip")]
+    assert load(store, documents, id="all")[0] == "conversation/all/alice"
+    documents[0]["in_doubt"] = {"c1": {"id": "c1"}}
+    with pytest.raises(NotImportable, match=r"calls in doubt.*limpet export"):
+        understand(documents[0], name="x")
+
+
+def test_a_shown_task_that_waits_waits_until_the_same_moment(store: Store, tmp_path: Path) -> None:
+    """What is shown says of what kind each wait is."""
+    url = str(tmp_path / "agents.db")
+    with (
+        limpet.open(url) as source,
+        contextlib.suppress(limpet.TaskWaiting),
+        source.task("t", goal="Try") as task,
+    ):
+        task.wait_for("approval", timeout=5_000)
+    load(store, shown(url, "t"))
+    with limpet.open(url) as source:
+        (was,), (found,) = source.tasks(), store.tasks()
+    assert (found.status, found.due) == ("waiting", was.due)
+    assert found.due is not None
 
 
 # -- again -----------------------------------------------------------------------------------------
@@ -884,7 +1171,7 @@ def test_the_command_in_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     state = written(tmp_path / "agent_state.json", AGENT)
     shown = run_command("import", state, "--dry-run").stdout
     assert shown == (
-        "conversation/agent_state: 6 messages; would be imported\n"
+        "conversation/agent_state/messages: 6 messages; would be imported\n"
         "state/agent_state: the whole document; would be imported\n"
         "Nothing was written.\n"
     )
@@ -904,6 +1191,18 @@ def test_the_command_reports_to_programs(tmp_path: Path) -> None:
         ("conversation", "a", "there"),
         ("conversation", "b", "new"),
     ]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [AGENT, TEAM, {"messages": CHAT, "model": "x"}, {**CHECKPOINT, "tokens": 5}],
+    ids=["agent", "team", "messages", "checkpoint"],
+)
+def test_what_is_imported_is_shown_by_the_id_that_is_printed(tmp_path: Path, document: Any) -> None:
+    """No id is two things after an import."""
+    written(tmp_path / "it.json", document)
+    for made in json.loads(run_command("import", "it.json", "--json").stdout):
+        assert run_command("show", made["id"]).stdout.startswith(f"{made['kind']} {made['id']}")
 
 
 def test_a_changed_file_ends_with_1_and_changes_nothing(tmp_path: Path) -> None:
