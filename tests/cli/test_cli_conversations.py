@@ -230,7 +230,7 @@ def test_a_cut_export_is_refused_and_named(path: str, tmp_path: Path) -> None:
     whole = (tmp_path / "alice.jsonl").read_text()
     (tmp_path / "cut.jsonl").write_text(whole.splitlines()[0] + "\n")
     refused = run("--store", "other.db", "import", "cut.jsonl", code=1).stderr
-    assert "cut.jsonl: 'alice' has nothing in it" in refused
+    assert "cut.jsonl: It is cut off: the line that ends an export is missing" in refused
 
 
 def test_messages_alone_are_what_models_take(path: str) -> None:

@@ -386,3 +386,30 @@ def test_a_broken_module_is_shown_where_it_is_broken() -> None:
     """Its file and line."""
     Path("broken.py").write_text("\n\nregistry = 1 / 0\n")
     assert 'broken.py", line 3' in run("work", "broken:registry", code=1).stderr
+
+
+# -- export and import -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("doubtful")
+def test_tasks_are_exported_and_imported_as_the_same() -> None:
+    """With what is in doubt, and what a worker finds them by."""
+    run("task", "submit", "report", "r-1", "--goal", "Report")
+    done = run("export", "--kind", "task", "-o", "all.jsonl")
+    assert done.stderr == "2 tasks written to all.jsonl.\n"
+    shown = run("--store", "other.db", "import", "all.jsonl").stdout
+    assert "task/r-1: 1 entry; imported" in shown
+    in_doubt, listed = (run(*words, "--json").stdout for words in (["in-doubt"], ["ls"]))
+    assert run("--store", "other.db", "in-doubt", "--json").stdout == in_doubt
+    assert run("--store", "other.db", "ls", "--json").stdout == listed
+    again = run("--store", "other.db", "import", "all.jsonl", "--as", "task").stdout
+    assert "task/r-1: 1 entry; there already" in again
+    assert "not a list of" in run("import", "all.jsonl", "--as", "conversation", code=1).stderr
+
+
+@pytest.mark.parametrize("wrong", [["--messages"], ["--state", "x"]])
+def test_what_a_task_has_not_is_not_exported(wrong: list[str]) -> None:
+    """A mistake in the options is told before anything is written."""
+    run("task", "submit", "report", "r-1", "--goal", "Report")
+    run("export", "--kind", "task", *wrong, code=2)
+    assert "no task 'r-2'" in run("export", "--kind", "task", "r-2", code=3).stderr

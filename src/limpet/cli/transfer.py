@@ -276,8 +276,15 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 # -- export ----------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Write conversations, or a state, to JSON.")
+@click.command(short_help="Write conversations, tasks or a state to JSON.")
 @click.argument("ids", metavar="[ID...]", nargs=-1)
+@click.option(
+    "--kind",
+    type=click.Choice(list(exporting.MANY)),
+    default=conversation.KIND,
+    show_default=True,
+    help="What to export.",
+)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @label_option
 @click.option(
@@ -302,6 +309,7 @@ def export(
     options: StoreOptions,
     *,
     ids: tuple[str, ...],
+    kind: str,
     prefix: str,
     labels: dict[str, str],
     only_messages: bool,
@@ -313,8 +321,12 @@ def export(
     """Write the conversations ID..., or all of this tenant, in a form that programs read.
 
     A whole export has every entry with its position and time, labels, summaries and all else:
-    `limpet import` makes the same conversation of it, in any store. With --messages it has only
-    the messages: of one conversation a list of them, of several one line or key for each.
+    `limpet import` makes the same conversation of it, in any store. With --kind task it is tasks,
+    with their large results, calls in doubt and outcomes. The right to work on a task is not
+    exported: let it be worked on in one store only.
+
+    With --messages an export has only the messages: of one conversation a list of them, of several
+    one line or key for each.
 
     With --state it is one document: the newest save of that state, or another (`limpet history`
     has their numbers). Of an AutoGen agent or team it is what load_state() takes in plain AutoGen.
@@ -322,25 +334,26 @@ def export(
     What is exported can be read by anybody who has the file, whatever the store was.
     """
     if state is not None:
-        if ids or prefix or labels or only_messages or form:
+        if ids or kind != conversation.KIND or prefix or labels or only_messages or form:
             raise click.UsageError("--state goes with --at and --output only.")
         export_state(options, state, at, path)
         return
     if at is not None:
         raise click.UsageError("--at is for a state: say which with --state.")
+    if only_messages and kind != conversation.KIND:
+        raise click.UsageError(f"A {kind} has no messages: --messages is for conversations.")
     form = form or ("json" if path and path.endswith(".json") else "jsonl")
     with options.open() as store:
-        found = list(exporting.heads(store, ids, prefix=prefix, labels=labels))
+        found = list(exporting.heads(store, ids, kind=kind, prefix=prefix, labels=labels))
         if not found:
-            Screen(stderr=True).line(f"There is no conversation like that in {options.name}.")
+            Screen(stderr=True).line(f"There is no {kind} like that in {options.name}.")
         with written_to(path) as put:
             for text in exported_lines(
-                store, found, form, only_messages=only_messages, single=len(ids) == 1
+                store, kind, found, form, only_messages=only_messages, single=len(ids) == 1
             ):
                 put(text)
     if path:
-        conversations = count(len(found), "conversation")
-        Screen(stderr=True).line(f"{conversations} written to {safe(path)}.")
+        Screen(stderr=True).line(f"{count(len(found), kind)} written to {safe(path)}.")
 
 
 def export_state(options: StoreOptions, id_: str, at: int | None, path: str | None) -> None:
@@ -357,12 +370,12 @@ def export_state(options: StoreOptions, id_: str, at: int | None, path: str | No
 
 
 def exported_lines(
-    store: Store, found: list[Head], form: str, *, only_messages: bool, single: bool
+    store: Store, kind: str, found: list[Head], form: str, *, only_messages: bool, single: bool
 ) -> Iterator[str]:
-    """The conversations *found* as text in that *form*; *single*: one was named."""
+    """Those *found* of one *kind* as text in that *form*; *single*: one was named."""
     if not only_messages:
         if form == "json":
-            yield json_document(exporting.document(store, found))
+            yield json_document(exporting.document(store, found, kind))
         else:
             yield from map(json_line, exporting.lines(store, found))
         return
@@ -426,6 +439,12 @@ _OUTCOMES = {
 )
 @click.option("--id", "id_", metavar="ID", help="What it is to be known by. [default: see above]")
 @click.option("--goal", metavar="TEXT", help="The goal of a checkpoint that has none.")
+@click.option(
+    "--salvage", is_flag=True, help="Of a file that was cut off, import what is whole before that."
+)
+@click.option(
+    "--encoding", metavar="NAME", help="The encoding of the file, if it is not Unicode: cp1252, ..."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and write nothing.")
 @json_option
 @store_options
@@ -437,6 +456,8 @@ def import_(
     as_: str | None,
     id_: str | None,
     goal: str | None,
+    salvage: bool,
+    encoding: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -448,33 +469,41 @@ def import_(
                   shape of OpenAI, of Anthropic or of LangChain
                   -> a conversation, known by the file's name
       AutoGen     what save_state() of an agent or a team returns
-                  -> a conversation for each agent (of a team: NAME/AGENT), and
-                  the whole document, as an entry "imported" of state/NAME
+                  -> the whole document, as an entry "imported" of state/NAME,
+                  and the messages of each agent as a conversation:
+                  NAME/messages, of a team NAME/AGENT
+      ChatGPT     the conversations.json of its export
+                  -> a conversation for each, known by its id: the branch
+                  that was shown last
       checkpoint  goal, plan, completed, results, decisions, discoveries
                   -> a task, known by its task_id, that goes on after the
-                  steps that are completed
+                  steps that are completed; of our own also status, outcome
+                  and what is in doubt
       many        a list of these, or an object with one under each id
-      export      what `limpet export` has written -> the same conversations,
-                  with their positions, times, labels and summaries
+      export      what `limpet export` has written -> the same conversations
+                  or tasks, with their positions, times, labels and summaries
+      show        what `limpet show --json` has printed
 
-    A file with more in it than that has a place for is kept whole as well, as state/NAME; with
-    --as state, any file is. FILE may be - for standard input.
+    A file with more in it than that has a place for is kept whole as well, as state/NAME/file;
+    with --as state, any file is, as state/NAME. FILE may be - for standard input.
 
     Importing a file again adds nothing. A file that has changed since is refused: import it under
     another --id. An import that was interrupted is finished by the same command.
+
+    A file that was cut off is refused. With --salvage the messages that are whole are imported, and
+    of a checkpoint what is; its steps of which no result is left are then in doubt. FILE itself is
+    only read.
     """  # noqa: D301 - click's mark for lines that are not to be wrapped
     stem, suffix = os.path.splitext(os.path.basename(path))
     with blaming(path):
-        with click.open_file(path, "rb") as file:
-            # One byte over the limit is enough to be refused.
-            content = bytes(file.read(importing.MAX_FILE + 1))
-        found = importing.parse(content, lines=suffix.lower() in LINES)
-        if exporting.is_export(found) and as_ in (None, conversation.KIND):
-            import_export(options, found, id_=id_, dry_run=dry_run, as_json=as_json)
+        lines = suffix.lower() in LINES
+        found, cut = read_file(path, salvage=salvage, lines=lines, encoding=encoding)
+        if exporting.is_export(found, as_):
+            import_export(options, found, id_, dry_run=dry_run, as_json=as_json, salvage=salvage)
             return
         if path == "-" and id_ is None:
             raise click.UsageError("What comes from standard input has no name: give it an --id.")
-        items = importing.understand(found, name=stem, id=id_, as_=as_, goal=goal)
+        items = importing.understand(found, name=stem, id=id_, as_=as_, goal=goal, cut=cut)
     columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with import_store(options, dry_run=dry_run) as store, progress_bar(*columns) as bar:
         outcomes = [importing.look(store, item) for item in items]
@@ -508,6 +537,22 @@ def import_(
         screen.line("Nothing was written.")
 
 
+def read_file(path: str, *, salvage: bool, **how: Any) -> tuple[Any, bool]:
+    """The document in a file, and whether its end is missing; *how* as `importing.parse` has it."""
+    with click.open_file(path, "rb") as file:
+        # One byte over the limit is enough to be refused.
+        content = bytes(file.read(importing.MAX_FILE + 1))
+    if not salvage:
+        return importing.parse(content, **how), False
+    found, where = importing.salvage(content, **how)
+    if where is None and exporting.lacks_end(found):
+        where = "before the line that ends an export"
+    if where is not None:
+        text = f"{safe(path)} is cut off ({where}). What is whole before that is taken."
+        Screen(stderr=True).line((text, "yellow"))
+    return found, where is not None
+
+
 @contextmanager
 def blaming(path: str) -> Iterator[None]:
     """Name the file in what is wrong with it."""
@@ -532,17 +577,23 @@ def import_store(options: StoreOptions, *, dry_run: bool) -> Iterator[Store]:
 
 
 def import_export(
-    options: StoreOptions, found: Any, *, id_: str | None, dry_run: bool, as_json: bool
+    options: StoreOptions,
+    found: Any,
+    id_: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    salvage: bool,
 ) -> None:
     """Import what ``limpet export`` has written."""
     with import_store(options, dry_run=dry_run) as store:
-        done = exporting.put(store, found, id=id_, dry_run=dry_run)
+        done = exporting.put(store, found, id=id_, dry_run=dry_run, salvage=salvage)
     for copied in done:
         if not copied.ok:
             msg = (
-                f"There is a conversation {copied.key.id!r} already, and it is not what is in this "
-                f"file. It was left alone. {copied.why} Import the file under another id (--id), "
-                "or delete it."
+                f"There is a {copied.key.kind} {copied.key.id!r} already, and it is not what is in "
+                f"this file. It was left alone. {copied.why} Import the file under another id "
+                "(--id), or delete it."
             )
             raise Failure(msg, "Conflict")
     if as_json:

@@ -1,20 +1,21 @@
-"""Conversations as files: all there is of them, or only their messages.
+"""Conversations and tasks as files: all there is of them, or only the messages.
 
     with limpet.open("agents.db") as store:
-        for line in transfer.lines(store, ["alice"]):
+        for line in exporting.lines(store, exporting.heads(store, ["alice"])):
             print(json.dumps(line))
 
 A whole export has every entry with its number and time, labels, what the head remembers and the
 ids of appends: imported elsewhere it is the same conversation, and an agent that retries an append
 there adds nothing twice. It goes through a store in memory and `copying`, so that an import is
-checked like a copy: it may be cut short and taken up again, and overwrites nothing.
+checked like a copy: it may be cut short and taken up again, and overwrites nothing. The last of its
+lines says how many journals there are: of a file without it the end is missing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -32,6 +33,7 @@ from limpet.conversations.transcript import (
     Messages,
 )
 from limpet.core.ids import MAX_SECONDS, check_id, check_labels, make_key
+from limpet.core.journal import Entry
 from limpet.errors import (
     Conflict,
     ConversationNotFound,
@@ -39,8 +41,14 @@ from limpet.errors import (
     LimpetError,
     NotImportable,
     StoreCorrupt,
+    TaskNotFound,
+    Unreadable,
 )
 from limpet.store import as_async
+from limpet.tasks import task
+from limpet.tasks.entries import DONE, FORKING, RESULTS
+from limpet.tasks.record import calls_meta
+from limpet.tasks.state import TaskState
 from limpet.transfer import copy as copying
 
 if TYPE_CHECKING:
@@ -53,10 +61,13 @@ if TYPE_CHECKING:
 __all__ = ["document", "heads", "is_export", "lines", "messages_lines", "put"]
 
 VERSION = 1
-#: Under this key a document, or the first line of a conversation, says what it is.
+#: Under this key a document, the first line of a journal, and the last of all, say what they are.
 MARK = "limpet"
-ONE = "conversation"
-MANY = "conversations"
+END = "end"
+#: What a document has many of.
+MANY = {conversation.KIND: "conversations", task.KIND: "tasks"}
+#: The large results of a task are a journal besides.
+JOURNALS = (*MANY, RESULTS)
 
 PAGE = 500
 
@@ -67,37 +78,52 @@ _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UT
 # -- out -------------------------------------------------------------------------------------------
 
 
-def heads(store: Store, ids: Iterable[str] = (), **filters: Any) -> Iterator[Head]:
-    """The conversations *ids*, or all that fit *filters*; `ConversationNotFound` if one is not."""
+def heads(
+    store: Store, ids: Iterable[str] = (), *, kind: str = conversation.KIND, **filters: Any
+) -> Iterator[Head]:
+    """Those of one *kind* that *ids* name, or all that fit *filters*; `NotFound` if one is not."""
     named = list(ids)
+    missing = {conversation.KIND: ConversationNotFound, task.KIND: TaskNotFound}
     for id_ in named:
-        head = store.backend.head(make_key(store.tenant, conversation.KIND, id_))
+        head = store.backend.head(make_key(store.tenant, kind, id_))
         if head is None:
-            raise ConversationNotFound(f"There is no conversation {id_!r} (or it has expired).")
+            raise missing[kind](f"There is no {kind} {id_!r} (or it has expired).")
         yield head
     if not named:
-        yield from store.backend.heads(store.tenant, conversation.KIND, **filters)
+        yield from store.backend.heads(store.tenant, kind, **filters)
 
 
 def lines(store: Store, found: Iterable[Head]) -> Iterator[dict[str, Any]]:
-    """The lines of JSON Lines: of each conversation what its head says, then its records.
+    """The lines of JSON Lines: of each journal what its head says, then its records; then the end.
 
     `Conflict` if one of them is deleted or compacted meanwhile: then the export is not whole.
     """
-    for head in found:
-        if head.seq >= head.first:  # of one that was compacted away only numbers are left
-            yield _about(head)
-            yield from _records(store, head)
+    journals = 0
+    for head in _journals(store, found):
+        journals += 1
+        yield _about(head)
+        yield from _records(store, head)
+    yield {MARK: END, "journals": journals}
 
 
-def document(store: Store, found: Iterable[Head]) -> dict[str, Any]:
-    """Many as one document; `Conflict` as in `lines`."""
+def document(store: Store, found: Iterable[Head], kind: str = conversation.KIND) -> dict[str, Any]:
+    """Many of one *kind* as one document; `Conflict` as in `lines`."""
     every = [
-        {**_about(head), "records": list(_records(store, head))}
-        for head in found
-        if head.seq >= head.first
+        {**_about(head), "records": list(_records(store, head))} for head in _journals(store, found)
     ]
-    return {MARK: MANY, "version": VERSION, MANY: every}
+    return {MARK: MANY[kind], "version": VERSION, MANY[kind]: every}
+
+
+def _journals(store: Store, found: Iterable[Head]) -> Iterator[Head]:
+    """Those with something in them; before a task, the journal of its large results."""
+    for head in found:
+        if head.key.kind == task.KIND:
+            # Looked at after the task: all that the task points to is there.
+            large = store.backend.head(head.key._replace(kind=RESULTS))
+            if large is not None:
+                yield large
+        if head.seq >= head.first:  # of one that was compacted away only numbers are left
+            yield head
 
 
 def messages_lines(store: Store, found: Iterable[Head]) -> Iterator[dict[str, Any]]:
@@ -109,7 +135,7 @@ def messages_lines(store: Store, found: Iterable[Head]) -> Iterator[dict[str, An
 
 def _about(head: Head) -> dict[str, Any]:
     return {
-        MARK: ONE,
+        MARK: head.key.kind,
         "version": VERSION,
         "id": head.key.id,
         "position": head.seq,
@@ -143,12 +169,13 @@ def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
 
 def _missing(store: Store, head: Head, after: int) -> LimpetError:
     """The error for entries behind *after* that cannot be exported."""
-    what = f"Conversation {head.key.id!r} cannot be exported whole: the entries behind {after}"
+    kind = head.key.kind.capitalize()
+    what = f"{kind} {head.key.id!r} cannot be exported whole: the entries behind {after}"
     if store.backend.lost(head.key):
-        return StoreCorrupt(
-            f"{what} were damaged, and a repair took them out. `limpet export --messages` has "
-            "what is left; a backup may have the rest."
-        )
+        left = "`limpet export --messages` has what is left; a backup may have the rest."
+        if head.key.kind != conversation.KIND:
+            left = "A backup may have them."
+        return StoreCorrupt(f"{what} were damaged, and a repair took them out. {left}")
     return Conflict(
         f"{what} are not there any more. It was at {head.seq} when the export began, and was "
         "deleted or compacted since, or has expired. Throw away what was written, and export "
@@ -165,31 +192,48 @@ def _time(at: int) -> str:
 # -- in --------------------------------------------------------------------------------------------
 
 
-def is_export(found: Any) -> bool:
-    """Whether *found*, a document or the list of lines, was written here."""
+def is_export(found: Any, kind: str | None = None) -> bool:
+    """Whether *found*, a document or the list of lines, is an export; of that *kind*, if any."""
     first = found[0] if isinstance(found, list) and found else found
-    return isinstance(first, dict) and first.get(MARK) in (ONE, MANY)
+    mark = first.get(MARK) if isinstance(first, dict) else None
+    of = {END: None, RESULTS: task.KIND, **{name: name for name in MANY}}
+    of |= {many: name for name, many in MANY.items()}
+    return isinstance(mark, str) and mark in of and kind in (None, of[mark])
 
 
-def put(store: Store, found: Any, *, id: str | None = None, dry_run: bool = False) -> list[Copied]:
+def lacks_end(found: Any) -> bool:
+    """Whether *found*, a document or the list of lines, is an export without its last line."""
+    if not isinstance(found, list) or not is_export(found):
+        return False
+    return not isinstance(found[-1], dict) or found[-1].get(MARK) != END
+
+
+def put(
+    store: Store, found: Any, *, id: str | None = None, dry_run: bool = False, salvage: bool = False
+) -> list[Copied]:
     """Store what is in *found*, a document or the list of lines, and say what became of each.
 
-    *id*: what it shall be known by, if it is one conversation. `NotImportable` says what is wrong
-    with a file. One that is there already and the same is left as it is; another one of that name
-    is left alone, and reported.
+    *id*: what it shall be known by, if it is one conversation or task. *salvage*: its end may be
+    missing; of the last conversation what is whole is stored, of tasks those that are. Else
+    `NotImportable` says what is wrong with a file. One that is there already and the same is left
+    as it is; another one of that name is left alone, and reported.
     """
-    documents = list(_documents(found))
-    if id is not None and len(documents) != 1:
-        raise NotImportable(f"It has {len(documents)} conversations, which cannot all be {id!r}.")
+    documents = list(_documents(found, salvage=salvage))
     with limpet.open("memory:") as passing:
         wholes = []
-        for where, one in documents:
+        for number, (where, one) in enumerate(documents, 1):
             try:
-                wholes.append(_Whole.of(one))
+                cut = salvage and number == len(documents)
+                if (whole := _Whole.of(one, cut=cut)) is not None:
+                    wholes.append(whole)
             except (msgspec.ValidationError, InvalidId, _Damaged) as error:
                 raise NotImportable(f"{where} is damaged: {str(error).rstrip('.')}.") from error
-        if len({whole.id for whole in wholes}) < len(wholes):
-            raise NotImportable("Two of its conversations have the same id.")
+        if salvage and wholes and wholes[-1].kind == RESULTS:
+            wholes.pop()  # its task comes behind it
+        if id is not None and len({whole.id for whole in wholes}) != 1:
+            raise NotImportable(f"It has {len(wholes)} journals, which cannot all be {id!r}.")
+        if len({(whole.kind, whole.id) for whole in wholes}) < len(wholes):
+            raise NotImportable("Two of its journals have the same id.")
         keys = [_fill(passing.backend, store, whole, id) for whole in wholes]
         done = {c.key: c for c in copying.copy(passing.backend, store.backend, dry_run=dry_run)}
     for key in keys:
@@ -198,36 +242,51 @@ def put(store: Store, found: Any, *, id: str | None = None, dry_run: bool = Fals
     return [done[key] for key in keys]
 
 
-def _documents(found: Any) -> Iterator[tuple[str, Any]]:
-    """Each conversation as one document, and where it stands."""
-    if not isinstance(found, dict):
-        yield from _from_lines(found)
+def _documents(found: Any, *, salvage: bool) -> Iterator[tuple[str, Any]]:
+    """Each journal as one document, and where it stands."""
+    mark = found.get(MARK) if isinstance(found, dict) else END
+    if mark == END:
+        yield from _from_lines([found] if isinstance(found, dict) else found, salvage=salvage)
         return
     _check(found)
-    every = found.get(MANY) if found.get(MARK) == MANY else [found]
+    every = found.get(mark) if mark in MANY.values() else [found]
     if not isinstance(every, list):
-        raise NotImportable(f"It has no list of {MANY!r}: it is damaged.")
+        raise NotImportable(f"It has no list of {mark!r}: it is damaged.")
+    name = next((kind for kind, many in MANY.items() if many == mark), str(mark))
     for number, one in enumerate(every, 1):
-        yield f"Conversation {number} of it", one
+        yield f"{name.capitalize()} {number} of it", one
 
 
-def _from_lines(found: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _from_lines(found: list[Any], *, salvage: bool) -> Iterator[tuple[str, Any]]:
     current: dict[str, Any] = {}
-    began = 0
+    where, journals = "", 0
     for number, line in enumerate(found, 1):
-        if isinstance(line, dict) and line.get(MARK) == ONE:
-            if current:
-                yield f"The conversation that begins in line {began}", current
+        mark = line.get(MARK) if isinstance(line, dict) else None
+        if current and mark in (*JOURNALS, END):
+            yield where, current
+            current = {}
+        if mark in JOURNALS:
             _check(line)
             held = line.get("records")  # a document on one line
             current = {**line, "records": [*held] if isinstance(held, list) else []}
-            began = number
-        elif not current or not isinstance(line, dict):
-            raise NotImportable(f"Line {number} is nothing that a conversation has.")
-        else:
+            where = f"The {mark} that begins in line {number}"
+            journals += 1
+        elif mark == END:  # and another export may follow
+            if line.get("journals") != journals:
+                counted = f"{journals} of {line.get('journals')}"
+                raise NotImportable(f"There are {counted} journals before line {number}.")
+            journals = 0
+        elif current and isinstance(line, dict):
             current["records"].append(line)
+        else:
+            raise NotImportable(f"Line {number} is nothing that a conversation has.")
     if current:
-        yield f"The conversation that begins in line {began}", current
+        yield where, current
+    if lacks_end(found) and not salvage:
+        raise NotImportable(
+            "It is cut off: the line that ends an export is missing, and with it perhaps more. "
+            "Export again; or import what is whole of it with --salvage."
+        )
 
 
 def _check(found: dict[str, Any]) -> None:
@@ -279,16 +338,14 @@ class _RecordOf(msgspec.Struct):
     entries: list[tuple[str, Any]]
     id: str | None = None
 
-    def check_entries(self) -> None:
+    def numbered(self) -> Iterator[tuple[int, str, Any]]:
+        """The number, type and body of each entry."""
         for number, (kind, body) in enumerate(self.entries, self.seq - len(self.entries) + 1):
-            try:
-                msgspec.convert(body, _SHAPES.get(kind, Any))
-            except msgspec.ValidationError as error:
-                raise _Damaged(f"its entry {number}, a {kind}: {error}") from error
+            yield number, kind, body
 
 
 class _Whole(msgspec.Struct):
-    """A conversation, checked."""
+    """A journal of a file, checked."""
 
     id: str
     position: _Number
@@ -298,35 +355,77 @@ class _Whole(msgspec.Struct):
     records: list[_RecordOf]
     labels: dict[str, str]
     incarnation: str
+    kind: Literal["conversation", "task", "task-result"] = msgspec.field(name=MARK)
     status: str | None = None
     meta: ConversationMeta | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
     expires_at: _Time | None = None
 
     @classmethod
-    def of(cls, found: Any) -> _Whole:
+    def of(cls, found: Any, *, cut: bool = False) -> _Whole | None:
+        """*found*, checked. If its end may be *cut* off, what is whole; None if nothing is."""
         whole = msgspec.convert(found, cls)
-        check_id(whole.id, "conversation id")
+        check_id(whole.id, f"{whole.kind} id")
         check_id(whole.incarnation, "journal's incarnation", 64)
         check_labels(whole.labels)
+        last = whole.records[-1].seq if whole.records else 0
+        if cut and last < whole.position:
+            # A task as it was earlier would do again what it has done since.
+            if not last or whole.kind != conversation.KIND:
+                return None
+            whole.position = last
+            if whole.last_known() > last:
+                whole.meta = None
         whole.check_records()
         whole.check_times()
         if whole.status is not None:
             check_id(whole.status, "status")
-        meta = whole.meta or ConversationMeta()
-        last = max(meta.start, meta.summary, *meta.pins, *(end for _, end in meta.gaps))
-        if last > whole.position:
-            raise _Damaged(f"its meta speaks of {last}, and it ends at {whole.position}")
+        if whole.last_known() > whole.position:
+            msg = f"its meta speaks of {whole.last_known()}, and it ends at {whole.position}"
+            raise _Damaged(msg)
         return whole
 
-    def counted(self) -> ConversationMeta:
-        """Its meta, by which its length is known; counted here, whatever the file says."""
+    def last_known(self) -> int:
+        """The last entry that its meta speaks of."""
+        meta = self.meta or ConversationMeta()
+        return max(meta.start, meta.summary, *meta.pins, *(end for _, end in meta.gaps))
+
+    def counted(self) -> bytes | None:
+        """Its meta, worked out here, whatever the file says: its length, or its calls in doubt."""
+        if self.kind == task.KIND:
+            return None if self.status == DONE else calls_meta(self.folded().calls.open)
+        if self.kind == RESULTS:
+            return None
         messages = Messages()
         for record in self.records:
             for kind, body in record.entries:
                 messages.take(kind, [body])
         meta = self.meta or ConversationMeta()
-        return meta.with_length(self.position, len(messages.found))
+        return meta.with_length(self.position, len(messages.found)).encode()
+
+    def folded(self) -> TaskState:
+        """What a task has come to."""
+        state = TaskState(self.id)
+        for record in self.records:
+            for number, kind, body in record.numbered():
+                try:
+                    state.apply(Entry(number, record.at, kind, body))
+                except Unreadable as error:
+                    raise _Damaged(f"its entry {number}, a {kind}: {error.__cause__}") from error
+        if not state.exists and state.status != FORKING:
+            raise _Damaged("the beginning of the task is missing")
+        return state
+
+    def check_entries(self) -> None:
+        """Each is what its model must find in it."""
+        if self.kind == task.KIND:
+            self.folded()
+        for record in self.records if self.kind == conversation.KIND else ():
+            for number, kind, body in record.numbered():
+                try:
+                    msgspec.convert(body, _SHAPES.get(kind, Any))
+                except msgspec.ValidationError as error:
+                    raise _Damaged(f"its entry {number}, a {kind}: {error}") from error
 
     def check_records(self) -> None:
         """Their numbers have no gap, and their ids are ids, each there once."""
@@ -334,7 +433,6 @@ class _Whole(msgspec.Struct):
         for record in self.records:
             if record.seq - len(record.entries) != last or not record.entries:
                 raise NotImportable(f"{self.id!r} has a gap behind {last}: lines are missing.")
-            record.check_entries()
             last = record.seq
         if not self.records:
             raise NotImportable(f"{self.id!r} has nothing in it.")
@@ -345,6 +443,7 @@ class _Whole(msgspec.Struct):
         twice = next((id_ for id_, count in Counter(ids).items() if count > 1), None)
         if twice is not None:
             raise _Damaged(f"two of its records have the id {twice!r}")
+        self.check_entries()
 
     def check_times(self) -> None:
         """Within what every backend can keep, with a time to live behind it."""
@@ -368,7 +467,7 @@ class _Whole(msgspec.Struct):
 
 def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key:
     """Put *whole* into a store in memory, from where it is copied."""
-    key = make_key(store.tenant, conversation.KIND, id_ or whole.id)
+    key = make_key(store.tenant, whole.kind, id_ or whole.id)
     codec, created = as_async(store).scope.store.codec, to_micros(whole.created_at)
     expect = 0
     for record in whole.records:
@@ -388,7 +487,7 @@ def _fill(passing: Backend, store: Store, whole: _Whole, id_: str | None) -> Key
         Append(
             key=key,
             status=whole.status,
-            meta=whole.counted().encode(),
+            meta=whole.counted(),
             labels=dict(whole.labels),
             ttl=whole.ttl,
             origin=Origin(to_micros(whole.set_at), created, whole.first, whole.incarnation),

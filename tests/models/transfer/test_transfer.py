@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ import pytest
 
 import limpet
 from limpet import Conflict
-from limpet.errors import ConversationNotFound, NotImportable
+from limpet.errors import ConversationNotFound, NotImportable, TaskNotFound
 from limpet.transfer import copy as copying
 from limpet.transfer import export as _transfer
+from limpet.transfer import imports as importing
 from tests.support import places
 
 if TYPE_CHECKING:
@@ -115,8 +117,8 @@ def test_importing_again_adds_nothing(source: limpet.Store, target: limpet.Store
     """And finishes what was interrupted."""
     lines = exported(source, "jsonl", "carol")
     part = copy.deepcopy(lines)
-    del part[60:]
-    part[0]["position"] = part[-1]["seq"]
+    del part[60:-1]
+    part[0]["position"] = part[-2]["seq"]
     assert [c.outcome for c in _transfer.put(target, part)] == [copying.NEW]
     assert [c.outcome for c in _transfer.put(target, lines)] == [copying.CONTINUED]
     assert [c.outcome for c in _transfer.put(target, lines)] == [copying.SAME]
@@ -177,16 +179,18 @@ def test_an_export_is_for_one_tenant_and_goes_to_another(source: limpet.Store) -
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (lambda lines: lines.pop(), "'carol' is cut off: it ends at 119, and not at 120"),
+        (lambda lines: lines.pop(-2), "'carol' is cut off: it ends at 119, and not at 120"),
+        (lambda lines: lines.pop(), "It is cut off: the line that ends an export is missing"),
+        (lambda lines: lines[-1].update(journals=2), "There are 1 of 2 journals before line 122"),
         (lambda lines: lines.pop(5), "'carol' has a gap behind 4: lines are missing"),
         (lambda lines: lines[0].update(version=2), "It has version 2, and this release reads 1"),
         (lambda lines: lines[0].pop("labels"), "line 1 is damaged: .*`labels`"),
         (lambda lines: lines[3].pop("at"), r"line 1 is damaged: .*`at` - at `\$.records\[2\]`"),
         (lambda lines: lines.insert(1, 7), "Line 2 is nothing that a conversation has"),
         (lambda lines: lines.extend(list(lines)), "have the same id"),
-        (lambda lines: lines.__delitem__(slice(1, None)), "'carol' has nothing in it"),
+        (lambda lines: lines.__delitem__(slice(1, -1)), "'carol' has nothing in it"),
     ],
-    ids=["cut", "gap", "version", "labels", "time", "line", "twice", "empty"],
+    ids=["cut", "end", "count", "gap", "version", "labels", "time", "line", "twice", "empty"],
 )
 def test_a_damaged_file_is_refused_whole(
     source: limpet.Store, target: limpet.Store, harm: Any, why: str
@@ -323,11 +327,165 @@ def test_what_a_repair_took_out_is_missing_in_an_export(tmp_path: Path) -> None:
         assert left["messages"] == [user("one"), user("three")]
 
 
+# -- cut off ---------------------------------------------------------------------------------------
+
+
+def test_an_export_cut_between_two_conversations_is_refused(
+    source: limpet.Store, target: limpet.Store
+) -> None:
+    """It looks whole, and is fewer."""
+    lines = exported(source, "jsonl")
+    last = max(number for number, line in enumerate(lines) if line.get("limpet") == "conversation")
+    with pytest.raises(NotImportable, match="the line that ends an export is missing"):
+        _transfer.put(target, lines[:last])
+    assert list(target.conversations()) == []
+    done = _transfer.put(target, lines[:last], salvage=True)
+    assert [copied.key.id for copied in done] == ["alice", "alice/2", "bob"]
+
+
+def test_exports_may_follow_one_another_in_a_file(
+    source: limpet.Store, target: limpet.Store
+) -> None:
+    """As `cat` makes them."""
+    _transfer.put(target, [*exported(source, "jsonl", "bob"), *exported(source, "jsonl", "carol")])
+    assert [info.id for info in target.conversations()] == ["bob", "carol"]
+    assert _transfer.put(target, [{"limpet": "end", "journals": 0}]) == []
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_of_an_export_that_was_cut_off_what_is_whole_can_be_had(
+    source: limpet.Store, target: limpet.Store, form: str
+) -> None:
+    """Up to the last whole message; the whole file goes on from there."""
+    source.conversation("carol").pin(115)
+    found = exported(source, form)
+    text = json.dumps(found) if form == "json" else "\n".join(map(json.dumps, found))
+    cut = text.index('"content": "100"')
+    left, where = importing.salvage(text[:cut].encode())
+    assert where is not None
+    done = _transfer.put(target, left, salvage=True)
+    assert [copied.key.id for copied in done] == ["alice", "alice/2", "bob", "carol"]
+    chat = target.conversation("carol")
+    assert chat.messages() == [user(f"{number}") for number in range(100)]
+    assert chat.length() == 100
+    assert chat.pinned() == []
+    assert [c.outcome for c in _transfer.put(target, found)][-1] == copying.CONTINUED
+    assert_same(source, target)
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+#: A result that is stored apart.
+LARGE = "x" * 20_000
+
+
+def work(store: limpet.Store) -> None:
+    """Tasks with all that can be in one: done, halted, in doubt, with a large result."""
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with store.task("done", goal="Read", labels={"team": "red"}) as task:
+        task.step("crawl", lambda: LARGE)
+        task.finish({"rows": 3})
+    with contextlib.suppress(KeyboardInterrupt), store.task("pay", goal="Pay", ttl=1_000) as task:
+        task.plan(["look", "charge"])
+        task.step("look", lambda: 17)
+        task.decide("by card", because="it is quick")
+        task.step("charge", die, in_doubt="ask")
+    with contextlib.suppress(limpet.TaskWaiting), store.task("wait", goal="Wait") as task:
+        task.wait_for("approval", timeout=5_000)
+    store.submit("report", "sub", goal="Report", input={"n": 1})
+
+
+def exported_tasks(store: limpet.Store, form: str, *ids: str) -> Any:
+    """The same for tasks."""
+    heads = _transfer.heads(store, ids, kind="task")
+    if form == "json":
+        return through_json(_transfer.document(store, heads, "task"))
+    return [through_json(line) for line in _transfer.lines(store, heads)]
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_tasks_come_back_from_an_export_as_the_same(form: str, where: Where) -> None:
+    """With their doubts, waits, outcomes and large results, in any store."""
+    with limpet.open("memory:") as source, limpet.open(where.url) as target:
+        work(source)
+        done = _transfer.put(target, exported_tasks(source, form))
+        assert {copied.outcome for copied in done} == {copying.NEW}
+        assert [_task_facts(i) for i in source.tasks()] == [_task_facts(i) for i in target.tasks()]
+        for info in source.tasks():
+            one, other = (store.task(info.id) for store in (source, target))
+            assert one.checkpoint() == other.checkpoint()
+            assert one.versions.list() == other.versions.list()
+        with target.task("done") as task:
+            assert task.load("crawl") == LARGE
+        assert [(one.id, one.call.id) for one in target.in_doubt()] == [("pay", "charge")]
+        assert exported_tasks(target, form) == exported_tasks(source, form)
+        again = _transfer.put(target, exported_tasks(source, form))
+        assert {copied.outcome for copied in again} == {copying.SAME}
+        target.resolve("pay", "charge", "done", result="receipt")
+        with target.task("pay") as task:
+            assert task.step("charge", lambda: "twice", in_doubt="ask") == "receipt"
+
+
+def _task_facts(info: Any) -> Any:
+    return (*_facts(info), info.status, info.kind, info.due)
+
+
+def test_a_task_can_have_another_id_with_its_large_results(target: limpet.Store) -> None:
+    """They are found by the task's."""
+    with limpet.open("memory:") as source:
+        work(source)
+        _transfer.put(target, exported_tasks(source, "jsonl", "done"), id="other")
+        with pytest.raises(TaskNotFound, match="There is no task 'missing'"):
+            exported_tasks(source, "jsonl", "missing")
+    with target.task("other") as task:
+        assert task.load("crawl") == LARGE
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda lines: lines[1].update(entries=[["created", 5]]), "its entry 1, a created"),
+        (lambda lines: lines[2]["entries"][0][1].pop("steps"), "its entry 2, a planned"),
+        (lambda lines: lines[1].update(entries=[["decided", {"decision": "x"}]]), "the beginning"),
+    ],
+    ids=["created", "planned", "beginning"],
+)
+def test_a_damaged_task_is_refused_with_the_place(
+    target: limpet.Store, harm: Any, why: str
+) -> None:
+    """Whoever opened it would find out later."""
+    with limpet.open("memory:") as source:
+        work(source)
+        lines = exported_tasks(source, "jsonl", "pay")
+    harm(lines)
+    with pytest.raises(NotImportable, match=f"The task that begins in line 1 is damaged: {why}"):
+        _transfer.put(target, lines)
+    assert list(target.tasks()) == []
+
+
+def test_a_task_that_was_cut_off_is_left_out(target: limpet.Store) -> None:
+    """As it was earlier, it would do again what it has done since."""
+    with limpet.open("memory:") as source:
+        work(source)
+        lines = exported_tasks(source, "jsonl", "pay", "done")
+    assert [line["limpet"] for line in lines if "limpet" in line] == [
+        *("task", "task-result", "task", "end")
+    ]
+    for left in (lines[:-2], lines[:8], lines[:-1]):
+        done = _transfer.put(target, left, salvage=True)
+        assert done[0].key.id == "pay"
+    assert [info.id for info in target.tasks()] == ["done", "pay"]
+
+
 def test_several_conversations_cannot_have_one_id(
     source: limpet.Store, target: limpet.Store
 ) -> None:
     """An id is for one."""
-    with pytest.raises(NotImportable, match="It has 4 conversations"):
+    with pytest.raises(NotImportable, match="It has 4 journals"):
         _transfer.put(target, exported(source, "json"), id="x")
 
 
