@@ -580,7 +580,9 @@ class _Steps:
             if at is not None and found in (None, item_name(self.plan[at])):
                 return self.names[at]  # which may be one of several of that name
             found = number if found is None else found
-        at = None if isinstance(found, str) and found in self.names else self._at(found)
+        if str(found) in self.names:  # a step may be called "1"
+            return str(found)
+        at = self._at(found)
         if at is not None:
             return self.names[at]
         in_plan = _position(found) in range(len(self.plan) + 1) and not self._numbered()
@@ -620,7 +622,7 @@ class _Steps:
         found = {
             _position(_first(step, _STEP_NUMBERS) if isinstance(step, dict) else step)
             for step in steps
-            if step not in self.names
+            if str(step) not in self.names
         }
         return 0 if 0 in found else 1 if len(self.plan) in found else None
 
@@ -710,6 +712,7 @@ class _Wait(Struct):
 
     kind: Literal["signal", "sleep", "ask", "child"]
     until: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    signal: str | None = None
 
 
 class _Ending:
@@ -758,6 +761,8 @@ class _Ending:
         for name, wait in waits.items():
             until = wait.until and wait.until.isoformat()
             body = {"name": name, "kind": wait.kind, "until": until, "away": True}
+            if wait.signal is not None:
+                body["signal"] = wait.signal
             self.entries.append((kinds.WAITING, body))
         moments = [wait.until for wait in waits.values() if wait.until is not None]
         self.due = min(moments).isoformat() if moments else None

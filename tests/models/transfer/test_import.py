@@ -552,6 +552,13 @@ def test_a_position_in_the_plan_is_a_step(store: Store, completed: Any, results:
     assert (outcome["fetch"], outcome["count"]) == ({"rows": [1, 2]}, 2)
 
 
+def test_a_number_that_is_the_name_of_a_step_is_that_step(store: Store) -> None:
+    """Not the one in that position."""
+    plan = [{"step": 1, "description": "fetch"}, {"step": 2, "description": "count"}]
+    load(store, {**CHECKPOINT, "plan": plan, "completed": [1], "results": {"1": "a"}})
+    assert store.task("report-42").checkpoint().results == {"1": "a"}
+
+
 def test_positions_that_begin_with_1_are_known_by_the_last(store: Store) -> None:
     """Where the highest is the length of the plan, there is no other way to count."""
     results = {"1": "a", "2": "b", "3": "c"}

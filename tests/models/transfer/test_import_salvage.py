@@ -198,6 +198,16 @@ def test_the_command_says_how_many_and_leaves_the_file_alone(tmp_path: Path) -> 
     assert again == "conversation/agent_memory: 4 messages; there already; nothing was added\n"
 
 
+def test_any_file_can_be_salvaged_as_a_state(tmp_path: Path) -> None:
+    """What is whole of it; of things in a list, those that are."""
+    url, file = str(tmp_path / "agents.db"), tmp_path / "notes.json"
+    file.write_text('{"topic": "x", "notes": {"a": 1, "b": [{"n": 1}, {"n": 2}, {"n": 3, "te')
+    run("--store", url, "import", str(file), "--salvage", "--as", "state")
+    with limpet.open(url) as store:
+        whole = {"topic": "x", "notes": {"a": 1, "b": [{"n": 1}, {"n": 2}]}}
+        assert store.state("notes").load() == whole
+
+
 def test_the_command_salvages_an_export_that_was_cut_off_between_two_lines(tmp_path: Path) -> None:
     """Each line is whole, and the last is missing."""
     url, file = str(tmp_path / "agents.db"), tmp_path / "all.jsonl"
