@@ -7,12 +7,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings, strategies
 
 import limpet
 from limpet.errors import NotImportable
 from limpet.transfer import imports as importing
 from limpet.transfer.imports import salvage, understand
-from tests.models.transfer.test_import import AGENT, CHAT, CHECKPOINT, TEAM, chat_of_chatgpt
+from tests.models.transfer.test_import import (
+    AGENT,
+    CHAT,
+    CHECKPOINT,
+    DOCUMENTS,
+    TEAM,
+    chat_of_chatgpt,
+)
 from tests.support.commands import run
 from tests.support.stores import user
 
@@ -180,6 +188,21 @@ def test_half_of_an_only_message_is_nothing(*, lines: bool) -> None:
     for data in prefixes(message):
         with pytest.raises(NotImportable):
             salvaged(data, lines=lines)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(document=DOCUMENTS, lines=strategies.booleans(), data=strategies.data())
+def test_whatever_is_cut_wherever_is_imported_or_refused_in_words(
+    *, document: Any, lines: bool, data: strategies.DataObject
+) -> None:
+    """No cut ends in a traceback."""
+    whole = json.dumps(document, indent=None if lines else 1).encode()
+    part = whole[: data.draw(strategies.integers(0, len(whole)))]
+    with limpet.open("memory:") as store, contextlib.suppress(limpet.LimpetError):
+        left, where = salvage(part, lines=lines)
+        for item in understand(left, name="file", cut=where is not None):
+            assert importing.put(store, item)
 
 
 def test_the_command_says_how_many_and_leaves_the_file_alone(tmp_path: Path) -> None:
