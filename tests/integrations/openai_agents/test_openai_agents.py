@@ -15,7 +15,14 @@ from agents import Agent, OpenAIResponsesCompactionSession, Runner, Session, Ses
 from agents.testing import assistant_message, function_call
 
 import limpet
-from limpet.errors import BrokenHistory, IdReused, MissingExtra, NotStorable, StoreClosed
+from limpet.errors import (
+    BrokenHistory,
+    IdReused,
+    InvalidId,
+    MissingExtra,
+    NotStorable,
+    StoreClosed,
+)
 from limpet.integrations.openai_agents import LimpetSession
 from tests.support import places
 from tests.support.agents_sdk import say, strict, texts
@@ -220,6 +227,30 @@ async def test_clearing_removes_the_items_of_one_session(make: Make) -> None:
     assert await one.get_items() == [user("3")]
     assert await other.get_items() == [user("2")]
     assert await other.pop_item() == user("2")
+
+
+ODD_IDS = ["", " ", "alice ", " alice", "a\x00b", "a\nb", "\ud800", "x" * 513, "é" * 300, "é" * 301]
+
+
+@awaiting
+async def test_every_session_id_that_the_sdk_takes_has_items_of_its_own(make: Make) -> None:
+    """Empty, with spaces at the ends, with a NUL, too long: none is taken for another."""
+    ids = ["alice", "a%00b", *ODD_IDS]
+    ids += [make(id_).conversation.id for id_ in ODD_IDS]  # what they are written out as
+    for number, id_ in enumerate(ids):
+        await make(id_).add_items([user(str(number))])
+    for number, id_ in enumerate(ids):
+        session = make(id_)
+        assert session.session_id == id_
+        assert await session.get_items() == [user(str(number))]
+
+
+def test_a_session_is_the_conversation_of_its_id_where_there_can_be_one(on_memory: Make) -> None:
+    """One that cannot be typed is written out, as the guide says."""
+    assert on_memory("user:7/ü").conversation.id == "user:7/ü"
+    assert on_memory("a b\n").conversation.id == "session-id:a%20b%0A"
+    with pytest.raises(InvalidId, match="must be text"):
+        on_memory(7)
 
 
 def test_tenants_do_not_see_each_others_sessions(tmp_path: Path) -> None:
@@ -436,6 +467,53 @@ async def test_what_somebody_says_meanwhile_is_not_replaced(make: Make) -> None:
     assert await session.get_items() == [user("1"), bot("2"), user("3")]
 
 
+@awaiting
+async def test_what_the_sdk_says_is_expired_leaves_the_store(make: Make) -> None:
+    """It prunes the oldest in the act of compacting: ciphertext that nobody can read any more."""
+    session = make()
+    items = [user("old 1"), user("old 2"), user("3"), user("old 4"), user("5"), user("6")]
+    for item in items:
+        await session.add_items([item])
+
+    def is_expired(item: Any) -> bool:
+        return str(item.get("content")).startswith("old")
+
+    snapshot = await session._get_compaction_snapshot(2, prune_prefix=is_expired)
+    assert await snapshot.replace_suffix(1, [SUMMARY])
+    left = [user("3"), user("old 4"), user("5"), SUMMARY]
+    assert await session.get_items() == left  # only what was at the very beginning is pruned
+    assert await session.conversation.messages(everything=True) == left
+    snapshot = await session._get_compaction_snapshot(9, prune_prefix=is_expired)
+    assert await snapshot.replace_suffix(0, [SUMMARY])
+    assert await session.get_items() == [SUMMARY]
+    assert await session.conversation.messages(everything=True) == [SUMMARY]
+
+
+def test_encrypted_items_that_have_expired_are_removed_by_the_sdks_compaction(
+    on_memory: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the SDK has it: an encrypted session around the compacting one around ours."""
+    memory = pytest.importorskip("agents.extensions.memory.encrypt_session")
+
+    async def main() -> None:
+        session = on_memory()
+        compactor: Any = Compactor(SUMMARY)
+        compacting = OpenAIResponsesCompactionSession("alice", session, client=compactor)
+        encrypted = memory.EncryptedSession("alice", compacting, "a key", ttl=60)
+        await encrypted.add_items([user("expired 1"), user("expired 2")])
+        now = memory.time.time
+        monkeypatch.setattr(memory.time, "time", lambda: now() + 100)
+        await encrypted.add_items([user("new")])
+        assert len(await session.get_items()) == 3
+        snapshot = await encrypted._get_compaction_snapshot(1)
+        assert await snapshot.replace_suffix(0, [SUMMARY])
+        assert len(await session.get_items()) == 1
+        assert await encrypted.get_items() == [SUMMARY]
+        assert len(await session.conversation.messages(everything=True)) == 1
+
+    asyncio.run(main())
+
+
 def test_the_sdk_compacts_by_itself_after_a_turn(on_memory: Make) -> None:
     """With the same care: who says something meanwhile is heard."""
 
@@ -513,6 +591,18 @@ def test_a_session_that_opened_its_store_closes_it(tmp_path: Path) -> None:
                 await use
         async with LimpetSession(f"sqlite:{tmp_path}/agents.db", "alice") as session:
             assert await session.get_items() == [user("Hello")]
+
+    asyncio.run(main())
+
+
+def test_adding_nothing_to_a_session_whose_store_is_closed_is_refused() -> None:
+    """Also if somebody else has opened the store: the next turn would be lost."""
+
+    async def main() -> None:
+        async with limpet.open_async("memory:") as store:
+            session = LimpetSession(store, "alice")
+        with pytest.raises(StoreClosed, match="alice"):
+            await session.add_items([])
 
     asyncio.run(main())
 

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from hashlib import sha256
+from itertools import dropwhile
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import quote
 
 from limpet.backends.contract import UNSET, UnsetType
-from limpet.errors import Conflict, ConversationNotFound, StoreClosed
+from limpet.core.ids import MAX_ID_BYTES, check_id
+from limpet.errors import Conflict, ConversationNotFound, InvalidId, StoreClosed
 from limpet.integrations.openai_agents.sdk import sdk
 from limpet.llm.messages.shape import ITEM_CALLS, ITEM_RESULTS
 from limpet.store import AsyncStore, Store, as_async, open_async
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from agents import SessionSettings, TResponseInputItem
 
     from limpet.conversations.conversation import AsyncConversation
+    from limpet.conversations.transcript import Item
     from limpet.llm.messages.repair import Rule
 
     Items = list[TResponseInputItem]
@@ -46,6 +51,9 @@ _NAMES = ("role", "type")
 #: What an item is stored in that has neither a role nor a type: what a wrapper of the SDK's makes.
 WRAPPED = "agents.item"
 
+#: What the conversation's id begins with of a session whose own id cannot be one.
+WRITTEN_OUT = "session-id:"
+
 _OF_TOOLS = {*ITEM_CALLS, *ITEM_RESULTS}
 _type_of = methodcaller("get", "type")
 
@@ -56,7 +64,8 @@ class LimpetSession:
     *store*: an open store, sync or async; or its URL, and then `close` closes it. *repair*: what
     to do with a tool call that was never answered, when all items are read, as for a conversation's
     ``messages``; None gives them as they are stored. *max_tokens*: read no more than the newest
-    items that fit, tool calls with their results. *labels* and *ttl* are those of the conversation.
+    items that fit, tool calls with their results. *labels* and *ttl* are those of the conversation,
+    whose id is the *session_id*; one that can be none is written out (see the guide).
 
     It may be used from several event loops and threads, and by several processes at once.
     """
@@ -80,9 +89,8 @@ class LimpetSession:
         self._rule = repair
         self._max_tokens = max_tokens
         self._own = open_async(store) if isinstance(store, (str, os.PathLike)) else None
-        self._closed = False
         self._conversation = (self._own or as_async(store)).conversation(
-            session_id, labels=labels, ttl=ttl
+            _conversation_id(session_id), labels=labels, ttl=ttl
         )
 
     def __repr__(self) -> str:
@@ -147,8 +155,18 @@ class LimpetSession:
         await self._conversation.replace(*map(_wrapped, items))
         return True
 
-    async def _get_compaction_snapshot(self, limit: int, **_: Any) -> _Snapshot | None:
-        """For the SDK's compaction: the newest *limit* items, and a way to replace some of them."""
+    async def _get_compaction_snapshot(
+        self,
+        limit: int,
+        *,
+        prune_prefix: Callable[[TResponseInputItem], bool] | None = None,
+        **_: Any,
+    ) -> _Snapshot | None:
+        """For the SDK's compaction: the newest *limit* items, and a way to replace some of them.
+
+        The oldest of all that *prune_prefix* calls expired go by the same act. If any is expired,
+        what is replaced leaves the store, where it would stay otherwise.
+        """
         self._check_open()
         if self._is_changed():
             return None
@@ -156,20 +174,29 @@ class LimpetSession:
             position = (await self._conversation.info()).position
         except ConversationNotFound:
             position = 0
-        found = await self._conversation.messages(last=limit + 1)
+        found = await self._conversation.transcript.last(limit + 1)
         complete = len(found) <= limit
         items = found if complete else found[1:]
 
+        def is_expired(item: Item) -> bool:
+            return prune_prefix is not None and prune_prefix(_unwrapped([item[1]])[0])
+
         async def replace_suffix(start: int, output: Items) -> bool:
-            left = await self._conversation.messages() if start or not complete else items
+            left = await self._conversation.items() if start or not complete else items
             left = left[: len(left) - len(items) + start]
+            kept = list(dropwhile(is_expired, left))
+            new = [*(message for _, message in kept), *map(_wrapped, output)]
+            expired = len(kept) < len(left) or any(map(is_expired, items[start:]))
             try:
-                await self._conversation.replace(*left, *map(_wrapped, output), expect=position)
+                end = await self._conversation.replace(*new, expect=position)
             except Conflict:
                 return False
+            if expired:  # all that was replaced goes: it lies in the same records
+                await self._conversation.transcript.journal.compact(end - len(new))
             return True
 
-        return _Snapshot(_unwrapped(items), complete, replace_suffix)
+        messages = [message for _, message in items]
+        return _Snapshot(_unwrapped(messages), complete, replace_suffix)
 
     def _is_changed(self) -> bool:
         """Whether a subclass has its own idea of an item. Then the SDK clears and adds instead."""
@@ -195,7 +222,6 @@ class LimpetSession:
     async def close(self) -> None:
         """Close the store, if the session has opened it. A second call does nothing."""
         if self._own is not None:
-            self._closed = True
             await self._own.close()
 
     async def __aenter__(self) -> Self:
@@ -212,8 +238,11 @@ class LimpetSession:
         await self.close()
 
     def _check_open(self) -> None:
-        if self._closed:
-            msg = f"Session {self.session_id!r} is closed. Make another one."
+        if self._conversation.scope.backend.closed:
+            msg = (
+                f"The store of session {self.session_id!r} is closed. Open it again, and make "
+                "another session."
+            )
             raise StoreClosed(msg)
 
 
@@ -223,6 +252,25 @@ class _Snapshot(NamedTuple):
     items: Items
     complete: bool
     replace_suffix: Callable[[int, Items], Awaitable[bool]]
+
+
+def _conversation_id(session_id: Any) -> str:
+    """The id of the conversation that a session is stored in: its own, wherever that can be one.
+
+    The SDK takes any text. One that is empty, too long, with spaces at its ends or characters that
+    nobody can type is written out, such that no two sessions have one conversation.
+    """
+    if not isinstance(session_id, str) or not session_id.startswith(WRITTEN_OUT):
+        try:
+            return check_id(session_id, "session id")
+        except InvalidId:
+            if not isinstance(session_id, str):
+                raise
+    written = WRITTEN_OUT + quote(session_id, safe="", errors="surrogatepass")
+    if len(written) <= MAX_ID_BYTES:
+        return written
+    digest = sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{WRITTEN_OUT}sha256:{digest}"  # what is written out has no colon
 
 
 def _wrapped(item: Any) -> Any:
