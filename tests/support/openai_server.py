@@ -41,7 +41,8 @@ STATUS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class Answer:
     """What the model says: text, or calls of tools as (name, arguments), or both.
 
-    Arguments are a dict, or text as it stands. A stream is *dropped* after so many pieces, and then
+    Arguments are a dict, or text as it stands; all calls have the *call_id*, if there is one, as of
+    a provider that numbers them anew. A stream is *dropped* after so many pieces, and then
     *quietly*, as if that were its end; or it waits *pause* seconds before each.
     """
 
@@ -53,6 +54,7 @@ class Answer:
     dropped: int | None = None
     quietly: bool = False
     pause: float = 0.0
+    call_id: str | None = None
 
     @property
     def reason(self) -> str:
@@ -69,12 +71,14 @@ class Answer:
 class Trouble:
     """What goes wrong in place of an answer: a status, a wait of *hang* seconds, a lost connection.
 
-    With *failed*, a Responses reply that says itself that it failed.
+    With *failed*, a Responses reply that says itself that it failed; with a *page*, that text and
+    its type, as of a proxy, in place of what the API says.
     """
 
     status: int | None = None
     hang: float = 0.0
     failed: str | None = None
+    page: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -248,6 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream([{"type": "response.failed", "sequence_number": 0, "response": body}])
             else:
                 self._json(200, body)
+        elif trouble.page:
+            self._text(200, *trouble.page)
         elif trouble.status:
             self._json(trouble.status, _error("; ".join(request.faults) or "try again later"))
         else:
@@ -268,8 +274,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("x-request-id", f"req_{next(self.server_.numbers)}")
 
     def _json(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self._headers(status, "application/json")
+        self._text(status, "application/json", json.dumps(body))
+
+    def _text(self, status: int, kind: str, text: str) -> None:
+        data = text.encode()
+        self._headers(status, kind)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -333,7 +342,7 @@ def _completion(answer: Answer, request: Request, numbers: Iterator[int]) -> dic
     if answer.calls:
         message["tool_calls"] = [
             {
-                "id": f"call_{next(numbers)}",
+                "id": answer.call_id or f"call_{next(numbers)}",
                 "type": "function",
                 "function": {"name": name, "arguments": _arguments(given)},
             }
@@ -450,7 +459,7 @@ def _items(answer: Answer, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
         yield {
             "id": f"fc_{next(numbers)}",
             "type": "function_call",
-            "call_id": f"call_{next(numbers)}",
+            "call_id": answer.call_id or f"call_{next(numbers)}",
             "name": name,
             "arguments": _arguments(given),
             "status": "completed",

@@ -21,6 +21,7 @@ from limpet.integrations.openai import (
     Chat,
     ModelFailed,
     Reply,
+    StreamCut,
     Usage,
     tool,
 )
@@ -340,6 +341,84 @@ def test_a_reply_that_says_itself_that_it_failed_is_an_error(tmp_path: Path) -> 
             rig.chat(server).send(HELLO)
         assert rig.chat(server).resume().text == "Yes."
         rig.close()
+
+
+JSON, EVENTS = "application/json", "text/event-stream"
+#: What a proxy, or a server that means well, may send with the status 200.
+PAGES = {
+    "html": ("text/html", "<html><body>Please log in.</body></html>"),
+    "half": (JSON, '{"id": "r1", "choices": [{"index": 0, "mess'),
+    "nothing": (JSON, ""),
+    "object": (JSON, "{}"),
+    "list": (JSON, "[]"),
+    "number": (JSON, "3"),
+    "no choice": (JSON, '{"id": "r1", "status": "completed", "choices": [], "output": null}'),
+    "no message": (JSON, '{"choices": [{"message": null}], "status": "completed", "output": [3]}'),
+    "odd calls": (
+        JSON,
+        """{"id": "r1", "model": "m", "status": "completed", "choices": [{"finish_reason": "stop",
+        "message": {"role": "assistant", "tool_calls": [{"id": "c1"}]}}],
+        "output": [{"type": "function_call", "call_id": "c1"}]}""",
+    ),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_in_place_of_a_reply_is_a_typed_error_and_the_chat_goes_on(
+    rig: Rig, page: str
+) -> None:
+    """The question is stored by then, and must not be lost over what a proxy says."""
+    with Server(Trouble(page=PAGES[page]), Answer("Yes.")) as server:
+        with pytest.raises(ModelFailed, match=r"resume\(\)") as caught:
+            rig.chat(server).send(HELLO)
+        assert caught.value.__cause__ is not None or page == "object"
+        assert rig.chat(server).send(HELLO).text == "Yes."
+    assert texts(rig.messages()) == [f"user: {HELLO}", "assistant: Yes."]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        PAGES["html"],
+        PAGES["half"],
+        (EVENTS, 'data: {"id": "r1", "choi\n\n'),
+        (EVENTS, 'data: {"choices": [{"delta": 3}]}\n\n'),
+        (EVENTS, 'event: x\ndata: {"type": "response.completed", "response": 3}\n\n'),
+    ],
+    ids=["html", "half", "half event", "odd chunk", "odd event"],
+)
+def test_a_page_in_place_of_a_stream_is_a_typed_error_and_the_chat_goes_on(
+    rig: Rig, page: tuple[str, str]
+) -> None:
+    """Whatever comes in pieces."""
+    with Server(Trouble(page=page), Answer("Yes.")) as server:
+        with pytest.raises((ModelFailed, StreamCut), match=r"resume\(\)"):
+            list(rig.chat(server).stream(HELLO))
+        assert rig.chat(server).resume().text == "Yes."
+    assert texts(rig.messages()) == [f"user: {HELLO}", "assistant: Yes."]
+
+
+@pytest.mark.parametrize("repair", ["raise", "stub", "drop"])
+def test_a_provider_that_gives_one_id_to_all_calls_can_be_gone_on_with(
+    rig: Rig, repair: str
+) -> None:
+    """Each call runs once and has its own result, in one reply and in the next turns."""
+    till = Till()
+
+    def brain(request: Request) -> Answer:
+        if request.results:
+            return Answer(f"Done: {'; '.join(request.results)}.")
+        bills = [int(word) for word in request.asked.split() if word.isdigit()]
+        return Answer(calls=tuple(("pay", {"bill": bill}) for bill in bills), call_id="call_0")
+
+    with Server(brain=brain) as server:
+        for asked in ("Pay 1 and 2", "Pay 3", "Pay 4 and 5"):
+            reply = rig.chat(server, tools=[till.pay], repair=repair).send(asked)
+        assert reply.text == "Done: paid 4; paid 5."
+        assert [call.result for call in reply.calls] == ["paid 4", "paid 5"]
+    assert till.paid == [1, 2, 3, 4, 5]
+    assert server.refused == []
+    assert len({call.id for call in reply.calls}) == 2
 
 
 # -- what is sent ----------------------------------------------------------------------------------

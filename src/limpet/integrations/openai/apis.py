@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, structs
@@ -12,7 +14,7 @@ from limpet.llm.messages.convert import alone
 from limpet.llm.tokens import Counter, counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from limpet.integrations.openai.tools import Tool
     from limpet.llm.messages.repair import Rule
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "APIS",
+    "MALFORMED",
+    "NO_JSON",
     "Api",
     "ModelFailed",
     "ModelReply",
@@ -30,6 +34,7 @@ __all__ = [
     "ToolCall",
     "calls_in",
     "count_as_sent",
+    "reading",
     "text_of",
     "with_whole_characters",
 ]
@@ -38,8 +43,28 @@ __all__ = [
 REASONS = {"max_output_tokens": "length"}
 
 
+#: What the SDK raises over half a JSON.
+NO_JSON = (json.JSONDecodeError, UnicodeDecodeError)
+#: What comes of reading a reply that is none.
+MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
+
+
 class ModelFailed(LimpetError):
-    """The provider answered, and its answer is that it could not make a reply."""
+    """The provider answered, and not with a reply: it could not make one, or it is unreadable."""
+
+
+@contextmanager
+def reading(*errors: type[Exception]) -> Iterator[None]:
+    """Where what the provider has sent is read: `ModelFailed` in place of those *errors*."""
+    try:
+        yield
+    except errors as error:
+        msg = (
+            "What came back is no reply that the API makes "
+            f"({type(error).__name__}: {error!s:.80}). Perhaps a proxy has answered, or cut it "
+            "short. The question is stored; resume() asks again."
+        )
+        raise ModelFailed(msg) from error
 
 
 class ToolCall(Struct, frozen=True):
@@ -102,6 +127,20 @@ class ModelReply(Struct, frozen=True):
         """The tools it calls."""
         return [call for message in self.messages for call in calls_in(message)]
 
+    def with_own_ids(self) -> ModelReply:
+        """The same with an id of its own for every call: there are models that give one to all."""
+        seen: set[str] = set()
+        messages = list(self.messages)
+        for number, message in enumerate(messages):
+            if message.get("type") in ("function_call", "custom_tool_call"):
+                messages[number] = {**message, "call_id": _own_id(message["call_id"], seen)}
+            elif message.get("tool_calls"):
+                calls = [
+                    {**call, "id": _own_id(call["id"], seen)} for call in message["tool_calls"]
+                ]
+                messages[number] = {**message, "tool_calls": calls}
+        return structs.replace(self, messages=messages)
+
     def about(self, seconds: float) -> dict[str, Any]:
         """What is stored beside the messages."""
         return {
@@ -112,6 +151,16 @@ class ModelReply(Struct, frozen=True):
             "seconds": round(seconds, 6),
             "usage": self.usage,
         }
+
+
+def _own_id(id_: str, seen: set[str]) -> str:
+    """*id_*, or one made of it that is not among those *seen*, where it is from now on."""
+    own, number = id_, 1
+    while own in seen:
+        number += 1
+        own = f"{id_}_{number}"
+    seen.add(own)
+    return own
 
 
 class ReplyAssembly(Protocol):
@@ -172,6 +221,7 @@ class ChatCompletions:
         return [{"type": "function", "function": _description(tool)} for tool in tools]
 
     def read(self, reply: Any) -> ModelReply:
+        _check_parsed(reply)
         choice = reply.choices[0]
         return ModelReply(
             [_without_empty(_dumped(choice.message))],
@@ -283,6 +333,7 @@ class Responses:
         return [{"type": "function", "strict": False, **_description(tool)} for tool in tools]
 
     def read(self, reply: Any) -> ModelReply:
+        _check_parsed(reply)
         if reply.status not in ("completed", "incomplete"):
             why = reply.error.message if reply.error else f"its status is {reply.status!r}."
             msg = (
@@ -329,6 +380,11 @@ class ResponsesAssembly:
 
 
 # -- both ------------------------------------------------------------------------------------------
+
+
+def _check_parsed(reply: Any) -> None:
+    if isinstance(reply, str):  # what the SDK makes of a page of HTML
+        raise TypeError(f"it is text, {reply.strip()[:40]!r}")
 
 
 def _dumped(model: Any) -> Message:
@@ -379,8 +435,8 @@ def _usage(usage: Any, sent: str, made: str) -> dict[str, int]:
     input_details = getattr(usage, f"{sent}_tokens_details")
     output_details = getattr(usage, f"{made}_tokens_details")
     return {
-        "input_tokens": getattr(usage, f"{sent}_tokens"),
-        "output_tokens": getattr(usage, f"{made}_tokens"),
+        "input_tokens": getattr(usage, f"{sent}_tokens") or 0,
+        "output_tokens": getattr(usage, f"{made}_tokens") or 0,
         "cached_tokens": getattr(input_details, "cached_tokens", None) or 0,
         "reasoning_tokens": getattr(output_details, "reasoning_tokens", None) or 0,
     }

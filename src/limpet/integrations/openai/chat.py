@@ -28,8 +28,11 @@ from limpet.core.runtime import SyncWrapper, core_of, sync, wrapped
 from limpet.errors import InvalidMessage, LimpetError, MissingExtra
 from limpet.integrations.openai.apis import (
     APIS,
+    MALFORMED,
+    NO_JSON,
     ModelReply,
     count_as_sent,
+    reading,
     with_whole_characters,
 )
 from limpet.integrations.openai.reply import (
@@ -235,8 +238,11 @@ class AsyncChat:
                 break
             body = await self._request_body(params)
             started = time.monotonic()
-            reply = await self._runtime.invoke(self._api.create(self._client), **body)
-            await self._store(lock, self._api.read(reply), time.monotonic() - started)
+            with reading(*NO_JSON):
+                answer = await self._runtime.invoke(self._api.create(self._client), **body)
+            with reading(*MALFORMED):
+                reply = self._api.read(answer)
+            await self._store(lock, reply, time.monotonic() - started)
         raise self._too_many_rounds()
 
     async def _run_tools(self, lock: TurnLock) -> Turn:
@@ -249,8 +255,11 @@ class AsyncChat:
 
     async def _store(self, lock: TurnLock, reply: ModelReply, seconds: float) -> None:
         """Store a reply and what it cost, and that the calls which run next begin."""
+        with reading(*MALFORMED):
+            reply = reply.with_own_ids()
+            calls = reply.calls()
         messages = [(MESSAGE, with_whole_characters(message)) for message in reply.messages]
-        began = self._tools.begin(self._tools.first(reply.calls()), lock)
+        began = self._tools.begin(self._tools.first(calls), lock)
         await lock.write(*messages, (REQUEST, reply.about(seconds)), *began)
 
     def _too_many_rounds(self) -> TooManyRounds:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 
 from limpet.core.runtime import SyncWrapper, run_to_end, sync
 from limpet.errors import LimpetError
-from limpet.integrations.openai.apis import ToolCall, calls_in, with_whole_characters
+from limpet.integrations.openai.apis import (
+    MALFORMED,
+    NO_JSON,
+    ToolCall,
+    calls_in,
+    reading,
+    with_whole_characters,
+)
 from limpet.integrations.openai.turn import PIECE
 from limpet.llm.messages import results_of
 
@@ -180,10 +187,12 @@ class IncomingReply:
     async def pull(self) -> str | None:
         """The text of the next event, which may be none; None at the end."""
         following = anext if hasattr(self._events, "__anext__") else next
-        event = await self._runtime.invoke(following, self._events, None)
+        with reading(*NO_JSON):
+            event = await self._runtime.invoke(following, self._events, None)
         if event is None:
             return None
-        piece = self._assembly.take(event)
+        with reading(*MALFORMED):
+            piece = self._assembly.take(event)
         if piece:
             # The half of a character at its end goes with the next piece.
             piece = self._half + piece
@@ -207,7 +216,9 @@ class IncomingReply:
         """All of it; `StreamCut` if its end has not come."""
         self.seconds = time.monotonic() - self._started
         response = getattr(self._events, "response", None)
-        self._whole = self._assembly.finish(response and response.headers.get("x-request-id"))
+        request_id = response and response.headers.get("x-request-id")
+        with reading(*MALFORMED):
+            self._whole = self._assembly.finish(request_id)
         if self._whole is None:
             msg = (
                 "The stream ended before the reply did. What has come is stored (partial()); "

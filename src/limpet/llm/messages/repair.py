@@ -42,9 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERRUPTED", "Repair", "Repaired", "check_options", "repair", "repair_made"]
 
-#: What comes of where a window was cut, or was said so by the model: no damage, and no error.
+#: What comes of where a window was cut, or was said so by the model: no damage, and no error. There
+#: are models that number their calls anew in every reply.
 HARMLESS = frozenset(
-    {"headless", "trailing_space", "empty_message", "empty_text", "orphan_reasoning"}
+    {
+        *("headless", "trailing_space", "empty_message", "empty_text", "orphan_reasoning"),
+        "renamed_call",
+    }
 )
 #: Repairs that an error lists; more of them say nothing new.
 LISTED = 10
