@@ -26,7 +26,7 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.runtime import SyncWrapper, core_of, sync, sync_iter, wrapped
+from limpet.core.runtime import AsyncEntered, SyncWrapper, core_of, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
@@ -71,7 +71,7 @@ def _sync_state(core: AsyncState) -> State:
     return _late("states.state").State(core)  # type: ignore[no-any-return]
 
 
-class AsyncStore:
+class AsyncStore(AsyncEntered):
     """The same as `Store`, awaited. Open it with `open_async`."""
 
     def __init__(self, scope: Scope) -> None:

@@ -122,6 +122,28 @@ def test_every_public_thing_has_a_docstring() -> None:
                 assert inspect.getdoc(value), f"{name}.{method}"
 
 
+def test_with_on_what_is_async_says_what_to_write() -> None:
+    """Python would only name a protocol."""
+    store: Any = limpet.open_async("memory:")
+    for thing in (store, store.task("task", "goal")):
+        with pytest.raises(TypeError, match=r"is async.*'async with'.*limpet\.open\(\)"), thing:
+            pass
+    asyncio.run(store.close())
+
+
+def test_async_with_on_what_is_sync_says_what_to_write() -> None:
+    """The same the other way round."""
+
+    async def enter(thing: Any) -> None:
+        async with thing:
+            pass
+
+    with limpet.open("memory:") as store:
+        for thing in (store, store.task("task", "goal")):
+            with pytest.raises(TypeError, match=r"is not async.*'with'.*limpet\.open_async\(\)"):
+                asyncio.run(enter(thing))
+
+
 def test_a_sync_store_works_within_an_event_loop(tmp_path: Path) -> None:
     """It blocks it, as any sync call does, and needs no loop of its own that could deadlock."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     _Place = tuple[object, AbstractEventLoop, Future[None]]
 
 __all__ = [
+    "AsyncEntered",
     "AsyncRuntime",
     "Lock",
     "Pages",
@@ -382,6 +383,22 @@ def _timed_out(seconds: float) -> StepTimedOut:
 # -- sync wrappers -------------------------------------------------------------------------------
 
 
+class AsyncEntered:
+    """What is entered by ``async with``, and says so to who writes ``with``."""
+
+    if not TYPE_CHECKING:  # a type checker knows by itself, as long as it does not see these
+
+        def __enter__(self) -> None:
+            msg = (
+                f"{type(self).__name__} is async: enter it with 'async with', in an async "
+                "function. A program that is not async opens its store with limpet.open()."
+            )
+            raise TypeError(msg)
+
+        def __exit__(self, *_: object) -> None:
+            """Python looks for it before it enters."""
+
+
 class SyncWrapper(Generic[C]):
     """The sync side of an async class, whose object it holds as ``_core``."""
 
@@ -397,6 +414,18 @@ class SyncWrapper(Generic[C]):
 
     def __repr__(self) -> str:
         return repr(self._core).replace("Async", "", 1)
+
+    if not TYPE_CHECKING:  # as above
+
+        async def __aenter__(self) -> None:
+            msg = (
+                f"{type(self).__name__} is not async: enter it with 'with'. An async program "
+                "opens its store with limpet.open_async()."
+            )
+            raise TypeError(msg)
+
+        async def __aexit__(self, *_: object) -> None:
+            """Python looks for it before it enters."""
 
 
 def core_of(wrapper: SyncWrapper[C]) -> C:

@@ -13,7 +13,7 @@ from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
 from limpet.core.ids import check_ttl
 from limpet.core.journal import listed_fields
-from limpet.core.runtime import SyncWrapper, run_to_end, sync
+from limpet.core.runtime import AsyncEntered, SyncWrapper, run_to_end, sync
 from limpet.errors import NotLoaded, TaskNotOpen, besides
 from limpet.tasks import entries as kinds
 from limpet.tasks.context import Outside, StepContext, current_step, effect, open_task
@@ -186,7 +186,7 @@ class _TaskView:
         raise NotImplementedError
 
 
-class AsyncTask(_TaskView):
+class AsyncTask(_TaskView, AsyncEntered):
     """A task that survives its process; see `Task`."""
 
     def __init__(self, scope: Scope, id_: str, options: TaskOptions) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from limpet.core.runtime import SyncWrapper, run_to_end, sync
+from limpet.core.runtime import AsyncEntered, SyncWrapper, run_to_end, sync
 from limpet.errors import LimpetError
 from limpet.integrations.openai.apis import (
     MALFORMED,
@@ -236,7 +236,7 @@ class IncomingReply:
             await self._runtime.invoke(self._events.close)
 
 
-class AsyncReplyStream:
+class AsyncReplyStream(AsyncEntered):
     """The pieces of a reply, as they come; when they have come, ``reply``.
 
     To leave it early, close it: ``async with chat.stream(…) as pieces``, or `close`.

@@ -17,7 +17,7 @@ from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Resolution, resolv
 from limpet.core.codec import convert
 from limpet.core.ids import check_labels, check_seconds, check_ttl
 from limpet.core.meta import Meta
-from limpet.core.runtime import SyncWrapper, core_of, sync, sync_iter
+from limpet.core.runtime import AsyncEntered, SyncWrapper, core_of, sync, sync_iter
 from limpet.errors import (
     CallsInDoubt,
     Conflict,
@@ -288,7 +288,7 @@ class Runs(SyncWrapper[AsyncRuns]):
     list = sync_iter(AsyncRuns.list)
 
 
-class AsyncRun:
+class AsyncRun(AsyncEntered):
     """A run that is being resumed. Nobody else can resume it meanwhile.
 
         async with runs.open("refund-17", agent) as run:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.core.ids import MAX_ID_BYTES, check_id
+from limpet.core.runtime import AsyncEntered
 from limpet.errors import Conflict, ConversationNotFound, InvalidId, StoreClosed
 from limpet.integrations.openai_agents.sdk import sdk
 from limpet.llm.messages.shape import ITEM_CALLS, ITEM_RESULTS
@@ -58,7 +59,7 @@ _OF_TOOLS = {*ITEM_CALLS, *ITEM_RESULTS}
 _type_of = methodcaller("get", "type")
 
 
-class LimpetSession:
+class LimpetSession(AsyncEntered):
     """A session of the OpenAI Agents SDK whose items are a conversation in a store.
 
     *store*: an open store, sync or async; or its URL, and then `close` closes it. *repair*: what
