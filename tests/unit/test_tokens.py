@@ -166,7 +166,7 @@ def test_a_message_takes_its_text_and_its_frame(both: Both) -> None:
     for message in messages:
         size += 3 + (1 if "name" in message else 0)
         size += sum(len(theirs.encode(value)) for value in message.values())
-    assert sum(map(counter, messages)) + counter.priming == size
+    assert counter.messages(messages) == sum(map(counter, messages)) + counter.priming == size
 
 
 def test_what_a_model_reads_counts_in_every_shape() -> None:

@@ -29,7 +29,7 @@ import msgspec
 from limpet.errors import EstimateWarning, MissingExtra, outside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     #: From a message to its tokens.
     Count = Callable[[Mapping[str, Any]], int]
@@ -103,6 +103,12 @@ class Counter:
             if found > most + LONGEST:  # a cut changes a token or two
                 return found
         return self._text(text)
+
+    def messages(
+        self, messages: Iterable[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """The tokens of a request: *messages*, *tools*, and those with which the reply begins."""
+        return sum(map(self, messages)) + self.tools(tools) + self.priming
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> int:
         """The tokens of the schemas of *tools*."""

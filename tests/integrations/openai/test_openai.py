@@ -412,8 +412,8 @@ def test_a_provider_that_gives_one_id_to_all_calls_can_be_gone_on_with(
         return Answer(calls=tuple(("pay", {"bill": bill}) for bill in bills), call_id="call_0")
 
     with Server(brain=brain) as server:
-        for asked in ("Pay 1 and 2", "Pay 3", "Pay 4 and 5"):
-            reply = rig.chat(server, tools=[till.pay], repair=repair).send(asked)
+        questions = ("Pay 1 and 2", "Pay 3", "Pay 4 and 5")
+        *_, reply = [rig.chat(server, tools=[till.pay], repair=repair).send(q) for q in questions]
         assert reply.text == "Done: paid 4; paid 5."
         assert [call.result for call in reply.calls] == ["paid 4", "paid 5"]
     assert till.paid == [1, 2, 3, 4, 5]
@@ -480,7 +480,7 @@ def test_what_was_stored_by_the_other_api_counts_as_it_is_sent(one_by_one: Rig) 
         for most in budgets:
             id_ = conversation.fork(f"of-{most}").id
             one_by_one.chat(server, id_, api="responses", max_tokens=most).send(HELLO)
-    sizes = [sum(map(counter, r.history)) + counter.priming for r in server.requests]
+    sizes = [counter.messages(r.history) for r in server.requests]
     assert all(most - 150 < size <= most for size, most in zip(sizes, budgets, strict=True))
     assert server.refused == []
 
@@ -628,6 +628,14 @@ def test_a_chat_says_nothing_of_what_was_said(rig: Rig) -> None:
     assert [text for text in shown if "classified" in text or "bill" in text] == []
     assert "secret-key" not in repr(core)
     assert str(reply) == "Done: paid 1; paid 2."
+
+
+def test_a_chat_without_a_model_is_told_so_by_its_own_name() -> None:
+    """Not by that of the class behind it."""
+    with limpet.open("memory:") as store, OpenAI(api_key="none") as client:
+        made: Any = Chat
+        with pytest.raises(TypeError, match=r"^Chat.*'model'$"):
+            made(client, store.conversation("alice"))
 
 
 def test_a_client_goes_with_a_store_of_its_kind(tmp_path: Path) -> None:
