@@ -302,9 +302,10 @@ def spaced(text: str) -> str:
 def _terms(query: str) -> Iterator[str]:
     """The words of *query*, and what is between quotes, for FTS5; a last * is a word's beginning.
 
-    Everything is quoted, so that nothing in a query is an operator, or an error.
+    Everything is quoted, so that nothing in a query is an operator, or an error. Half a character,
+    which no stored text has, divides words.
     """
-    for found in _TERM.finditer(query):
+    for found in _TERM.finditer(query.encode(errors="replace").decode()):
         text = found[1] if found[1] is not None else found[2]
         beginning = "*" if found[1] is None and text.endswith("*") else ""
         words = spaced(text.replace('"', " ")).strip()

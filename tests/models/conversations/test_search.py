@@ -133,6 +133,13 @@ def test_no_query_is_an_error(query: str) -> None:
     assert len(excerpt("any text " * 100, query)) < 170
 
 
+def test_half_a_character_in_a_query_divides_words(store: limpet.Store) -> None:
+    """A browser may send it; no stored text has one."""
+    store.conversation("alice").append(user("My invoice is wrong"))
+    assert ids(store, "invoice \ud83d") == ids(store, "my\udc00invoice") == ["alice"]
+    assert ids(store, "\ud83d") == []
+
+
 def test_calls_results_and_thoughts_are_found_in_every_shape(store: limpet.Store) -> None:
     """What an agent did is as worth finding as what it said."""
     function = {"name": "refund", "arguments": '{"order": "A17"}'}
