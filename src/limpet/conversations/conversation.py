@@ -30,6 +30,7 @@ from limpet.core.codec import convert, plain
 from limpet.core.journal import listed_fields
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import Conflict, ConversationNotFound, InvalidMessage
+from limpet.llm.messages.check import ROLES, fault_of
 from limpet.llm.messages.repair import check_options
 from limpet.llm.messages.repair import repair as repaired
 from limpet.llm.messages.shape import binds_next, calls_of, results_of
@@ -110,6 +111,7 @@ class AsyncConversation:
         expect: int | None = None,
         id: str | None = None,
         pin: bool = False,
+        check: bool = True,
     ) -> int:
         """Add *messages* at the end, all or none; returns the position of the last one.
 
@@ -117,13 +119,20 @@ class AsyncConversation:
         write at once, both are stored, in one order; with *expect*, a position returned before,
         the second gets a `Conflict` instead. An *id* makes a retried append harmless: the same id
         again adds nothing and returns the first position. With *pin* they stay in every window.
+        A role or a content that no provider takes is an `InvalidMessage`; without *check* it is
+        stored as it is.
         """
         if not messages:
             msg = "append() needs at least one message, for example {'role': 'user', 'content': …}."
             raise InvalidMessage(msg)
         for message in messages:  # nearly all are as they should be
-            if message.__class__ is not dict or message.get("role").__class__ is not str:
-                messages = _checked(messages)
+            if (
+                message.__class__ is not dict
+                or (role := message.get("role")).__class__ is not str
+                or role not in ROLES
+                or message.get("content").__class__ is not str
+            ):
+                messages = _checked(messages, check=check)
                 break
         if not pin:
             return await self._journal.add(MESSAGE, messages, expect=expect, id=id)
@@ -178,18 +187,22 @@ class AsyncConversation:
         return await self.transcript.at(ConversationMeta.of(await self._journal.head()).pins)
 
     async def replace(
-        self, *messages: object, expect: int | None = None, id: str | None = None
+        self,
+        *messages: object,
+        expect: int | None = None,
+        id: str | None = None,
+        check: bool = True,
     ) -> int:
         """Put *messages* in the place of all others, in one write; returns the position.
 
-        What they replace stays in the journal, and in ``messages(everything=True)``. *expect* and
-        *id* mean the same as for `append`.
+        What they replace stays in the journal, and in ``messages(everything=True)``. *expect*, *id*
+        and *check* mean the same as for `append`.
         """
 
         def begins_here(head: Head | None) -> ConversationMeta:
             return ConversationMeta(start=1 if head is None else head.seq + 1)
 
-        new = [(MESSAGE, message) for message in _checked(messages)]
+        new = [(MESSAGE, message) for message in _checked(messages, check=check)]
         entries = [(CLEARED, {"replaced": True}), *new]
         done = await self.transcript.write(entries, begins_here, expect=expect, id=id)
         return done.seq
@@ -518,14 +531,18 @@ class Conversation(SyncWrapper[AsyncConversation]):
     fork = sync_wrapped(AsyncConversation.fork, lambda core: Conversation(core))  # noqa: PLW0108 - it has no name yet
 
 
-def _checked(messages: tuple[object, ...]) -> tuple[Message, ...]:
-    """*messages*, if each is a dict with a role, or can become one."""
+def _checked(messages: tuple[object, ...], *, check: bool) -> tuple[Message, ...]:
+    """*messages*, if each is a dict with a role, or can become one; *check* looks into them."""
     checked: list[Message] = []
     for number, message in enumerate(messages, 1):
         found = message if isinstance(message, Mapping) else plain(message, f"message {number}")
         if isinstance(found, Mapping) and (
             isinstance(found.get("role"), str) or isinstance(found.get("type"), str)
         ):
+            fault = fault_of(found) if check else None
+            if fault is not None:
+                msg = f"Message {number} {fault} To store it all the same: check=False."
+                raise InvalidMessage(msg)
             checked.append(found)
             continue
         if isinstance(message, (list, tuple)):

@@ -154,6 +154,13 @@ def test_only_the_user_speaks_through_a_chat(rig: Rig, content: Any) -> None:
         rig.chat(server).send(content)
 
 
+def test_parts_that_no_provider_takes_are_refused_before_they_are_stored(one_by_one: Rig) -> None:
+    """Or every later request would be refused for them."""
+    with Server() as server, pytest.raises(InvalidMessage, match="part 1 is of type str"):
+        one_by_one.chat(server).send(["Hello"])
+    assert one_by_one.messages() == []
+
+
 def test_a_refusal_is_kept_as_it_is(rig: Rig) -> None:
     """It has no text, and says why."""
     with Server(Answer(refusal="I cannot do that."), Answer("Yes.")) as server:

@@ -114,12 +114,66 @@ def test_what_is_no_message_is_refused(store: Store, bad: object, message: str) 
     assert list(store.conversations()) == []
 
 
+ODD = [
+    ({"role": "usr", "content": "Hi"}, "the role 'usr'. Did you mean 'user'"),
+    ({"role": "User", "content": "Hi"}, "the role 'User'. Did you mean 'user'"),
+    ({"role": "model", "parts": []}, r"the role 'model'. Roles are assistant, developer,"),
+    ({"role": "user", "content": 3}, "content of type int. It is text, or a list of parts"),
+    ({"role": "user", "content": True}, "content of type bool"),
+    ({"role": "user", "content": {"type": "text", "text": "Hi"}}, "content of type dict"),
+    ({"role": "assistant", "content": ["Hi"]}, "content whose part 1 is of type str"),
+    ({"role": "tool", "tool_call_id": "c", "content": [{"type": "text"}, None]}, "content whose"),
+    ({"role": "user", "content": [{"text": "Hi"}]}, "content whose part 1 has no 'type'"),
+    ({"type": "message", "role": "bot", "content": "Hi"}, "the role 'bot'"),
+]
+
+
+@pytest.mark.parametrize(("odd", "why"), ODD)
+def test_a_role_or_content_that_no_provider_takes_is_refused_unless_it_is_meant(
+    store: Store, odd: dict[str, Any], why: str
+) -> None:
+    """A provider would refuse the whole history for it, long after."""
+    chat = store.conversation("alice")
+    with pytest.raises(InvalidMessage, match=f"Message 2 has {why}.*check=False"):
+        chat.append(user("good"), odd)
+    with pytest.raises(InvalidMessage, match="Message 1 has"):
+        chat.replace(odd)
+    with pytest.raises(InvalidMessage, match="Message 1 has"):
+        chat.append(odd, pin=True)
+    assert chat.messages() == []
+    chat.append(odd, check=False)
+    assert chat.messages() == [odd]
+    chat.replace(odd, odd, check=False)
+    assert chat.messages() == [odd, odd]
+
+
+def test_what_the_three_shapes_have_is_taken(store: Store) -> None:
+    """Messages of OpenAI's two APIs and of Anthropic's, items of any type, objects for parts."""
+    text, call = {"type": "text", "text": "Hi"}, {"id": "c1", "type": "function", "function": {}}
+    good: list[Any] = [
+        *({"role": role, "content": "Hi"} for role in ("system", "developer", "user", "assistant")),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [text]},
+        {"role": "function", "name": "now", "content": "12:00"},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}, text]},
+        {"role": "user", "content": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+        {"type": "reasoning", "content": 3, "summary": []},
+        {"type": "invented", "role": "whoever"},
+    ]
+    chat = store.conversation("alice")
+    chat.append(*good)
+    chat.append({"role": "assistant", "content": [Turn("user", "an object")]})
+    assert chat.messages()[:-1] == good
+
+
 def test_several_messages_are_stored_all_or_none(store: Store) -> None:
     """A turn is never half there, and the error says which message was the bad one."""
     chat = store.conversation("alice")
     chat.append(user("before"))
     with pytest.raises(NotStorable, match=r"^message 2\['content'\]\['x'\] is an object, "):
-        chat.append(user("good"), {"role": "user", "content": {"x": object()}})
+        chat.append(user("good"), {"role": "user", "content": {"x": object()}}, check=False)
     with pytest.raises(NotStorable, match=r"^message\['content'\] is an object, "):
         chat.append({"role": "user", "content": object()})
     with pytest.raises(NotStorable, match=r"^message 1 is an object, "):

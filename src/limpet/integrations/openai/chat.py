@@ -55,6 +55,7 @@ from limpet.integrations.openai.turn import (
     is_question,
 )
 from limpet.llm import tokens
+from limpet.llm.messages.check import fault_of
 from limpet.tasks.task import AsyncTask, Task
 
 if TYPE_CHECKING:
@@ -206,6 +207,8 @@ class AsyncChat:
                 "'user'."
             )
             raise InvalidMessage(msg)
+        if (fault := fault_of(message)) is not None:
+            raise InvalidMessage(f"What is sent {fault}")
         if id is not None:
             found, id = await lock.find(message, id)
             if found is not None:

@@ -135,7 +135,8 @@ class LimpetSession(AsyncEntered):
         """
         self._check_open()
         if items:
-            await self._conversation.append(*map(_wrapped, items), id=id)
+            # The SDK stores whatever an item is, and so do we.
+            await self._conversation.append(*map(_wrapped, items), id=id, check=False)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take back the newest item and return it; None if there is none."""
@@ -153,7 +154,7 @@ class LimpetSession(AsyncEntered):
         self._check_open()
         if self._is_changed():
             return False
-        await self._conversation.replace(*map(_wrapped, items))
+        await self._conversation.replace(*map(_wrapped, items), check=False)
         return True
 
     async def _get_compaction_snapshot(
@@ -189,7 +190,7 @@ class LimpetSession(AsyncEntered):
             new = [*(message for _, message in kept), *map(_wrapped, output)]
             expired = len(kept) < len(left) or any(map(is_expired, items[start:]))
             try:
-                end = await self._conversation.replace(*new, expect=position)
+                end = await self._conversation.replace(*new, expect=position, check=False)
             except Conflict:
                 return False
             if expired:  # all that was replaced goes: it lies in the same records
