@@ -8,7 +8,9 @@ called after one thought.
 
 The first unit that does not fit ends a window that is half full. Where it is not, that unit takes
 over half of it by itself: it alone is left out, words that say so stand in its place, and older
-ones go on. Otherwise one large message would hide all that was said before it.
+ones go on. Otherwise one large message would hide all that was said before it. And where much was
+said between a call and its result, which does not fit with them, these stay together without it:
+otherwise a late result would hide all that was said while it was waited for.
 """
 
 from __future__ import annotations
@@ -221,7 +223,7 @@ class Window:
         self._shape = shape
         self._front: list[Item] = []  # system messages and a summary
         self._pins: dict[int, dict[str, Any]] = {}
-        self._taken: list[list[Item]] = []  # units, newest first
+        self._taken: list[list[Item]] = []  # units, as they were taken: the newest first
         self._used = self._number = 0  # tokens and messages
         self._front_used = self._front_number = 0  # of those, the ones that stay in front
         self._omitted = 0
@@ -293,6 +295,9 @@ class Window:
             self._used, self._number = used, number
             self._taken.append(unit)
             return True
+        calls, meanwhile = _apart(unit)
+        if meanwhile:
+            return self._fits(calls) and all(self._fits([item]) for item in meanwhile)
         if not any(map(self._is_shown, self._taken)):
             raise self._too_small()
         return self._omits(unit)
@@ -312,7 +317,7 @@ class Window:
             return False
         self._used, self._number = used, number
         self._omitted += 1
-        self._taken.append([(0, marker)])
+        self._taken.append([(-first, marker)])  # no message's position, and yet its place
         return True
 
     def _is_shown(self, unit: list[Item]) -> bool:
@@ -326,7 +331,9 @@ class Window:
         self._add(self._units.rest())
         cut = self._full or self._omitted > 0
         while True:
-            tail = [item for unit in reversed(self._taken) for item in reversed(unit)]
+            # Calls may have been taken before what was said after them.
+            units = self._taken if self._plain else sorted(self._taken, key=_place, reverse=True)
+            tail = [item for unit in reversed(units) for item in reversed(unit)]
             within = {position for position, _ in tail}
             pins = [item for item in sorted(self._pins.items()) if item[0] not in within]
             items = [*self._front, *pins, *tail]
@@ -350,6 +357,22 @@ def is_plain(message: Mapping[str, Any]) -> bool:
     if not content or content.__class__ is not str or len(message) > len(_PLAIN):
         return False
     return message.get("role") in _SPEAKERS
+
+
+def _place(unit: list[Item]) -> int:
+    return abs(unit[-1][0])
+
+
+def _apart(unit: list[Item]) -> tuple[list[Item], list[Item]]:
+    """The calls and results in *unit*, with what a thought led to; and what was said meanwhile."""
+    thought = any(binds_next(message) for _, message in unit)
+    calls: list[Item] = []
+    meanwhile: list[Item] = []
+    for item in unit:
+        message = item[1]
+        bound = binds_next(message) or (thought and _is_item_of_model(message))
+        (calls if bound or any(ids_of(message)) else meanwhile).append(item)
+    return (calls, meanwhile) if calls else (unit, [])
 
 
 def _is_item_of_model(message: Mapping[str, Any]) -> bool:

@@ -206,6 +206,17 @@ def units(messages: list[Message]) -> list[list[Message]]:
     return found
 
 
+def apart(unit: list[Message]) -> tuple[list[Message], list[Message]]:
+    """The calls and results of a unit, with what a thought led to; what was said meanwhile."""
+    thought = any(map(binds_next, unit))
+
+    def is_bound(message: Message) -> bool:
+        called = bool(calls_of(message) or results_of(message) or binds_next(message))
+        return called or (thought and of_model(message))
+
+    return [m for m in unit if is_bound(m)], [m for m in unit if not is_bound(m)]
+
+
 def is_lost(message: Message, among: list[Message]) -> bool:
     """Whether it is nothing but results without a call."""
     place = next(n for n, other in enumerate(among) if other is message)
@@ -221,7 +232,7 @@ def omission(unit: list[Message], history: list[Message]) -> Message:
     return user(f"[limpet: {what} left out here, being too large to be shown with the rest.]")
 
 
-def plainly(
+def plainly(  # noqa: C901 - the rules of a window, all on one page
     history: list[Message],
     rule: Any = "stub",
     max_tokens: int | None = None,
@@ -240,31 +251,45 @@ def plainly(
     if opening and not fits(opening):
         return None
     rest = history[len(opening) :]
-    taken: list[list[Message]] = []
-    left_out = 0
-    for unit in reversed(units(rest)):
-        before = [m for part in taken for m in part if m in made or not is_lost(m, rest)]
+    taken: list[tuple[int, list[Message]]] = []  # each with its place
+    left_out = itertools.count(1)
+
+    def shown() -> list[Message]:
+        return [m for _, part in taken for m in part if m in made or not is_lost(m, rest)]
+
+    def take(unit: list[Message]) -> bool:
+        """Take *unit*, or what stands in its place; False if that is the end."""
+        before, place = shown(), next(n for n, m in enumerate(rest) if m is unit[0])
         if fits(opening + [m for m in unit if not is_lost(m, rest)] + before):
-            taken.insert(0, unit)
-            continue
+            taken.append((place, unit))
+            return True
+        calls, meanwhile = apart(unit)
+        if calls and meanwhile:
+            return take(calls) and all(take([m]) for m in reversed(meanwhile))
         if not before:
-            return None
+            raise WindowTooSmall
         # Neither is the window half full, so this unit is large: it is left out, and said to be.
-        left_out += 1
         marker = omission(unit, history)
-        if left_out > _window.OMITTED or not (
+        if next(left_out) > _window.OMITTED or not (
             fits(opening + before + before) and fits([*opening, marker, *before])
         ):
-            break
+            return False
         made.append(marker)
-        taken.insert(0, [marker])
+        taken.append((place, [marker]))
+        return True
+
+    try:
+        all(take(unit) for unit in reversed(units(rest)))
+    except WindowTooSmall:
+        return None
     while True:
-        found = repair(opening + [m for part in taken for m in part], rule, keep_open=True).messages
+        tail = [m for _, part in sorted(taken, key=lambda found: found[0]) for m in part]
+        found = repair(opening + tail, rule, keep_open=True).messages
         if fits(found) or not history:
             return found
-        if not any(m in made or not is_lost(m, rest) for part in taken[1:] for m in part):
+        taken.pop()
+        if not shown():
             return None
-        taken.pop(0)
 
 
 # -- properties ------------------------------------------------------------------------------------
@@ -448,6 +473,60 @@ def test_a_result_that_came_late_goes_to_its_call(store: Store) -> None:
     assert chat.window(max_messages=3) == [call("a"), result("a"), user("Hurry!")]
 
 
+LATE = {
+    "chat": (call("a"), result("a")),
+    "responses": (
+        {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "found"},
+    ),
+    "anthropic": (
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "a", "name": "x", "input": {}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "f"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", LATE)
+@pytest.mark.parametrize("rule", ["stub", "drop", "raise"])
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_result_that_came_very_late_hides_nothing_that_was_said_meanwhile(
+    shape: str, rule: Any, *, newest: bool
+) -> None:
+    """It is shown with its call, and before what fits of all that was said while it ran."""
+    calling, answer = LATE[shape]
+    said = [turn(f"{number}") for number in range(30) for turn in (user, bot)]
+    ending = [] if newest else [user("And now?")]
+    with limpet.open("memory:") as opened:
+        chat = opened.conversation("alice")
+        chat.append(user("Weather?"), calling, *said, answer, *ending)
+        found = chat.window(max_messages=10, repair=rule)
+        begun = found[1:] if shape == "anthropic" else found  # there, the user begins
+        size = len(begun) - 2 - len(ending)
+        assert begun == [calling, answer, *said[-size:], *ending]
+        assert len(found) == 10
+        assert chat.repairs() == []  # nothing is damaged
+
+
+def test_a_result_that_is_late_and_large_is_left_out_without_what_was_said_meanwhile(
+    store: Store,
+) -> None:
+    """The words in its place stand where the call was."""
+    chat = store.conversation("alice")
+    chat.append(user("Weather?"), call("a"), user("Hurry!"), bot("Soon."))
+    chat.append(result("a", "w " * 5_000), user("And?"))
+    too_large = "being too large to be shown with the rest"
+    assert [m["content"] for m in chat.window(max_tokens=300)] == [
+        "Weather?",
+        f"[limpet: 2 messages (positions 2 to 5) were left out here, {too_large}.]",
+        "Hurry!",
+        "Soon.",
+        "And?",
+    ]
+
+
 def test_a_result_whose_call_is_gone_is_left_out(store: Store) -> None:
     """The conversation was cleared while the tool ran."""
     chat = store.conversation("alice")
@@ -610,8 +689,8 @@ def test_what_is_pinned_stays_though_it_is_amid_what_is_too_large(store: Store) 
     found = chat.window(max_tokens=300)
     check_chat(found)
     assert [m["content"] for m in found if "left out" not in m["content"]] == [
-        "My name is Ann.",
         "Weather?",
+        "My name is Ann.",
         "Fine.",
         "And?",
     ]
