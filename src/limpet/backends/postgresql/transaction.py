@@ -144,8 +144,14 @@ class Transactions:
     def _find_out(self, write: Write, cause: BaseException | None) -> None:
         """Return if *write* was committed. Its session is ended first, so that it cannot be yet."""
         key, place = write.request.key, self._connections.place
-        ask = partial(self._appender.stored, key=key, append_id=write.id)
-        if self._connections.run(ask).known is not None:
+
+        def is_there(connection: Connection) -> bool:
+            if self._appender.stored(connection, key, write.id).known is None:
+                return False
+            self._appender.wait_for_standbys(connection, key)
+            return True
+
+        if self._connections.run(is_there, writes=True, unanswered=True):
             return
         if not self._connections.ends_sessions:  # it may still be on its way
             msg = (
