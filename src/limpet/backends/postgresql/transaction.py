@@ -19,7 +19,7 @@ from limpet.backends.postgresql.connections import LEAST, Connection
 from limpet.backends.postgresql.errors import is_lost, is_undone, translate
 from limpet.backends.retry import repeat
 from limpet.backends.transactions import OpenTransaction, already_ended
-from limpet.errors import StoreUnavailable, TransactionMisused, TransactionUndone
+from limpet.errors import StoreReadOnly, StoreUnavailable, TransactionMisused, TransactionUndone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -34,7 +34,7 @@ __all__ = ["GuardedConnection", "Transactions"]
 #: READ COMMITTED, because an append relies on it, whatever the server's default. The savepoint is
 #: there for as long as the transaction is this one: a caller's own COMMIT takes it away.
 BEGIN = """
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = {:.0f};
 SAVEPOINT limpet"""
 COMMIT = "RELEASE SAVEPOINT limpet; {}COMMIT"
@@ -231,6 +231,8 @@ class _Block:
                     self.connection.run("ROLLBACK")
             if self.connection.is_lost:
                 self._connections.lose(self._slot)
+            elif isinstance(error, StoreReadOnly):  # as in `Connections.taken`
+                self._connections.lose(self._slot, sent=False)
             if isinstance(error, psycopg.Error) and (self.connection.is_lost or is_undone(error)):
                 raise self._translated(error) from error
             raise
