@@ -39,12 +39,16 @@ __all__ = [
     "AWS_ENVIRONMENT",
     "SHARED",
     "DynamoServer",
+    "PgBouncer",
     "PostgresServer",
+    "PostgresStandby",
     "RedisCluster",
+    "RedisSentinel",
     "RedisServer",
     "Server",
     "ServerError",
     "ValkeyServer",
+    "certify",
     "close_shared",
     "shared",
 ]
@@ -214,7 +218,7 @@ class PostgresServer(Server):
     """PostgreSQL, which syncs as it does by default and wants a password.
 
     Its texts are ordered as a dictionary has them, not by their bytes: whoever needs the order of
-    bytes must say so.
+    bytes must say so. With ``ssl="on"`` it has a certificate for localhost, signed by itself.
     """
 
     name = "PostgreSQL"
@@ -241,6 +245,14 @@ class PostgresServer(Server):
             *("--encoding=UTF8", "--no-locale", "--locale-provider=icu", "--icu-locale=en"),
             "--no-sync",  # only this preparation; the server does sync
         )
+        if self.settings.get("ssl") == "on":
+            for file in certify(self.certificate, self.directory / "data/server.key"):
+                os.chown(file, -1 if self.user is None else self.user, -1)
+
+    @property
+    def certificate(self) -> Path:
+        """Where its certificate is, if it has one."""
+        return self.directory / "data/server.crt"
 
     def command(self) -> Sequence[str]:
         settings = {
@@ -265,6 +277,77 @@ class PostgresServer(Server):
 
     def place(self) -> str:
         return f"{self.url()}?schema=place_{next(self._places)}"
+
+
+class PostgresStandby(PostgresServer):
+    """A copy of *primary*, which must be running, and then follows it."""
+
+    name = "PostgreSQL standby"
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def prepare(self) -> None:
+        self.run(
+            *(f"{self._programs}/pg_basebackup", f"--dbname={self._primary.url()}"),
+            *(f"--pgdata={self.directory}/data", "--write-recovery-conf"),
+            *("--checkpoint=fast", "--no-sync"),
+        )
+
+    def promote(self) -> None:
+        """Make it a primary, and wait until it is one."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+
+
+class PgBouncer(Server):
+    """PgBouncer in front of *behind*, in transaction mode: a session is shared by many clients."""
+
+    name = "PgBouncer"
+    stopping = signal.SIGQUIT  # does not wait for clients to leave, whatever its version
+
+    def __init__(self, behind: PostgresServer) -> None:
+        super().__init__()
+        self._behind = behind
+        self.user = behind.user  # it refuses to run as root, too
+
+    def prepare(self) -> None:
+        behind = self._behind
+        (self.directory / "users").write_text(f'"{behind.role}" "{behind.password}"\n')
+        (self.directory / "pgbouncer.ini").write_text(
+            f"""\
+[databases]
+* = host={HOST} port={behind.port}
+
+[pgbouncer]
+listen_addr = {HOST}
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {self.directory}/users
+pool_mode = transaction
+max_client_conn = 250
+default_pool_size = 10
+server_login_retry = 1
+"""
+        )
+        for name in ("users", "pgbouncer.ini"):
+            os.chown(self.directory / name, -1 if self.user is None else self.user, -1)
+
+    def command(self) -> Sequence[str]:
+        # Debian keeps it where only root looks.
+        program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+        if program is None:
+            raise _missing("pgbouncer", "apt-get install pgbouncer")
+        return [program, str(self.directory / "pgbouncer.ini")]
+
+    def answers(self) -> bool:
+        psycopg.connect(self._behind.through(self._behind.url(), self.port)).close()
+        return True
+
+    def place(self) -> str:
+        return f"{self._behind.through(self._behind.place(), self.port)}&prepare=false"
 
 
 class RedisServer(Server):
@@ -319,6 +402,37 @@ class RedisServer(Server):
 
     def place(self) -> str:
         return f"{self.url()}?prefix=place{next(self._places)}{self.parameters}"
+
+
+class RedisSentinel(RedisServer):
+    """One that watches *master*, which must be running, as ``main``, and decides alone."""
+
+    name = "Redis Sentinel"
+    defaults: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, master: RedisServer, **settings: str) -> None:
+        super().__init__(**settings)
+        self._master = master
+
+    def prepare(self) -> None:
+        lines = [
+            f"port {self.port}",
+            f"bind {HOST}",
+            f"sentinel monitor main {HOST} {self._master.port} 1",
+            "sentinel down-after-milliseconds main 1000",
+            *(f"{name} {value}" for name, value in self.settings.items()),
+        ]
+        password = self._master.settings.get("requirepass")
+        if password:
+            lines.append(f"sentinel auth-pass main {password}")
+        # In a file, because it writes down there what it finds out.
+        (self.directory / "sentinel.conf").write_text("\n".join(lines))
+
+    def command(self) -> Sequence[str]:
+        return [self._master.program(), f"{self.directory}/sentinel.conf", "--sentinel"]
+
+    def place(self) -> str:
+        return f"{super().place()}&sentinel=main"
 
 
 class ValkeyServer(RedisServer):
@@ -477,6 +591,21 @@ def _ordinary_user() -> int:
         except KeyError:
             continue
     raise ServerError("PostgreSQL does not run as root, and there is no user postgres or nobody.")
+
+
+def certify(certificate: Path, key: Path) -> tuple[Path, Path]:
+    """Make a certificate for localhost that vouches for itself, and its private key."""
+    subprocess.run(
+        [
+            *(_installed("openssl", "openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes"),
+            *("-days", "2", "-keyout", str(key), "-out", str(certificate)),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    key.chmod(0o600)
+    return certificate, key
 
 
 def _installed(program: str, package: str) -> str:

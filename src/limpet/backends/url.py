@@ -100,7 +100,16 @@ _HARMLESS = frozenset(
             "prepare",
             "wakeups",
         ),
-        *("prefix", "db", "replicas", "region", "profile", "endpoint_url", "create_table"),
+        *(
+            "prefix",
+            "db",
+            "replicas",
+            "sentinel",
+            "region",
+            "profile",
+            "endpoint_url",
+            "create_table",
+        ),
         *("host", "hostaddr", "port", "dbname", "user", "sslmode", "target_session_attrs"),
         *("connect_timeout", "application_name", "options", "channel_binding", "gssencmode"),
     }

@@ -29,7 +29,7 @@ from limpet.testing.machine import contract_machine
 from limpet.testing.proxy import Proxy
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
 from tests.support.processes import until
-from tests.support.servers import PostgresServer, shared
+from tests.support.servers import PgBouncer, PostgresServer, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,10 +64,15 @@ class TestPostgresql(_Contract):
     parameters = ""
 
 
-class TestBehindAPooler(_Contract):
-    """Nothing is prepared, and nothing asked of a session."""
+class TestBehindAPooler(BackendContract):
+    """PgBouncer in transaction mode: nothing is prepared, and nothing asked of a session."""
 
-    parameters = "&prepare=false"
+    backend = PostgresBackend
+
+    @pytest.fixture
+    def url(self, pooler: PgBouncer) -> str:
+        """A place that nobody has used."""
+        return pooler.place()
 
 
 class TestWithWakeups(_Contract):

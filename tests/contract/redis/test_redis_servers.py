@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +16,9 @@ from limpet.backends.contract import Append, Key
 from limpet.backends.redis.backend import RedisBackend
 from limpet.backends.redis.durability import Confirmation
 from limpet.backends.redis.errors import Unconfirmed
+from limpet.backends.url import connect
 from tests.support.processes import free_port, until
-from tests.support.servers import RedisCluster, RedisServer, ValkeyServer
+from tests.support.servers import RedisCluster, RedisSentinel, RedisServer, ValkeyServer, certify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -336,6 +335,127 @@ def refusals(client: redis.Redis) -> set[str]:
     return {name.removeprefix("errorstat_") for name in errors}
 
 
+# -- sentinels -----------------------------------------------------------------------------------
+
+
+class Watched:
+    """A master with two replicas, one of which takes its place when it is gone."""
+
+    def __init__(self, kind: type[RedisServer], **replicas: str) -> None:
+        servers = ExitStack()
+        self.close = servers.close
+        settings = {"repl_diskless_sync_delay": "0"}
+        self.master = servers.enter_context(kind(**settings))
+        settings |= {"replicaof": f"127.0.0.1 {self.master.port}", **replicas}
+        self.replicas = [servers.enter_context(kind(**settings)) for _ in range(2)]
+        assert until(lambda: self.master.ask("INFO", "replication").count("state=online") == 2)
+        self.sentinel = servers.enter_context(RedisSentinel(self.master))
+        assert until(lambda: "status=ok" in self.about() and "slaves=2" in self.about())
+
+    def about(self) -> str:
+        """What the Sentinel knows."""
+        return self.sentinel.ask("INFO", "sentinel")
+
+    def fail_over(self) -> None:
+        """End the master, and wait for the next one."""
+        self.master.kill()
+        ports = [f"address=127.0.0.1:{replica.port}," for replica in self.replicas]
+        assert until(lambda: any(port in self.about() for port in ports))
+
+    def place(self, **parameters: str) -> str:
+        """An empty place, by way of a Sentinel that is away and of this one."""
+        url = place(self.sentinel, sentinel="main", **parameters)
+        return url.replace("127.0.0.1", f"127.0.0.1:{free_port()},127.0.0.1")
+
+
+@pytest.mark.parametrize("kind", [RedisServer, ValkeyServer])
+def test_a_failover_by_sentinel_keeps_what_the_replicas_confirmed(kind: type[RedisServer]) -> None:
+    """The store finds the new master by itself. What was under way is there once when repeated."""
+    with closing(Watched(kind)) as watched:
+        url = watched.place(durability="full")
+        with (
+            closing(RedisBackend.from_url(url)) as backend,
+            closing(RedisBackend.from_url(url, replicas=2, timeout=1)) as careful,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            counts = [0] * 4  # of what each has been told is there
+
+            def write(number: int) -> None:
+                while True:
+                    name = f"{number}-{counts[number]}"
+                    append(careful, name.encode(), id=name)
+                    counts[number] += 1
+
+            writers = [pool.submit(write, number) for number in range(4)]
+            assert until(lambda: min(counts) > 5)
+            watched.fail_over()
+            for writer in writers:
+                with pytest.raises(limpet.StoreUnavailable, match="with the same id"):
+                    writer.result()
+            for number, count in enumerate(counts):
+                name = f"{number}-{count}"
+                append(backend, name.encode(), id=name)
+            names = {
+                f"{one}-{turn}".encode() for one in range(4) for turn in range(counts[one] + 1)
+            }
+            found = [body for _, body in backend.bodies(KEY)]
+            assert (set(found), len(found)) == (names, len(names))
+            assert durability(backend).ok is True
+
+
+def test_a_new_master_that_promises_less_gets_no_writes() -> None:
+    """The settings of a replica are its own; they are looked at when it takes over."""
+    with (
+        closing(Watched(RedisServer, appendonly="no")) as watched,
+        closing(RedisBackend.from_url(watched.place(durability="full"))) as backend,
+    ):
+        append(backend, b"before")
+        watched.fail_over()
+        with pytest.raises(limpet.StoreError, match=r"durability=full asks.*appendonly no"):
+            append(backend, id="a")
+        for replica in watched.replicas:
+            change(replica, appendonly="yes")
+        assert append(backend, b"after", id="a").seq == len(backend.read(KEY))
+        assert backend.read(KEY)[-1].body == b"after"
+        # While one writes its first log, it does not end.
+        assert until(lambda: all(map(_has_its_log, watched.replicas)))
+
+
+def _has_its_log(server: RedisServer) -> bool:
+    state = server.ask("INFO", "persistence")
+    return "aof_rewrite_in_progress:0" in state and "aof_rewrite_scheduled:0" in state
+
+
+def test_what_is_wrong_with_sentinels_is_said() -> None:
+    """A name that they do not know, none of them there, and a URL that takes one for a server."""
+    with RedisServer() as master, RedisSentinel(master) as sentinel:
+        with pytest.raises(limpet.StoreError, match=r"know no master 'other'.*sentinel monitor"):
+            RedisBackend.from_url(f"{sentinel.url()},127.0.0.1:1?sentinel=other")
+        with pytest.raises(limpet.StoreError, match=r"is a Sentinel.*sentinel=NAME"):
+            RedisBackend.from_url(sentinel.url())
+        with pytest.raises(limpet.errors.InvalidURL, match=r"several servers.*sentinel=NAME"):
+            RedisBackend.from_url(f"redis://one:s3cret@{sentinel.host}:1,{sentinel.host}:2")
+        with pytest.raises(limpet.StoreError, match=r"(?i)unknown command"):
+            RedisBackend.from_url(f"{master.url()}?sentinel=main")
+    with pytest.raises(limpet.StoreUnavailable, match="Connection refused"):
+        RedisBackend.from_url(f"{sentinel.url()}?sentinel=main", timeout=0.1)
+
+
+def test_sentinels_have_a_password_of_their_own() -> None:
+    """And that of the master is not for them."""
+    with (
+        RedisServer(requirepass="s3cret") as master,
+        RedisSentinel(master, requirepass="0ther") as sentinel,
+    ):
+        url = f"redis://:s3cret@127.0.0.1:{sentinel.port}?sentinel=main&sentinel_password="
+        with closing(connect(f"{url}0ther")) as backend:
+            assert append(backend).seq == 1
+            assert "0ther" not in backend.url
+        with pytest.raises(limpet.StoreError, match="does not let us in") as caught:
+            connect(f"{url}wr0ng")
+        assert "wr0ng" not in str(caught.value)
+
+
 # -- who gets in ---------------------------------------------------------------------------------
 
 
@@ -380,18 +500,8 @@ def test_a_user_without_rights_is_told_which(server: RedisServer) -> None:
 
 def test_a_socket_file_and_tls_lead_to_the_same_server(tmp_path: Path) -> None:
     """Every way in."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed, which makes the certificate")
-    key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = certify(tmp_path / "cert.pem", tmp_path / "key.pem")
+    port = free_port()
     with RedisServer(
         tls_port=str(port),
         tls_cert_file=str(certificate),
@@ -409,8 +519,15 @@ def test_a_socket_file_and_tls_lead_to_the_same_server(tmp_path: Path) -> None:
         for number, url in enumerate(urls, 1):
             with closing(RedisBackend.from_url(url)) as backend:
                 assert append(backend).seq == number
-        with pytest.raises(limpet.StoreUnavailable, match="certificate verify failed"):
-            RedisBackend.from_url(f"rediss://localhost:{port}", timeout=0.1)
+        for untrusted in (
+            f"rediss://localhost:{port}",
+            f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}",
+        ):
+            with pytest.raises(
+                limpet.StoreError, match=r"certificate verify failed.*Check the name"
+            ) as caught:
+                RedisBackend.from_url(untrusted)
+            assert not isinstance(caught.value, limpet.StoreUnavailable)
 
 
 def test_a_server_that_is_too_old_is_named(

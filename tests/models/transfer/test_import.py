@@ -802,7 +802,7 @@ def test_what_may_be_two_things_is_asked_about(store: Store) -> None:
     ("text", "said"),
     [
         ('[{"role": "user",\n  "content": oops}]', r"not JSON: .* \(line 2, column 14\)"),
-        ('{"a": 1,}', r"line 1, column 9"),
+        ('{"a": 1,}', r"line 1, column [89]"),  # Python 3.13 and newer point at the comma
         ('{"role": "user"}\n{"role": oops}\n', r"line 2, column 10"),
         ('[{"role": "user", "content": "Hel', r"cut off \(line 1, column 30\)"),
         ('[{"role": "user"},\n', r"cut off \(line 2, column 1\)"),

@@ -337,12 +337,22 @@ class Appender:
         if head is None and stored.head is not None:
             remove_expired(connection, self._queries, request.key)
         known = None if head is None else stored.known
+        if known is not None:
+            self.wait_for_standbys(connection, request.key)
         decision = decide.decide(head, request, stored.now, known)
         if decision.head is not None:
             return None
         if request.id is None and known is not None:  # an id of ours, from a try before this one
             return known
         return decision.answer
+
+    def wait_for_standbys(self, connection: Connection, key: Key) -> None:
+        """Have the commit wait for them, before what an earlier try wrote is acknowledged.
+
+        With synchronous replication, a session that is ended while it waits for them has committed
+        all the same, and only here. To lock the row is a write, and its commit waits again.
+        """
+        connection.run(self._queries["lock_journal"], **key._asdict())
 
     def stored(self, connection: Connection, key: Key, append_id: str | None) -> Stored:
         """What there is, expired or not."""

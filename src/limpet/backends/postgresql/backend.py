@@ -208,7 +208,8 @@ class PostgresBackend(TransactionalBackend):
 
     def delete(self, key: Key) -> bool:
         self.check_writable()
-        seen, removed = None, False
+        seen: Any = None
+        removed = False
 
         def work(connection: Connection) -> bool:
             # If the reply to COMMIT is lost, what this try saw counts: the next one finds nothing,
@@ -216,6 +217,8 @@ class PostgresBackend(TransactionalBackend):
             nonlocal seen, removed
             values = {**key._asdict(), "journal": seen}
             with connection.transaction():
+                if seen is not None:  # as in `Appender.wait_for_standbys`; the row is gone
+                    connection.run(self._queries["lock_version"])
                 for journal, existed in connection.rows(self._queries["delete_journal"], **values):
                     connection.run(self._queries["delete_records"], journals=[journal])
                     seen, removed = journal, removed or existed

@@ -99,6 +99,19 @@ _MEANINGS = [
         words="authentication failed|no password supplied|pg_hba.conf|role .* does not exist",
     ),
     _Meaning(
+        StoreError,
+        "There is no connection to {place} by TLS as the URL asks for it ({text}). Check sslmode, "
+        "sslrootcert and the name of the host in the URL, and the certificate of the server.",
+        words="certificate|SSL was required|private key|unknown ca",
+    ),
+    _Meaning(
+        StoreUnavailable,
+        "{place} has no server of the kind that target_session_attrs asks for ({text}). A standby "
+        "can be written when it is promoted.",
+        words="session is (not )?read-only|server is (not )?in hot standby",
+        passes=True,
+    ),
+    _Meaning(
         StoreNotFound,
         "There is no such database: {text} ({place}). Check the URL, or create it with createdb.",
         codes=("3D000",),

@@ -19,7 +19,7 @@ from limpet.backends.postgresql.connections import LEAST, Connection
 from limpet.backends.postgresql.errors import is_lost, is_undone, translate
 from limpet.backends.retry import repeat
 from limpet.backends.transactions import OpenTransaction, already_ended
-from limpet.errors import StoreUnavailable, TransactionMisused, TransactionUndone
+from limpet.errors import StoreReadOnly, StoreUnavailable, TransactionMisused, TransactionUndone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -34,7 +34,7 @@ __all__ = ["GuardedConnection", "Transactions"]
 #: READ COMMITTED, because an append relies on it, whatever the server's default. The savepoint is
 #: there for as long as the transaction is this one: a caller's own COMMIT takes it away.
 BEGIN = """
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = {:.0f};
 SAVEPOINT limpet"""
 COMMIT = "RELEASE SAVEPOINT limpet; {}COMMIT"
@@ -144,8 +144,14 @@ class Transactions:
     def _find_out(self, write: Write, cause: BaseException | None) -> None:
         """Return if *write* was committed. Its session is ended first, so that it cannot be yet."""
         key, place = write.request.key, self._connections.place
-        ask = partial(self._appender.stored, key=key, append_id=write.id)
-        if self._connections.run(ask).known is not None:
+
+        def is_there(connection: Connection) -> bool:
+            if self._appender.stored(connection, key, write.id).known is None:
+                return False
+            self._appender.wait_for_standbys(connection, key)
+            return True
+
+        if self._connections.run(is_there, writes=True, unanswered=True):
             return
         if not self._connections.ends_sessions:  # it may still be on its way
             msg = (
@@ -225,6 +231,8 @@ class _Block:
                     self.connection.run("ROLLBACK")
             if self.connection.is_lost:
                 self._connections.lose(self._slot)
+            elif isinstance(error, StoreReadOnly):  # as in `Connections.taken`
+                self._connections.lose(self._slot, sent=False)
             if isinstance(error, psycopg.Error) and (self.connection.is_lost or is_undone(error)):
                 raise self._translated(error) from error
             raise

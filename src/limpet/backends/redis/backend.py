@@ -93,8 +93,9 @@ class RedisBackend(Backend):
     *durability*: ``full`` (an acknowledged write is on the server's disk), ``second`` (it is within
     a second) or ``none``; what the server cannot give is refused. Without it the server is taken as
     it is, with a warning if that is less than full. *replicas*: how many must have a write before
-    it is acknowledged. *prefix*: what all keys begin with. *pool*: connections kept for reuse. What
-    begins with *ssl* is redis-py's.
+    it is acknowledged. *prefix*: what all keys begin with. *pool*: connections kept for reuse.
+    *sentinel*: the URL names Sentinels, and this is the name of their master. What begins with
+    *ssl* is redis-py's.
     """
 
     splits: ClassVar[bool] = True
@@ -115,6 +116,9 @@ class RedisBackend(Backend):
         ssl_certfile: str | None = None,
         ssl_keyfile: str | None = None,
         ssl_check_hostname: bool | None = None,
+        sentinel: str | None = None,
+        sentinel_username: str | None = None,
+        sentinel_password: str | None = None,
     ) -> None:
         super().__init__(safe_url(url), readonly=readonly)
         timeout = seconds(timeout)
@@ -122,6 +126,8 @@ class RedisBackend(Backend):
             url,
             timeout=timeout,
             db=db,
+            sentinel=sentinel,
+            sentinel_login=(sentinel_username, sentinel_password),
             ssl_ca_certs=ssl_ca_certs,
             ssl_certfile=ssl_certfile,
             ssl_keyfile=ssl_keyfile,

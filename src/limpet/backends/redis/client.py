@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from limpet.backends.redis.durability import Durability
+    from limpet.backends.redis.servers import Server
     from limpet.backends.redis.url import Address
 
 __all__ = ["Client"]
@@ -91,10 +92,16 @@ class Client:
 
     def open(self) -> list[Standing]:
         """Find the servers; what each says of itself."""
-        first = self._servers.first()
         standing = repeat(
-            lambda: survey(first.exchange), self._errors, timeout=min(self._timeout, OPENING)
+            lambda: self._survey(self._servers.first()),
+            self._errors,
+            timeout=min(self._timeout, OPENING),
         )
+        if standing.mode == "sentinel":
+            raise StoreError(
+                f"{self._url} is a Sentinel, which keeps no data. Add the name of its master to "
+                "the URL: sentinel=NAME."
+            )
         if standing.version < OLDEST:
             version = ".".join(map(str, standing.version))
             raise StoreError(
@@ -108,7 +115,10 @@ class Client:
 
     def standings(self) -> list[Standing]:
         """What the servers say of themselves."""
-        return self._repeat(lambda: [survey(server.exchange) for server in self._servers.all()])
+        return self._repeat(lambda: [self._survey(server) for server in self._servers.all()])
+
+    def _survey(self, server: Server) -> Standing:
+        return survey(partial(self._servers.exchange, server))
 
     def close(self) -> None:
         """Close all connections."""

@@ -39,7 +39,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     engine: str
     version: tuple[int, ...]
-    clustered: bool
+    mode: str  # standalone, cluster or sentinel
     master: bool
     logged: bool | None = None  # appendonly
     synced: str | None = None  # appendfsync
@@ -48,6 +48,11 @@ class Standing(Struct, frozen=True, kw_only=True):
     used: int | None = None
     limit: int | None = None  # of memory; 0 for none
     policy: str | None = None
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it is one of a cluster."""
+        return self.mode == "cluster"
 
     @property
     def level(self) -> str:
@@ -113,8 +118,8 @@ def survey(exchange: Exchange) -> Standing:
     return Standing(
         engine=about["server"].capitalize(),
         version=tuple(int(part) for part in re.findall(r"\d+", about["version"])),
-        clustered=about["mode"] == "cluster",
-        master=about["role"] == "master",
+        mode=about["mode"],
+        master=about.get("role") == "master",
         logged=None if logged is None else logged == "yes",
         synced=settings.get("appendfsync"),
         gaps=settings.get("no-appendfsync-on-rewrite") == "yes",

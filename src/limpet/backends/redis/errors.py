@@ -59,20 +59,23 @@ class RedisErrors:
 
     @staticmethod
     def passes(error: Exception) -> bool:
-        if isinstance(error, _LOGIN_FAILED):
+        if isinstance(error, _LOGIN_FAILED) or _is_untrusted(error):
             return False
         return isinstance(error, _PASSING) or _first_word(error) in _PASSING_WORDS
 
     @staticmethod
     def unanswered(error: Exception) -> bool:
-        if isinstance(error, (BusyLoadingError, *_LOGIN_FAILED)):
+        if isinstance(error, (BusyLoadingError, *_LOGIN_FAILED)) or _is_untrusted(error):
             return False
         return isinstance(error, (ConnectionError, TimeoutError, Unconfirmed))
 
     def translated(self, error: Exception, *, writes: bool) -> StoreError | None:
         if not isinstance(error, RedisError):
             return None
-        if not self.passes(error):
+        other: tuple[type[StoreError], str]
+        if _is_untrusted(error):
+            other = StoreError, _UNTRUSTED
+        elif not self.passes(error):
             other = StoreError, "{url} refuses: {error}."
         else:
             other = StoreUnavailable, _UNANSWERED if writes else _UNREACHABLE
@@ -89,6 +92,10 @@ _UNREACHABLE = "{url} cannot be reached: {error}. Start the server, or check the
 _UNANSWERED = (
     "{url} did not answer for as long as timeout= allows: {error}. "
     "The write may or may not be there; repeat it with the same id."
+)
+_UNTRUSTED = (
+    "{url} does not prove by its certificate that it is this server: {error}. Check the name of "
+    "the host in the URL, and ssl_ca_certs=, the file with the certificate of who vouches for it."
 )
 _NOT_ALLOWED = (
     "{url}: this user may not do that: {error}. Give it the store's keys, and the commands for "
@@ -127,6 +134,11 @@ _MEANINGS: tuple[
     (ResponseError, "MISCONF", StoreUnavailable, _DISK),
     (ResponseError, "WRONGTYPE", StoreCorrupt, _OTHERS),
 )
+
+
+def _is_untrusted(error: Exception) -> bool:
+    """Whether the server has another certificate than we trust, which no waiting changes."""
+    return isinstance(error, ConnectionError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 def _first_word(error: Exception) -> str:

@@ -1,4 +1,6 @@
-"""The servers behind one URL, a lone one or a cluster, and the connections to them.
+"""The servers behind one URL, and the connections to them.
+
+It is a lone one, a cluster, or the one that Sentinels say is the master now.
 
 redis-py's own client costs as much again as the server does, tries again by rules that cannot know
 what may be done twice, and in a cluster cannot send a command behind another to the same server. So
@@ -21,6 +23,8 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+
+from limpet.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -196,7 +200,7 @@ class Servers:
     """Sends commands to the server that has their key.
 
     A cluster is known by asking one of its servers who has which slots. That is done again when a
-    server says that a slot has moved, or does not answer.
+    server says that a slot has moved, or does not answer. So are Sentinels, about their master.
     """
 
     def __init__(self, address: Address, durability: Durability, pool: int) -> None:
@@ -205,8 +209,9 @@ class Servers:
         self._pool = pool
         self._servers: dict[tuple[str, int], Server] = {}
         self._slots: list[Server | None] | None = None  # None: one server has them all
+        self._master: Server | None = None  # as the Sentinels say, where there are any
         self._stale = False
-        self._learning = threading.Lock()
+        self._learning = threading.RLock()
 
     @property
     def clustered(self) -> bool:
@@ -214,8 +219,19 @@ class Servers:
         return self._slots is not None
 
     def first(self) -> Server:
-        """The server that the URL names."""
-        return self._server((self._address.host, self._address.port))
+        """The server that the URL names, or that its Sentinels do."""
+        if self._address.sentinel is None:
+            return self._server(self._address.hosts[0])
+        master = self._master
+        if master is not None and not self._stale:
+            return master
+        with self._learning:
+            if self._master is None or self._stale:
+                self._master, self._stale = self._ask_for_master(self._address.sentinel), False
+                for address, server in list(self._servers.items()):
+                    if server is not self._master:
+                        self._servers.pop(address).close()
+            return self._master
 
     def all(self) -> list[Server]:
         """Those that have keys, in a stable order."""
@@ -229,7 +245,7 @@ class Servers:
     def send(self, slot: int, message: Message, *, writes: bool = False) -> Any:
         """The reply to *message*, which holds one command for *slot*."""
         server = self._server_of(slot)
-        (reply,) = self._exchange(server, message, 1, writes=writes)
+        (reply,) = self.exchange(server, message, 1, writes=writes)
         for _ in range(REDIRECTS):
             if not isinstance(reply, AskError):  # or a MovedError, which is one
                 break
@@ -239,9 +255,9 @@ class Servers:
                     # One server of a cluster that was none when we opened it.
                     raise ClusterDownError("it has become one of a cluster")
                 self._slots[slot], self._stale = server, True
-                (reply,) = self._exchange(server, message, 1, writes=writes)
+                (reply,) = self.exchange(server, message, 1, writes=writes)
             else:  # this key only, and for this time only
-                _, reply = self._exchange(server, ASKING + message, 2, writes=writes)
+                _, reply = self.exchange(server, ASKING + message, 2, writes=writes)
         return reply
 
     def send_each(self, commands: Sequence[tuple[int, Sequence[Word]]]) -> list[Any]:
@@ -252,7 +268,7 @@ class Servers:
         replies: list[Any] = [None] * len(commands)
         for server, group in groups.items():
             message = packed(*(commands[index][1] for index in group))
-            answers = self._exchange(server, message, len(group))
+            answers = self.exchange(server, message, len(group))
             for index, answer in zip(group, answers, strict=True):
                 replies[index] = answer
         for index, reply in enumerate(replies):
@@ -261,9 +277,10 @@ class Servers:
                 replies[index] = self.send(slot, packed(words))
         return replies
 
-    def _exchange(
+    def exchange(
         self, server: Server, message: Message, count: int, *, writes: bool = False
     ) -> list[Any]:
+        """As `Server.exchange`; what shows that another may have its place is noted."""
         try:
             replies = server.exchange(message, count, writes=writes)
         except RedisError:
@@ -306,6 +323,39 @@ class Servers:
             return slots
         raise trouble
 
+    def _ask_for_master(self, name: str) -> Server:
+        """The first that a Sentinel takes for the master, and that is one."""
+        away: RedisError | None = None  # why none could be asked
+        trouble: Exception | None = None  # with what those said who could
+        for host, port in self._address.hosts:
+            sentinel = self._address.connect(host, port, sentinel=True)
+            try:
+                sentinel.send_packed_command(packed(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)))
+                found = sentinel.read_response()
+            except RedisError as error:
+                away = error
+                continue
+            finally:
+                sentinel.disconnect()
+            if found is None:
+                trouble = trouble or StoreError(
+                    f"The Sentinels know no master {name!r}. Check sentinel= in the URL: it is the "
+                    "name in their `sentinel monitor NAME …`."
+                )
+                continue
+            server = self._server((found[0].decode(), int(found[1])))
+            try:
+                # A Sentinel may be behind, or ahead of a promotion.
+                (role,) = server.exchange(packed(("HELLO",)))
+                if isinstance(role, ResponseError):
+                    raise role
+                if b"master" in role:
+                    return server
+                trouble = ReadOnlyError(f"READONLY {host}:{port} names a replica")
+            except RedisError as error:
+                trouble = error
+        raise trouble or away or ClusterDownError("no Sentinel")
+
     def _server_of(self, slot: int) -> Server:
         if self._slots is None:
             return self.first()
@@ -333,6 +383,6 @@ class Servers:
 
     def after_fork_in_child(self) -> None:
         """The parent's connections are the parent's: leave them to it."""
-        self._learning = threading.Lock()
+        self._learning = threading.RLock()
         for server in self._servers.values():
             server.drop_idle()

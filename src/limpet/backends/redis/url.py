@@ -58,6 +58,9 @@ PARAMETERS: dict[str, Callable[[str], Any]] = {
     "ssl_certfile": str,
     "ssl_keyfile": str,
     "ssl_check_hostname": flag,
+    "sentinel": str,
+    "sentinel_username": str,
+    "sentinel_password": str,
 }
 
 
@@ -66,12 +69,30 @@ class Address:
 
     ``redis://[USER:PASSWORD@]HOST[:PORT][/DB]``, ``rediss://`` for TLS, the same as ``valkey``;
     ``redis:///path/to.sock`` for a socket file. *attempt*: the seconds that one try of a call has.
+    With *sentinel*, ``HOST:PORT,HOST:PORT`` are Sentinels, who know where the master of that name
+    is; user and password are the master's, *sentinel_login* is theirs.
     """
 
-    def __init__(self, url: str, *, timeout: float, db: int | None, **tls: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        db: int | None,
+        sentinel: str | None = None,
+        sentinel_login: tuple[str | None, str | None] = (None, None),
+        **tls: Any,
+    ) -> None:
         parts = _split(url)
+        self.sentinel = sentinel
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        if len(hosts) > 1 and not sentinel:
+            raise InvalidURL(
+                f"{safe_url(url)} names several servers. Sentinels need the name of their master, "
+                "sentinel=NAME; of a cluster, one server is enough."
+            )
         try:
-            self.host, self.port = parts.hostname or "localhost", parts.port or 6379
+            self.hosts = [_host_and_port(host, 26379 if sentinel else 6379) for host in hosts]
         except ValueError:  # which may quote the password
             raise InvalidURL(
                 f"{safe_url(url)}: a port is a number up to 65535. Write special characters as %XX."
@@ -97,16 +118,25 @@ class Address:
             "socket_connect_timeout": min(self.attempt, CONNECTING),
             "protocol": 2,
         }
+        login = dict(zip(("username", "password"), sentinel_login, strict=True))
+        self._sentinel_options = self._options | login | {"db": 0}
 
-    def connect(self, host: str, port: int) -> DriverConnection:
+    def connect(self, host: str, port: int, *, sentinel: bool = False) -> DriverConnection:
         """A connection of redis-py, made when it is first used."""
         kind: Any = Connection  # its classes have no types
-        options = {"host": host, "port": port, "socket_keepalive": True, **self._options}
+        login = self._sentinel_options if sentinel else self._options
+        options = {"host": host, "port": port, "socket_keepalive": True, **login}
         if self._socket_file is not None:
             kind, options = UnixDomainSocketConnection, {"path": self._socket_file, **self._options}
         elif self._secure:
             kind, options = SSLConnection, {**options, **self._tls}
         return cast("DriverConnection", kind(**options))
+
+
+def _host_and_port(text: str, port: int) -> tuple[str, int]:
+    """What *text* says, or the usual *port*."""
+    parts = urlsplit(f"//{text}")
+    return parts.hostname or "localhost", parts.port or port
 
 
 def _split(url: str) -> SplitResult:
