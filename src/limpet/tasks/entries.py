@@ -10,7 +10,7 @@ from limpet.core.calls import BEGAN, RESOLVED
 from limpet.errors import NotStorable, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "BEGAN",
@@ -20,6 +20,7 @@ __all__ = [
     "failure",
     "flatten",
     "frames",
+    "is_composed",
     "item_name",
     "numbered",
     "text",
@@ -73,14 +74,24 @@ def item_name(item: Any) -> str:
     return item if isinstance(item, str) else str(item["name"])
 
 
-def numbered(name: str, seen: dict[str, int]) -> str:
-    """*name* the first time, then name#2, name#3, and so on; never one that was given before."""
+def numbered(
+    name: str, seen: dict[str, int], taken: Callable[[str], bool] = lambda _name: False
+) -> str:
+    """*name* the first time, then name#2, name#3, and so on; never one that was given before.
+
+    Nor one that is *taken*: by a step that the program calls otherwise.
+    """
     found = name
-    while found in seen:
-        seen[name] += 1
+    while found in seen or taken(found):
+        seen[name] = seen.get(name, 1) + 1
         found = f"{name}#{seen[name]}"
     seen[found] = 1
     return found
+
+
+def is_composed(name: str) -> bool:
+    """Whether *name* may be a step's within another, or have a number: or was given just so."""
+    return "/" in name or "#" in name
 
 
 def withdraw(name: str, seen: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -96,6 +97,8 @@ class TaskState:
         self.change_ids: dict[str, None] = {}
         self.results: dict[str, Any] = {}
         self.skipped: dict[str, str | None] = {}
+        #: What the program calls the steps whose names are composed; see `LiveTask.given`.
+        self.given: dict[str, str] = {}
         #: The steps that began and did not end, of those whose beginning is recorded.
         self.calls = Ledger()
         self.progress: dict[str, Progress] = {}
@@ -158,6 +161,8 @@ class TaskState:
         if change is not None:
             try:
                 change(self, entry.body, entry.at)
+                if "given" in entry.body:
+                    self.given[entry.body.get("name") or entry.body["id"]] = entry.body["given"]
             except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
                 msg = (
                     f"Entry {entry.seq} of task {self.task_id!r} cannot be read: it is not what is "
@@ -241,8 +246,16 @@ class TaskState:
 
     def _set_plan(self, plan: list[Any] | None) -> None:
         seen: dict[str, int] = {}
-        self.plan = plan
-        self.planned = {numbered(item_name(item), seen): item for item in plan or ()}
+        planned: dict[str, Any] = {}
+        for item in plan or ():
+            given = item_name(item)
+            taken = partial(self._is_anothers, given)
+            planned[numbered(given, seen, taken)] = item
+        self.plan, self.planned = plan, planned
+
+    def _is_anothers(self, given: str, name: str) -> bool:
+        """Whether the step *name* is recorded, and the program calls it otherwise than *given*."""
+        return self.given.get(name, given) != given
 
     def _began(self, body: dict[str, Any], at: datetime) -> None:
         self.calls.begin(msgspec.convert(body, Call), at)
@@ -300,6 +313,7 @@ class TaskState:
         for name in body["forget"]:
             self.results.pop(name, None)
             self.skipped.pop(name, None)
+            self.given.pop(name, None)
             self.timed_out.discard(name)
             self._close_step(name)
         self.calls = Ledger(msgspec.convert(body["calls"], list[Call]), at)

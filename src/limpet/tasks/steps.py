@@ -147,7 +147,7 @@ class StepRunner:
         """What the function of the step *name* gets to know."""
         live, state = self.live, self.live.state
         attempt = len(state.tried.get(name, ())) + 1
-        return StepContext(live.id, name, attempt, state.progress.get(name), live.report)
+        return StepContext(live, name, attempt, state.progress.get(name))
 
     async def _begin(self, step: StepContext, policy: StepPolicy) -> bool:
         """Record that a step is about to have its effect; False if it is not to have it any more.
@@ -158,7 +158,8 @@ class StepRunner:
         live, record = self.live, self.record
         epoch = live.held().lease.epoch
         call = Call(step.name, policy=policy.in_doubt, attempt=step.attempt, epoch=epoch)
-        await record.write_call(kinds.BEGAN, msgspec.to_builtins(call), opens=call)
+        body = {**msgspec.to_builtins(call), **live.given(step.name)}
+        await record.write_call(kinds.BEGAN, body, opens=call)
         halted: BaseException | None = None
         try:
             live.check_running("step", step.name)
@@ -202,6 +203,7 @@ class StepRunner:
             return False  # as nearly all are; the end of the task's block records it
         wait = None if policy.retry is None else policy.retry.delay(step.attempt, error)
         failed = {"name": step.name, "attempt": step.attempt, "error": describe(error)}
+        failed |= live.given(step.name)
         if wait is not None:
             failed["wait"] = wait
         call = live.state.calls.open.get(step.name)
@@ -272,6 +274,7 @@ class StepRunner:
         *about* is what else the entry says.
         """
         record, live = self.record, self.live
+        about |= live.given(name)
         value = {"name": name, "result": result, **about}
         try:
             encode = record.journal.codec.encode_run
