@@ -300,7 +300,8 @@ class AsyncStore:
     ) -> None:
         """Send *payload* to the task that waits, or will wait, for the signal *name*.
 
-        An *id* makes a repeated signal harmless.
+        Any name is taken and stored; a task that waits for another one goes on waiting. An *id*
+        makes a repeated signal harmless.
         """
         await control.signal(self.scope, task, name, payload, id)
 

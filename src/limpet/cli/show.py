@@ -322,7 +322,7 @@ class TaskView(JournalView):
         for name, wait in waits.items():
             until = f" (until {screen.time(wait.until)})" if wait.until else ""
             if wait.kind == "signal":
-                signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
+                signal = shlex.quote(wait.signal or name)
                 yield f"it waits for a signal{until}: {command(f'task signal {id_} {signal}')}"
             elif wait.kind == "ask":
                 asked = command(f"task resolve {id_} {shlex.quote(name)} done --result JSON")

@@ -174,8 +174,14 @@ class Ending:
         elif not all(isinstance(one, (LeaseLost, TaskHalted)) for one in errors):
             await record.write(kinds.STOPPED, failure(error))
         else:
+            await self.wait_for_children(error)
+
+    async def wait_for_children(self, error: BaseException) -> None:
+        """Wait as the children do that raised *error*, if it is no more than that."""
+        errors = flatten(error)
+        if all(isinstance(one, (LeaseLost, TaskHalted)) for one in errors):
             for one in errors:
-                if isinstance(one, TaskHalted) and one.task_id != live.id:
+                if isinstance(one, TaskHalted) and one.task_id != self._live.id:
                     await self._wait_for_child(one)
 
     async def give_up(self, error: object) -> None:
@@ -195,8 +201,11 @@ class Ending:
     async def _wait_for_child(self, halted: TaskHalted) -> None:
         """Wait as a child of ours does, unless somebody has just halted this task, or woken it."""
         live, record = self._live, self._record
+        if halted.task_id in live.run.waits:
+            return  # it is recorded already
+        live.run.waits.add(halted.task_id)
         await record.catch_up()
-        while live.state.status == kinds.OPEN:
+        while live.state.status in (kinds.OPEN, kinds.WAITING):
             try:
                 await record.write_wait(
                     halted.task_id, "child", halted.until, away=True, expect=live.state.seq

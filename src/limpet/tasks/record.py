@@ -622,10 +622,13 @@ class TaskRecord:
         *,
         away: bool,
         expect: int | None = None,
+        signal: str | None = None,
     ) -> None:
         """Record that the task waits; *away*: and that nobody need work on it until then."""
         body = {"name": name, "kind": kind, "until": until and until.isoformat()}
         body |= self.live.given(name)
+        if signal is not None:
+            body["signal"] = signal
         if not away:
             await self.write(kinds.WAITING, body, expect=expect)
             return

@@ -48,6 +48,8 @@ class Wait(Struct, frozen=True):
 
     kind: str
     until: datetime | None
+    #: The signal's name, as the program gave it.
+    signal: str | None = None
 
 
 class PlanChange(Struct, frozen=True):
@@ -121,6 +123,8 @@ class TaskState:
         #: How often it went back: a step of the same name is then another one.
         self.rewinds = 0
         self.error: str | None = None
+        #: The parent with which it was cancelled last, if it was.
+        self.cancelled_with: str | None = None
         self.created_at: datetime | None = None
         self.updated_at: datetime | None = None
         #: How often in a row it was opened and nothing came of it.
@@ -217,6 +221,7 @@ class TaskState:
 
     def _cancelled(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.CANCELLED, body.get("because")
+        self.cancelled_with = body.get("parent")
 
     def _finished(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
@@ -330,14 +335,16 @@ class TaskState:
 
     def _waiting(self, body: dict[str, Any], _at: datetime) -> None:
         until = body.get("until")
-        found = Wait(body["kind"], datetime.fromisoformat(until) if until else None)
-        self.waits[body["name"]] = found
+        moment = datetime.fromisoformat(until) if until else None
+        signal = body.get("signal", body["name"]) if body["kind"] == "signal" else None
+        self.waits[body["name"]] = Wait(body["kind"], moment, signal)
         if body.get("away"):
             self.status = kinds.WAITING
 
     def _signalled(self, body: dict[str, Any], _at: datetime) -> None:
         self.signals.setdefault(body["name"], []).append(body.get("payload"))
-        self._wake()
+        if body["name"] in self.signals_awaited():
+            self._wake()
 
     def _wake(self) -> None:
         if self.status == kinds.WAITING:
@@ -356,6 +363,10 @@ class TaskState:
             self.recalled.add(normalized(body["discovery"]))
 
     # -- looking at it -------------------------------------------------------------------------
+
+    def signals_awaited(self) -> list[str]:
+        """The names of the signals that it waits for."""
+        return [wait.signal for wait in self.waits.values() if wait.signal is not None]
 
     def steps_left(self) -> dict[str, Any]:
         """The planned steps that have no result, by name."""

@@ -271,7 +271,8 @@ class _Run(Struct, frozen=True):
 def _result_of(task: AsyncTask, error: BaseException | None = None) -> RunResult:
     status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
     if isinstance(error, TaskHalted) and error.task_id != task.id:
-        status = kinds.WAITING  # for a child
+        # For a child, unless somebody has halted both.
+        status = task.status if task.status in kinds.HALTED else kinds.WAITING
     failure = None if isinstance(error, TaskHalted) else error
     return RunResult(
         task.id,
