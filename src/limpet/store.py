@@ -348,7 +348,10 @@ class AsyncStore:
         await control.pause(self.scope, task, because)
 
     async def cancel(self, task: str, *, because: str | None = None) -> None:
-        """End the task without an outcome. A worker that has it open stops before its next step."""
+        """End the task without an outcome, and the tasks that are steps of it.
+
+        A worker that has it open stops before its next step.
+        """
         await control.cancel(self.scope, task, because)
 
     async def resume(self, task: str) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
     from limpet.tasks.record import TaskRecord
 
-__all__ = ["ABOUT_THE_TASK", "StepRunner", "not_a_function", "typed"]
+__all__ = ["ABOUT_THE_TASK", "INTERRUPTS", "StepRunner", "not_a_function", "typed"]
 
 #: Bytes over which a result has a place of its own, so that resuming a task does not read it.
 LARGE = 8 * 1024
@@ -46,6 +46,10 @@ QUICK = 1024
 
 #: What is raised about the task, and says nothing about the step it came out of.
 ABOUT_THE_TASK = (TaskHalted, LeaseLost, TaskNotOpen, DeadlinePassed)
+
+#: By what an engine asks a run to end where that is an Exception; `limpet.workers.celery` adds its
+#: own. It is no failure: the step is not tried again in this run, and the task stays open.
+INTERRUPTS: set[type[Exception]] = set()
 
 
 class StepRunner:
@@ -195,7 +199,7 @@ class StepRunner:
     async def try_again(self, step: StepContext, policy: StepPolicy, error: Exception) -> bool:
         """Record that an attempt failed, and wait for the next; False if there is none."""
         live, record = self.live, self.record
-        if isinstance(error, ABOUT_THE_TASK):
+        if isinstance(error, (*ABOUT_THE_TASK, *INTERRUPTS)):
             return False
         if live.reports:
             await record.runtime.call(live.heartbeat)

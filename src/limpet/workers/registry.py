@@ -25,6 +25,7 @@ from limpet.errors import (
 from limpet.store import AsyncStore, as_async
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import flatten, frames
+from limpet.tasks.steps import INTERRUPTS
 from limpet.tasks.task import Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ class _Run(Struct, frozen=True):
             errors = flatten(error)
             if not all(isinstance(one, (Exception, SystemExit, TaskHalted)) for one in errors):
                 raise  # KeyboardInterrupt, for one
+            if any(isinstance(one, tuple(INTERRUPTS)) for one in errors):
+                raise
             if all(isinstance(one, _NOT_FAILED) for one in errors):
                 raise errors[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already
