@@ -23,6 +23,7 @@ __all__ = [
     "is_composed",
     "item_name",
     "numbered",
+    "one_line",
     "text",
     "withdraw",
 ]
@@ -107,6 +108,13 @@ def text(value: str, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
     return value
+
+
+def one_line(value: object, most: int = 80) -> str:
+    """*value* on one line that is not long, with nothing in it that a terminal obeys."""
+    line = " ".join(str(value).split())
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: most + 1])
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
 @contextmanager

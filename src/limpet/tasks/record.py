@@ -145,6 +145,8 @@ class Run:
         self.turns: list[Turn] = []
         #: Waits that were come to.
         self.waits: set[str] = set()
+        #: The last errors that steps ended with, and the innermost step of each.
+        self.failed: deque[tuple[BaseException, str]] = deque(maxlen=16)
         #: The last errors after which a step was not tried again.
         self.exhausted: deque[BaseException] = deque(maxlen=16)
         #: Calls whose beginning, or end, is just being written.

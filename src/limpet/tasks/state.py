@@ -123,6 +123,8 @@ class TaskState:
         #: How often it went back: a step of the same name is then another one.
         self.rewinds = 0
         self.error: str | None = None
+        #: The step that it came out of, if it was one.
+        self.failed_step: str | None = None
         #: The parent with which it was cancelled last, if it was.
         self.cancelled_with: str | None = None
         self.created_at: datetime | None = None
@@ -199,7 +201,7 @@ class TaskState:
         self.agent = body.get("agent") or self.agent
         if self.status == kinds.FAILED:
             self.tried.clear()  # somebody thinks that it will go better now
-        self.status, self.error = kinds.OPEN, None
+        self.status, self.error, self.failed_step = kinds.OPEN, None, None
         # A child that is come to again says for itself whether it still has to be waited for.
         self.waits = {name: wait for name, wait in self.waits.items() if wait.kind != "child"}
         self.fruitless += 1
@@ -214,17 +216,19 @@ class TaskState:
 
     def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
         if self.status != kinds.CANCELLED or self.error is None:  # why it was is worth more
-            self.error = body["error"]
+            self.error, self.failed_step = body["error"], body.get("step")
 
     def _paused(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.PAUSED
 
     def _cancelled(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.CANCELLED, body.get("because")
+        self.failed_step = None
         self.cancelled_with = body.get("parent")
 
     def _finished(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
+        self.failed_step = None
         self.keep = body.get("keep", True)
         target = body.get("remember")
         self.memory_target = None if target is None else MemoryTarget(**target)
@@ -238,6 +242,7 @@ class TaskState:
 
     def _failed(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.FAILED, body["error"]
+        self.failed_step = body.get("step")
 
     # -- plan and steps ------------------------------------------------------------------------
 

@@ -201,6 +201,8 @@ class StepRunner:
         live, record = self.live, self.record
         if isinstance(error, (*ABOUT_THE_TASK, *INTERRUPTS)):
             return False
+        if all(error is not known for known, _ in live.run.failed):  # or it is an inner step's
+            live.run.failed.append((error, step.name))
         if live.reports:
             await record.runtime.call(live.heartbeat)
         if policy.retry is None and not policy.marked:

@@ -74,9 +74,10 @@ class RunResult(Struct, frozen=True):
     """How a run of a task ended.
 
     ``status`` is that of the task: done, failed, waiting, paused, cancelled. Or it is "held":
-    another worker has the task; or "lost": another took it over meanwhile. ``raised`` is the class
-    of the error that the function ended with, and ``frames`` are the places that it came through:
-    neither says anything of what the task knows.
+    another worker has the task; or "lost": another took it over meanwhile. ``error`` says why it
+    failed, and ``failed_step`` in which step. ``raised`` is the class of the error that the
+    function ended with, and ``frames`` are the places that it came through: neither says anything
+    of what the task knows.
     """
 
     id: str
@@ -84,6 +85,7 @@ class RunResult(Struct, frozen=True):
     outcome: Any = None
     error: str | None = None
     waits_for: str | None = None
+    failed_step: str | None = None
     raised: str | None = None
     frames: tuple[str, ...] = ()
 
@@ -283,6 +285,7 @@ def _result_of(task: AsyncTask, error: BaseException | None = None) -> RunResult
         task.outcome,
         task.error,
         waits_for=getattr(error, "waits_for", None),
+        failed_step=task.runner.live.state.failed_step,
         raised=None if failure is None else type(failure).__name__,
         frames=() if failure is None else frames(failure),
     )
