@@ -352,7 +352,7 @@ def test_a_worker_says_below_a_failure_where_it_came_from() -> None:
     Path("app.py").write_text(APP.replace("return [", "return 1 / len([]) or ["))
     run("task", "submit", "report", "r-1", "--goal", "Secret")
     lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
-    assert lines[2].endswith(" s (ZeroDivisionError)")
+    assert lines[2].endswith(" s: ZeroDivisionError: division by zero")
     assert lines[3].strip() == f"{Path('app.py').resolve()}:11 in report"
 
 
