@@ -204,6 +204,9 @@ def test_an_offset_from_utc_with_seconds_keeps_the_moment(hide: Callable[[Any], 
     whole = datetime(1950, 1, 1, 12, tzinfo=timezone(timedelta(minutes=20)))
     assert plain([when, whole])[1] == "1950-01-01T12:00:00+00:20"  # others stay as they are
     assert convert(plain(when.timetz()), time) == when.timetz()
+    assert plain({1: msgspec.Raw(b"[1]"), "at": when})["1"] == [1]
+    with pytest.raises(NotStorable, match="has no form in UTC"):
+        plain(hide(datetime.min.replace(tzinfo=amsterdam)))
 
 
 @pytest.mark.parametrize(

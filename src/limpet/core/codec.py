@@ -309,6 +309,8 @@ def _hook(value: object) -> object:
         return int(value)
     if isinstance(value, float):
         return float(value)
+    if isinstance(value, msgspec.Raw):  # JSON already; but `to_builtins` does not know of it
+        return msgspec.json.decode(value)
     raise TypeError(_a(value))
 
 
@@ -382,7 +384,11 @@ def _in_utc(value: Any) -> Any:
         return list(map(_in_utc, value))
     if isinstance(value, (datetime, time)) and not _is_exact(value):
         if isinstance(value, datetime):
-            return value.astimezone(UTC)
+            try:
+                return value.astimezone(UTC)
+            except OverflowError as error:  # in the year 1, or 9999
+                msg = f"{value!r:.120} has no form in UTC, in which it would be stored."
+                raise NotStorable(msg) from error
         return datetime.combine(date(2000, 1, 2), value).astimezone(UTC).timetz()
     return value
 
