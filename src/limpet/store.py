@@ -300,7 +300,8 @@ class AsyncStore(AsyncEntered):
     ) -> None:
         """Send *payload* to the task that waits, or will wait, for the signal *name*.
 
-        An *id* makes a repeated signal harmless.
+        Any name is taken and stored; a task that waits for another one goes on waiting. An *id*
+        makes a repeated signal harmless.
         """
         await control.signal(self.scope, task, name, payload, id)
 
@@ -347,7 +348,10 @@ class AsyncStore(AsyncEntered):
         await control.pause(self.scope, task, because)
 
     async def cancel(self, task: str, *, because: str | None = None) -> None:
-        """End the task without an outcome. A worker that has it open stops before its next step."""
+        """End the task without an outcome, and the tasks that are steps of it.
+
+        A worker that has it open stops before its next step.
+        """
         await control.cancel(self.scope, task, because)
 
     async def resume(self, task: str) -> None:

@@ -435,6 +435,30 @@ def test_show_prints_outcomes_and_errors(path: str) -> None:
     assert "Last error\n  ZeroDivisionError: by zero\n" in stopped
 
 
+def test_show_names_the_step_that_failed(tmp_path: Path) -> None:
+    """Whoever is to mend it wants to know where; also if it was tried but once, and not planned."""
+    url = str(tmp_path / "failed.db")
+    with limpet.open(url) as store:
+        with ended_by(ZeroDivisionError, store.task("t", "Divide")) as task:
+            task.step("outer", lambda: task.step("inner", lambda: 1 / 0))
+        with ended_by(ZeroDivisionError, store.task("retried", "Divide")) as task:
+            task.step("divide", lambda: 1 / 0, retry=limpet.Retry(attempts=1))
+    shown = run("--store", url, "show", "t").stdout
+    assert "Last error\n  in step outer/inner: ZeroDivisionError: division by zero\n" in shown
+    shown = run("--store", url, "show", "retried").stdout
+    assert "task retried · failed" in shown
+    assert "Last error\n  in step divide: ZeroDivisionError: division by zero\n" in shown
+    assert data("--store", url, "show", "retried")["failed_step"] == "divide"
+
+
+def test_show_calls_a_step_the_next_one_only_if_it_is(path: str) -> None:
+    """Nothing comes next of a task that is done; and while somebody works on it, it may run."""
+    with limpet.open(path) as store, store.task("report") as task:
+        assert "  · count  (under way, or next)\n" in run("--store", path, "show", "report").stdout
+        task.finish("enough is known")
+    assert "  · count\n  · write\n" in run("--store", path, "show", "report").stdout
+
+
 def test_show_says_who_holds_a_task(path: str) -> None:
     """Whether somebody works on it is the first question about an open task."""
     assert (
@@ -498,7 +522,7 @@ def test_show_says_what_became_of_each_step(doubtful: str) -> None:
 def test_show_calls_a_step_in_doubt_only_when_nobody_runs_it(doubtful: str) -> None:
     """While somebody does, it is under way."""
     with limpet.open(doubtful) as store, store.task("t"):
-        assert "send  (next); under way since " in run("--store", doubtful, "show", "t").stdout
+        assert "  ? send  under way since " in run("--store", doubtful, "show", "t").stdout
 
 
 def test_show_says_which_steps_were_left_out(doubtful: str) -> None:

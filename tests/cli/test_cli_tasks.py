@@ -154,6 +154,17 @@ def test_a_person_lets_a_task_go_on() -> None:
 
 
 @pytest.mark.usefixtures("waiting")
+def test_a_signal_that_a_task_does_not_wait_for_is_refused_unless_it_is_meant() -> None:
+    """A typo would be answered with "Sent", and the task would wait for ever."""
+    result = run("task", "signal", "r-1", "aproval", code=1)
+    assert "waits for 'approval', and not for a signal 'aproval'" in " ".join(result.stderr.split())
+    assert "signalled" not in types("r-1")
+    result = run("task", "signal", "r-1", "aproval", "--any")
+    assert result.stdout == "Sent 'aproval' to r-1. It does not wait for that now.\n"
+    assert shown("r-1")["status"] == "waiting"
+
+
+@pytest.mark.usefixtures("waiting")
 def test_a_signal_may_carry_nothing_and_be_sent_twice() -> None:
     """With an id, the second time does nothing."""
     for _ in range(2):
@@ -341,7 +352,7 @@ def test_a_worker_says_below_a_failure_where_it_came_from() -> None:
     Path("app.py").write_text(APP.replace("return [", "return 1 / len([]) or ["))
     run("task", "submit", "report", "r-1", "--goal", "Secret")
     lines = run("work", "app:registry", "--until-idle", "--poll", "0.05").stderr.splitlines()
-    assert lines[2].endswith(" s (ZeroDivisionError)")
+    assert lines[2].endswith(" s: ZeroDivisionError: division by zero")
     assert lines[3].strip() == f"{Path('app.py').resolve()}:11 in report"
 
 

@@ -99,8 +99,8 @@ def work(store: limpet.Store, recorder: Recorder, worker: str) -> None:
         with store.task(f"{worker}-{number}", "Finish the plan") as task:
             task.plan(PLAN)
             for step in task.remaining():
-                step.run(result_of, step.idempotency_key)
-                recorder.ack(("step", step.idempotency_key))
+                step.run(result_of, f"{task.id}:{step.name}")
+                recorder.ack(("step", f"{task.id}:{step.name}"))
             task.finish(len(task.results))
 
 

@@ -49,7 +49,7 @@ class World:
 
     def happened(self, key: str) -> str | None:
         """What a user's verify function finds out."""
-        name = key.partition(":")[2]
+        name = key.rpartition(":")[2]
         return name.upper() if self.runs()[name] else None
 
 
@@ -206,7 +206,7 @@ class Trial:
 
     def answer(self) -> list[str]:
         """Look whether the step happened, and say so."""
-        happened = self.world.happened("t:asked")
+        happened = self.world.happened("asked")
         with limpet.open(self.url) as store:
             how = "retry" if happened is None else "done"
             store.resolve("t", "asked", how, result=happened, by="the matrix")

@@ -7,7 +7,7 @@ import types
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -194,6 +194,21 @@ def test_what_is_like_json_is_stored_as_that(value: object, stored: object) -> N
     assert repr(plain(value)) == repr(stored)
 
 
+@pytest.mark.parametrize("hide", [lambda when: when, lambda when: Fetched([when])])
+def test_an_offset_from_utc_with_seconds_keeps_the_moment(hide: Callable[[Any], Any]) -> None:
+    """As local mean time had until the 1930s, and zoneinfo has it: JSON's offset is in minutes."""
+    amsterdam = timezone(timedelta(minutes=19, seconds=32))
+    when = datetime(1900, 1, 1, 12, tzinfo=amsterdam)
+    assert plain(hide(when)) == plain(hide(when.astimezone(UTC)))
+    assert convert(plain({when: 1}), dict[datetime, int]) == {when: 1}
+    whole = datetime(1950, 1, 1, 12, tzinfo=timezone(timedelta(minutes=20)))
+    assert plain([when, whole])[1] == "1950-01-01T12:00:00+00:20"  # others stay as they are
+    assert convert(plain(when.timetz()), time) == when.timetz()
+    assert plain({1: msgspec.Raw(b"[1]"), "at": when})["1"] == [1]
+    with pytest.raises(NotStorable, match="has no form in UTC"):
+        plain(hide(datetime.min.replace(tzinfo=amsterdam)))
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -245,6 +260,17 @@ def test_numbers_that_json_has_no_word_for_are_refused_with_their_path(number: f
     assert refused(Fetched(rows=[number])).startswith("value.rows[0] is ")
     assert refused(Loose.model_validate({"extra": [number]})).startswith("value.extra[0] is ")
     assert refused(types.MappingProxyType({"a": number})).startswith("value['a'] is ")
+
+
+def test_keys_that_are_one_in_json_are_refused_with_their_path() -> None:
+    """One of the two would be lost, and which one depends on their order."""
+    assert refused({"a": [{1: "x", "1": "y"}]}) == (
+        "value['a'][0] has the keys 1 and '1', which are the same in JSON. Rename one of them."
+    )
+    assert refused({date(2026, 1, 31): 1, "2026-01-31": 2}).startswith("value has the keys ")
+    assert refused(Fetched([{"1": 1, 1: 2}])).startswith("value.rows[0] has the keys '1' and 1")
+    assert refused(types.MappingProxyType({1: 1, "1": 2})).startswith("value has the keys ")
+    assert plain({1: "x", "2": "y"}) == {"1": "x", "2": "y"}
 
 
 def test_null_is_a_value_like_any_other() -> None:

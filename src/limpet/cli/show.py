@@ -240,6 +240,7 @@ class TaskView(JournalView):
         self.task: Task = store.task(head.key.id)
         self.point: Checkpoint = self.task.checkpoint()
         self.state: TaskState = self.task._state  # noqa: SLF001 - what a checkpoint leaves out
+        self.held = head.lease is not None and not is_dead(head.lease.holder)
 
     def data(self) -> dict[str, Any]:
         state = self.state
@@ -247,6 +248,7 @@ class TaskView(JournalView):
             "checkpoint": self.point.to_dict(),
             "outcome": self.task.outcome,
             "error": self.task.error,
+            "failed_step": state.failed_step,
             "submitted": state.kind and {"kind": state.kind, "input": state.input},
             "deadline": state.deadline,
             "in_doubt": {
@@ -311,7 +313,9 @@ class TaskView(JournalView):
         if self.task.error:
             cancelled = self.task.status == "cancelled"
             title = "Cancelled, because" if cancelled else "Last error"
-            yield title, [("", self.task.error, "red")]
+            step = self.state.failed_step
+            mark = f"in step {safe(step)}: " if step else ""
+            yield title, [("", f"{mark}{self.task.error}", "red")]
 
     def next_commands(self, screen: Screen) -> Iterator[str]:
         """What a task that stands still waits for, and the command that lets it go on."""
@@ -322,7 +326,7 @@ class TaskView(JournalView):
         for name, wait in waits.items():
             until = f" (until {screen.time(wait.until)})" if wait.until else ""
             if wait.kind == "signal":
-                signal = shlex.quote(name.rpartition("/")[2].partition("#")[0])
+                signal = shlex.quote(wait.signal or name)
                 yield f"it waits for a signal{until}: {command(f'task signal {id_} {signal}')}"
             elif wait.kind == "ask":
                 asked = command(f"task resolve {id_} {shlex.quote(name)} done --result JSON")
@@ -334,6 +338,8 @@ class TaskView(JournalView):
         """The steps *names*, with ticks."""
         state = self.state
         upcoming = next((name for name in state.planned if name not in state.results), None)
+        if self.task.status in ("done", "cancelled"):
+            upcoming = None
         for name in names:
             if name in state.skipped:
                 because = state.skipped[name]
@@ -346,17 +352,19 @@ class TaskView(JournalView):
                 result = result.preview if isinstance(result, Large) else result
                 yield "✓ ", f"{name}  {shorten(one_line(result), RESULT)}{size}", ""
             else:
-                notes = ["(next)"] if name == upcoming else []
-                notes += self.unfinished(name, screen)
+                notes = list(self.unfinished(name, screen))
+                if name == upcoming and not self.held:
+                    notes.insert(0, "(next)")
+                elif name == upcoming and name not in state.calls:
+                    notes.insert(0, "(under way, or next)")  # most steps record only their end
                 text = name + ("  " + "; ".join(notes) if notes else "")
                 yield ("? ", text, "yellow") if name in state.calls else ("· ", text, "dim")
 
     def unfinished(self, name: str, screen: Screen) -> Iterator[str]:
         """What is known of a step that has no result."""
-        state, lease = self.state, self.head.lease
+        state = self.state
         if name in state.calls:
-            held = lease is not None and not is_dead(lease.holder)
-            what = "under way" if held else f"in doubt ({state.calls.open[name].policy})"
+            what = "under way" if self.held else f"in doubt ({state.calls.open[name].policy})"
             yield f"{what} since {screen.time(state.calls.since[name])}"
         if name in state.progress:
             progress = state.progress[name]

@@ -13,6 +13,7 @@ from limpet.cli.options import (
     JSON,
     Ambiguous,
     Commands,
+    Failure,
     Missing,
     StoreOptions,
     find,
@@ -30,7 +31,7 @@ from limpet.tasks.task import KIND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet import Store
+    from limpet import Store, Task
     from limpet.backends.contract import Head
     from limpet.core.calls import Call
 
@@ -93,17 +94,34 @@ def submit(
 @click.argument("name", metavar="NAME")
 @click.argument("payload", type=JSON, metavar="[JSON]", required=False)
 @click.option("--id", "once", metavar="TEXT", help="With the same one again, it is sent once.")
+@click.option("--any", "any_", is_flag=True, help="Also if the task waits for something else.")
 @store_options
 @pass_store
-def signal(options: StoreOptions, *, id_: str, name: str, payload: Any, once: str | None) -> None:
+def signal(
+    options: StoreOptions, *, id_: str, name: str, payload: Any, once: str | None, any_: bool
+) -> None:
     """Send the signal NAME to TASK, which may wait for it by task.wait_for(NAME).
 
-    What it waits for, `limpet show` says. JSON is what wait_for returns there.
+    What it waits for, `limpet show` says; while it waits for something else, NAME is refused. JSON
+    is what wait_for returns there. A task that does not wait yet finds it when it does.
     """
     with options.open(readonly=False) as store:
         id_ = task_id(store, id_)
+        asked: Task = store.task(id_)
+        asked.checkpoint()
+        state = asked._state  # noqa: SLF001 - what a checkpoint leaves out
+        awaited = state.signals_awaited()
+        waits = awaited or (list(state.waits) if state.status == "waiting" else [])
+        if waits and name not in awaited and not any_:
+            names = ", ".join(map(repr, waits))
+            msg = (
+                f"Task {id_!r} waits for {names}, and not for a signal {name!r}, which was not "
+                "sent. To send it all the same, for a later wait, add --any."
+            )
+            raise Failure(msg)
         store.signal(id_, name, payload, id=once)
-    Screen().block(f"Sent {name!r} to {id_}.", indent=0)
+    later = "" if name in awaited else " It does not wait for that now."
+    Screen().block(f"Sent {name!r} to {id_}.{later}", indent=0)
 
 
 @task.command(short_help="Cancel a task.")
@@ -112,7 +130,10 @@ def signal(options: StoreOptions, *, id_: str, name: str, payload: Any, once: st
 @store_options
 @pass_store
 def cancel(options: StoreOptions, *, id_: str, because: str | None) -> None:
-    """Cancel TASK: a worker that runs it stops before its next step, and no other takes it up."""
+    """Cancel TASK: a worker that runs it stops before its next step, and no other takes it up.
+
+    The tasks that are steps of it are cancelled too; `limpet task resume` lets all go on.
+    """
     with options.open(readonly=False) as store:
         id_ = task_id(store, id_)
         store.cancel(id_, because=because)

@@ -10,6 +10,7 @@ A body is a header of four bytes, a payload, and a checksum of four::
 
 Values are what JSON has. What Python has beyond that goes in by its usual text form (a datetime
 as ISO 8601, bytes as base64, a set as a list) and comes back typed when the caller names the type.
+Two keys of one text form are refused; a moment whose offset from UTC has seconds is written in UTC.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -116,6 +118,13 @@ class Codec:
             or b"null" in payload  # which is also what msgspec makes of NaN, silently
         ):
             self._check(payload, entries or _entries(runs))
+        if not _is_exact(runs):
+            _refuse_twins(entries or _entries(runs))
+            times = (datetime, time)
+            payload = self._encode(
+                _in_utc(msgspec.to_builtins(runs, builtin_types=times, enc_hook=_hook))
+            )
+            size = len(payload)
         header, began, most = _PLAIN, _PLAIN_BEGAN, self.compress_over
         if most is not None and compress_over is not None:
             most = min(most, compress_over)
@@ -300,6 +309,8 @@ def _hook(value: object) -> object:
         return int(value)
     if isinstance(value, float):
         return float(value)
+    if isinstance(value, msgspec.Raw):  # JSON already; but `to_builtins` does not know of it
+        return msgspec.json.decode(value)
     raise TypeError(_a(value))
 
 
@@ -335,6 +346,51 @@ def is_plain(value: object) -> bool:
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def _is_exact(value: object) -> bool:
+    """Whether all of *value* has its form in JSON to itself.
+
+    A key that is not text may be the same there as one that is. And msgspec writes an offset from
+    UTC in minutes: one with seconds, as those of local mean time have, would move the moment.
+    """
+    kind = value.__class__
+    if kind in _SCALARS:
+        return True
+    parts: Iterable[Any]
+    if kind is dict or isinstance(value, Mapping):
+        for key in value:  # type: ignore[attr-defined]
+            if key.__class__ is not str:
+                return False
+        parts = value.values()  # type: ignore[attr-defined]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = value
+    elif isinstance(value, (datetime, time)):
+        offset = value.utcoffset()
+        return offset is None or not offset % _MINUTE
+    else:
+        parts = [getattr(value, name, None) for name in _field_names(value) or ()]
+    return all(map(_is_exact, parts))
+
+
+_MINUTE = timedelta(minutes=1)
+
+
+def _in_utc(value: Any) -> Any:
+    """*value*, as `msgspec.to_builtins` leaves it, with moments in UTC that are not exact."""
+    if isinstance(value, dict):
+        return {_in_utc(key): _in_utc(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_in_utc, value))
+    if isinstance(value, (datetime, time)) and not _is_exact(value):
+        if isinstance(value, datetime):
+            try:
+                return value.astimezone(UTC)
+            except OverflowError as error:  # in the year 1, or 9999
+                msg = f"{value!r:.120} has no form in UTC, in which it would be stored."
+                raise NotStorable(msg) from error
+        return datetime.combine(date(2000, 1, 2), value).astimezone(UTC).timetz()
+    return value
 
 
 def uncompressed_size(body: bytes) -> int:
@@ -512,6 +568,20 @@ def _maybe_nan(value: object) -> bool:
     if value.__class__ is list:
         return any(map(_maybe_nan, value))
     return True
+
+
+def _refuse_twins(entries: Sequence[tuple[str, Any]]) -> None:
+    """Keys that are two things in Python and one in JSON: storing them would lose one."""
+    for path, value, _ in _walk(entries):
+        seen: dict[bytes, Any] = {}
+        for key in value if isinstance(value, Mapping) else ():
+            twin = seen.setdefault(msgspec.json.encode({key: None}), key)
+            if twin is not key:
+                msg = (
+                    f"{path} has the keys {twin!r:.40} and {key!r:.40}, which are the same in "
+                    "JSON. Rename one of them."
+                )
+                raise NotStorable(msg, path)
 
 
 def _refuse_nan(entries: Sequence[tuple[str, Any]]) -> None:

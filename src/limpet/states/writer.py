@@ -7,7 +7,6 @@ and nothing needs to be read to know that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -36,7 +35,7 @@ from limpet.states.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from limpet.backends.contract import Head
     from limpet.core.calls import Call
@@ -107,32 +106,7 @@ class Draft:
         payload = msgspec.json.decode(body[HEADER:-CHECK], type=tuple[str, msgspec.Raw])[1]
         plain = msgspec.json.decode(payload)
         self.encoded, self._content = deltas.encode(plain), None
-        if self.encoded != bytes(payload):
-            self._refuse_twins()
         self.document, self._is_plain = plain, True
-
-    def _refuse_twins(self) -> None:
-        """Keys that are two things in Python and one in JSON: storing them would lose one."""
-        for path, keys in _dicts(self._name, self.document):
-            seen: dict[bytes, Any] = {}
-            for key in keys:
-                twin = seen.setdefault(msgspec.json.encode({key: None}), key)
-                if twin is not key:
-                    msg = (
-                        f"{path} has the keys {twin!r:.40} and {key!r:.40}, which are the same in "
-                        "JSON. Rename one of them."
-                    )
-                    raise NotStorable(msg, path)
-
-
-def _dicts(path: str, value: Any) -> Iterator[tuple[str, Mapping[Any, Any]]]:
-    if isinstance(value, Mapping):
-        yield path, value
-        for key, child in value.items():
-            yield from _dicts(f"{path}[{key!r}]", child)
-    elif isinstance(value, (list, tuple)):
-        for index, child in enumerate(value):
-            yield from _dicts(f"{path}[{index}]", child)
 
 
 # -- the save --------------------------------------------------------------------------------------

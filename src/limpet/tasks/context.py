@@ -20,6 +20,7 @@ from limpet.tasks.retry import ASK, VERIFY, InDoubt, Retry, StepPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from limpet.tasks.record import LiveTask
     from limpet.tasks.state import Progress
     from limpet.tasks.task import AsyncTask
 
@@ -41,17 +42,12 @@ R = TypeVar("R")
 class StepContext:
     """The step that is running: its idempotency key, and how to report its progress."""
 
-    __slots__ = ("_report", "attempt", "last_progress", "name", "seen", "task_id")
+    __slots__ = ("_live", "attempt", "last_progress", "name", "seen")
 
     def __init__(
-        self,
-        task_id: str,
-        name: str,
-        attempt: int = 1,
-        last_progress: Progress | None = None,
-        report: Callable[[str, dict[str, Any], bool], None] | None = None,
+        self, live: LiveTask, name: str, attempt: int = 1, last_progress: Progress | None = None
     ) -> None:
-        self.task_id = task_id
+        self._live = live
         self.name = name
         #: 1 the first time, then 2, and so on; also in another process.
         self.attempt = attempt
@@ -59,15 +55,23 @@ class StepContext:
         self.last_progress = last_progress
         #: The names of steps within it that were given out; see `entries.numbered`.
         self.seen: dict[str, int] = {}
-        self._report = report
 
     def __repr__(self) -> str:
-        return f"StepContext({self.idempotency_key!r}, attempt={self.attempt})"
+        return f"StepContext({self.task_id!r}, {self.name!r}, attempt={self.attempt})"
+
+    @property
+    def task_id(self) -> str:
+        """The task that it is a step of."""
+        return self._live.id
 
     @property
     def idempotency_key(self) -> str:
-        """``task:step``: the same on every retry and every machine. Give it to the API you call."""
-        return f"{self.task_id}:{self.name}"
+        """``tenant:task:incarnation:step``, each escaped. Give it to the API that you call.
+
+        The same on every retry and every machine, and that of no other step: not of another
+        tenant's, nor of a task that was deleted and begun anew under the same id.
+        """
+        return self._live.idempotency_key(self.name)
 
     def progress(
         self,
@@ -84,9 +88,8 @@ class StepContext:
         """
         if fraction is not None and not 0 <= fraction <= 1:
             raise ValueError(f"A fraction is a number from 0 to 1; not {fraction!r:.80}.")
-        if self._report is not None:
-            body = {"name": self.name, "fraction": fraction, "note": note, "data": data}
-            self._report(self.name, body, now)
+        body = {"name": self.name, "fraction": fraction, "note": note, "data": data}
+        self._live.report(self.name, body, now)
 
 
 class Turn(StepContext):
@@ -94,8 +97,8 @@ class Turn(StepContext):
 
     __slots__ = ("brief",)
 
-    def __init__(self, task_id: str, name: str, *, brief: bool) -> None:
-        super().__init__(task_id, name)
+    def __init__(self, live: LiveTask, name: str, *, brief: bool) -> None:
+        super().__init__(live, name)
         self.brief = brief
 
 

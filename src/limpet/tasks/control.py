@@ -6,6 +6,7 @@ count, one after the other.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, UnsetType
@@ -20,6 +21,7 @@ from limpet.errors import (
     NotFound,
     TaskFinished,
     TaskHeld,
+    TaskNotFound,
     TaskNotOpen,
 )
 from limpet.tasks import entries as kinds
@@ -27,9 +29,10 @@ from limpet.tasks.entries import KIND, error_path
 from limpet.tasks.record import not_found, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from limpet.backends.contract import Head
+    from limpet.core.journal import AsyncJournal
     from limpet.core.scope import Scope
     from limpet.tasks.record import TaskOptions
 
@@ -74,11 +77,11 @@ async def submit(scope: Scope, kind: str, id_: str, options: TaskOptions, given:
 
 
 async def signal(scope: Scope, id_: str, name: str, payload: Any, append_id: str | None) -> None:
-    """Send *payload* to a task, and wake it, and what waits for it."""
+    """Send *payload* to a task. If it waits for that, wake it, and what waits for it."""
     check_id(name, "signal")
     entry = (kinds.SIGNALLED, {"name": name, "payload": payload})
     with error_path("signalled['payload']", "payload"):
-        head = await _append(scope, id_, entry, refused=_ENDED, wakes=True, append_id=append_id)
+        head = await _append(scope, id_, entry, refused=_ENDED, append_id=append_id)
     await _wake_parent(scope, head)
 
 
@@ -109,17 +112,38 @@ async def pause(scope: Scope, id_: str, because: str | None) -> None:
     await _append(scope, id_, entry, refused=_ENDED, status=kinds.PAUSED)
 
 
-async def cancel(scope: Scope, id_: str, because: str | None) -> None:
-    """End a task without an outcome."""
-    entry = (kinds.CANCELLED, {"because": because})
+async def cancel(scope: Scope, id_: str, because: str | None, parent: str | None = None) -> None:
+    """End a task without an outcome, and its children with it; it may be that of its *parent*."""
+    value = {"because": because} if parent is None else {"because": because, "parent": parent}
+    entry = (kinds.CANCELLED, value)
     await _append(scope, id_, entry, refused=(kinds.DONE,), status=kinds.CANCELLED)
+    async for child in _children(scope, id_, (kinds.OPEN, kinds.WAITING)):
+        with suppress(TaskFinished, TaskNotFound):
+            await cancel(scope, child, because, id_)
 
 
 async def resume(scope: Scope, id_: str) -> None:
-    """Let a task go on that was paused, was cancelled, has failed, or waits."""
+    """Let a task go on that was paused, was cancelled, has failed, or waits.
+
+    The children that were cancelled with it go on too.
+    """
     entry = (kinds.RESUMED, {"agent": None})
     head = await _append(scope, id_, entry, refused=(kinds.DONE,), status=kinds.OPEN)
+    if head.status == kinds.CANCELLED:
+        async for child in _children(scope, id_, (kinds.CANCELLED,)):
+            if (await read_state(scope.journal(KIND, child))).cancelled_with == id_:
+                await resume(scope, child)
     await _wake_parent(scope, head)
+
+
+def _children(scope: Scope, id_: str, statuses: Sequence[str]) -> AsyncIterator[str]:
+    """The tasks that are steps of this one, of those that have one of these *statuses*."""
+    return scope.list(
+        KIND,
+        lambda head: head.key.id,
+        prefix=f"{id_}/",
+        fits=lambda head: head.labels.get(kinds.PARENT) == id_ and head.status in statuses,
+    )
 
 
 async def _append(
@@ -129,12 +153,11 @@ async def _append(
     *,
     refused: Sequence[str],
     status: str | UnsetType = UNSET,
-    wakes: bool = False,
     append_id: str | None = None,
 ) -> Head:
     """Append *entry*, unless the task's status is *refused*; the head it was appended to.
 
-    The *status* is then that; *wakes*: a task that waits is open then.
+    The *status* is then that. A signal changes it if the task waits for that signal.
     """
     journal = scope.journal(KIND, id_)
     while (head := await journal.head()) is not None:
@@ -152,7 +175,8 @@ async def _append(
             else:
                 return head
             raise
-        to = kinds.OPEN if wakes and head.status == kinds.WAITING else status
+        wakes = entry[0] == kinds.SIGNALLED and await _waits_for(journal, head, entry[1]["name"])
+        to = kinds.OPEN if wakes else status
         try:
             await journal.append(entry, id=append_id, expect=head.expect, status=to)
         except IdReused:
@@ -161,6 +185,13 @@ async def _append(
             continue
         return head
     raise not_found(id_)
+
+
+async def _waits_for(journal: AsyncJournal, head: Head, signal: str) -> bool:
+    """Whether a task with this *head* stands still until *signal* comes."""
+    if head.status != kinds.WAITING:
+        return False
+    return signal in (await read_state(journal, upto=head.seq)).signals_awaited()
 
 
 def _check_takes(head: Head, what: str, refused: Sequence[str]) -> None:
@@ -178,6 +209,9 @@ async def _wake_parent(scope: Scope, head: Head) -> None:
     parent = head.labels.get(kinds.PARENT)
     if parent is None:
         return
+    child = await scope.journal(KIND, head.key.id).head()
+    if child is not None and child.status in kinds.HALTED:
+        return  # a signal that it does not wait for
     above = await scope.journal(KIND, parent).head()
     if above is not None and above.status == kinds.WAITING:
         await resume(scope, parent)

@@ -160,7 +160,7 @@ class Ending:
         """Mark the task as failed, with the reason."""
         self._live.check_running("failure")
         await self._record.check_not_waiting("it is not called failed")
-        await self._record.write(kinds.FAILED, failure(error), status=kinds.FAILED)
+        await self._record.write(kinds.FAILED, self._failure(error), status=kinds.FAILED)
 
     async def record_error(self, error: BaseException) -> None:
         """Record what ended the task's block."""
@@ -172,10 +172,24 @@ class Ending:
         if any(id(one) in exhausted or isinstance(one, DeadlinePassed) for one in errors):
             await self.give_up(error)
         elif not all(isinstance(one, (LeaseLost, TaskHalted)) for one in errors):
-            await record.write(kinds.STOPPED, failure(error))
+            await record.write(kinds.STOPPED, self._failure(error))
         else:
+            await self.wait_for_children(error)
+
+    def _failure(self, error: object) -> dict[str, str]:
+        """What an entry says of *error*: also in which step it arose, if it is one's."""
+        errors = flatten(error) if isinstance(error, BaseException) else []
+        failed = self._live.run.failed
+        steps = (name for one in errors for known, name in failed if known is one)
+        step = next(steps, None)
+        return failure(error) if step is None else {**failure(error), "step": step}
+
+    async def wait_for_children(self, error: BaseException) -> None:
+        """Wait as the children do that raised *error*, if it is no more than that."""
+        errors = flatten(error)
+        if all(isinstance(one, (LeaseLost, TaskHalted)) for one in errors):
             for one in errors:
-                if isinstance(one, TaskHalted) and one.task_id != live.id:
+                if isinstance(one, TaskHalted) and one.task_id != self._live.id:
                     await self._wait_for_child(one)
 
     async def give_up(self, error: object) -> None:
@@ -185,18 +199,21 @@ class Ending:
         while live.state.status in (kinds.OPEN, kinds.WAITING):
             try:
                 await record.write(
-                    kinds.FAILED, failure(error), expect=live.state.seq, status=kinds.FAILED
+                    kinds.FAILED, self._failure(error), expect=live.state.seq, status=kinds.FAILED
                 )
             except Conflict:
                 await record.catch_up()
         if live.state.status in (kinds.PAUSED, kinds.CANCELLED):
-            await record.write(kinds.STOPPED, failure(error))
+            await record.write(kinds.STOPPED, self._failure(error))
 
     async def _wait_for_child(self, halted: TaskHalted) -> None:
         """Wait as a child of ours does, unless somebody has just halted this task, or woken it."""
         live, record = self._live, self._record
+        if halted.task_id in live.run.waits:
+            return  # it is recorded already
+        live.run.waits.add(halted.task_id)
         await record.catch_up()
-        while live.state.status == kinds.OPEN:
+        while live.state.status in (kinds.OPEN, kinds.WAITING):
             try:
                 await record.write_wait(
                     halted.task_id, "child", halted.until, away=True, expect=live.state.seq

@@ -10,7 +10,7 @@ from limpet.core.calls import BEGAN, RESOLVED
 from limpet.errors import NotStorable, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "BEGAN",
@@ -20,8 +20,10 @@ __all__ = [
     "failure",
     "flatten",
     "frames",
+    "is_composed",
     "item_name",
     "numbered",
+    "one_line",
     "text",
     "withdraw",
 ]
@@ -73,14 +75,24 @@ def item_name(item: Any) -> str:
     return item if isinstance(item, str) else str(item["name"])
 
 
-def numbered(name: str, seen: dict[str, int]) -> str:
-    """*name* the first time, then name#2, name#3, and so on; never one that was given before."""
+def numbered(
+    name: str, seen: dict[str, int], taken: Callable[[str], bool] = lambda _name: False
+) -> str:
+    """*name* the first time, then name#2, name#3, and so on; never one that was given before.
+
+    Nor one that is *taken*: by a step that the program calls otherwise.
+    """
     found = name
-    while found in seen:
-        seen[name] += 1
+    while found in seen or taken(found):
+        seen[name] = seen.get(name, 1) + 1
         found = f"{name}#{seen[name]}"
     seen[found] = 1
     return found
+
+
+def is_composed(name: str) -> bool:
+    """Whether *name* may be a step's within another, or have a number: or was given just so."""
+    return "/" in name or "#" in name
 
 
 def withdraw(name: str, seen: dict[str, int]) -> None:
@@ -96,6 +108,13 @@ def text(value: str, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"A {what} is text, not a {type(value).__name__}.")
     return value
+
+
+def one_line(value: object, most: int = 80) -> str:
+    """*value* on one line that is not long, with nothing in it that a terminal obeys."""
+    line = " ".join(str(value).split())
+    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: most + 1])
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from limpet.core.codec import fresh, plain
 from limpet.core.ids import check_id
 from limpet.core.runtime import SyncWrapper, sync
 from limpet.tasks import entries as kinds
-from limpet.tasks.context import StepContext, Turn
+from limpet.tasks.context import Turn
 from limpet.tasks.entries import error_path, item_name, text
 from limpet.tasks.retry import InDoubt, Retry, StepPolicy
 
@@ -225,8 +225,8 @@ class AsyncStep:
 
     @property
     def idempotency_key(self) -> str:
-        """``task:step``, the same on every retry."""
-        return StepContext(self.task.id, self.name).idempotency_key
+        """That of `StepContext`, which the step has when it runs."""
+        return self.task.runner.live.idempotency_key(self.name)
 
     @overload
     async def run(
@@ -300,7 +300,7 @@ class Step(SyncWrapper[AsyncStep]):
 
     @property
     def idempotency_key(self) -> str:
-        """``task:step``, the same on every retry."""
+        """That of `StepContext`, which the step has when it runs."""
         return self._core.idempotency_key
 
     run = sync(AsyncStep.run)
@@ -343,7 +343,7 @@ class Remaining(Iterator[S]):
         for name, item in self._left:
             if name not in state.results and name not in self._offered:
                 self._offered.add(name)
-                self._turn = Turn(self._live.id, name, brief=self._brief)
+                self._turn = Turn(self._live, name, brief=self._brief)
                 self._live.run.turns.append(self._turn)
                 return self._make(name, item)
         raise StopIteration

@@ -39,7 +39,15 @@ from limpet.errors import (
 )
 from limpet.tasks import entries as kinds
 from limpet.tasks.context import StepContext, Turn, running_step
-from limpet.tasks.entries import KIND, RESULTS, numbered, text, withdraw
+from limpet.tasks.entries import (
+    KIND,
+    RESULTS,
+    is_composed,
+    item_name,
+    numbered,
+    text,
+    withdraw,
+)
 from limpet.tasks.state import TaskState
 
 if TYPE_CHECKING:
@@ -61,6 +69,10 @@ __all__ = [
     "not_found",
     "read_state",
 ]
+
+#: What is left as it is in an idempotency key, besides letters and digits: all that is printable
+#: ASCII, as HTTP headers want it, but for what escapes and what separates.
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F)).translate({37: None, 58: None})
 
 #: Characters of an error in the head's meta, which is read with every list.
 ERROR = 200
@@ -125,12 +137,16 @@ class Run:
         #: Names of steps, and of changes of the plan, that were given out; see `numbered`.
         self.seen: dict[str, int] = {}
         self.seen_changes: dict[str, int] = {}
+        #: What the program calls the steps whose names are composed; see `LiveTask.given`.
+        self.given: dict[str, str] = {}
         #: Changes that made no difference to the plan as it then was.
         self.idle_changes: list[str] = []
         #: The planned steps that `remaining` has offered, while their turns last; the last counts.
         self.turns: list[Turn] = []
         #: Waits that were come to.
         self.waits: set[str] = set()
+        #: The last errors that steps ended with, and the innermost step of each.
+        self.failed: deque[tuple[BaseException, str]] = deque(maxlen=16)
         #: The last errors after which a step was not tried again.
         self.exhausted: deque[BaseException] = deque(maxlen=16)
         #: Calls whose beginning, or end, is just being written.
@@ -182,6 +198,8 @@ class LiveTask:
         self.key = make_key(scope.tenant, KIND, id_)
         self.id = self.key.id
         self.state = TaskState(self.id)
+        #: Of its journal; known from the first write on.
+        self.incarnation = ""
         self.run = Run()
         self.reports = ProgressReports()
         self.lock = scope.lock(
@@ -289,12 +307,43 @@ class LiveTask:
 
     def name_step(self, name: str) -> str:
         """*name* as it is recorded: numbered if it came before, below the step it is part of."""
-        outer = self.around(name)
-        if outer is not None:
-            name = f"{outer.name}/{name}"
-        check_id(name, "step name")
+        outer, run = self.around(name), self.run
+        composed = name if outer is None else f"{outer.name}/{name}"
+        check_id(composed, "step name")
+
+        def taken(found: str) -> bool:
+            return self._given_name(found) not in (None, name)
+
         with self._naming:
-            return numbered(name, self.run.seen if outer is None else outer.seen)
+            found = numbered(composed, run.seen if outer is None else outer.seen, taken)
+            if is_composed(found):
+                run.given[found] = name
+        return found
+
+    def _given_name(self, name: str) -> str | None:
+        """What the program calls the step *name*, if that is known."""
+        given = self.run.given.get(name) or self.state.given.get(name)
+        if given is None and name in self.state.planned:
+            given = item_name(self.state.planned[name])
+        return given
+
+    def given(self, name: str) -> dict[str, str]:
+        """What an entry about the step *name* says of what the program calls it.
+
+        "docs/readme" may be the step "readme" within "docs", or be called just so; "pay#2" the
+        second "pay". Whoever resumes the task can tell by this, and takes neither for the other.
+        """
+        given = self._given_name(name) if is_composed(name) else None
+        return {} if given is None else {"given": given}
+
+    def idempotency_key(self, name: str) -> str:
+        """See `StepContext.idempotency_key`."""
+        from urllib.parse import quote  # noqa: PLC0415 - slow to import, and not every task needs it
+
+        if not self.incarnation:
+            self.check_running("step", name)
+        task = (quote(part, _PRINTABLE) for part in (self.key.tenant, self.id, self.incarnation))
+        return ":".join((*task, quote(name, f"{_PRINTABLE}:")))  # behind the last one, no matter
 
     @contextmanager
     def named(self, name: str) -> Iterator[str]:
@@ -381,6 +430,7 @@ class LiveTask:
 
     def report(self, name: str, body: dict[str, Any], now: bool) -> None:  # noqa: FBT001
         """Take a step's progress. What cannot be stored is refused here, not at the heartbeat."""
+        body |= self.given(name)
         self.scope.store.codec.encode([(kinds.PROGRESS, body)])
         self.reports.add(name, body)
         if now:
@@ -522,6 +572,7 @@ class TaskRecord:
         """Let what was written count, and what others have written before it."""
         written = self.journal.entries(Record(done.seq, request.count, done.at, request.body))
         self.live.set_clock(written[-1].at)
+        self.live.incarnation = done.incarnation
         if not self.live.apply(written):
             # Somebody wrote in between: a signal, a cancellation, another thread of ours.
             found = await self.journal.read(after=self.live.state.seq, upto=done.seq)
@@ -573,9 +624,13 @@ class TaskRecord:
         *,
         away: bool,
         expect: int | None = None,
+        signal: str | None = None,
     ) -> None:
         """Record that the task waits; *away*: and that nobody need work on it until then."""
         body = {"name": name, "kind": kind, "until": until and until.isoformat()}
+        body |= self.live.given(name)
+        if signal is not None:
+            body["signal"] = signal
         if not away:
             await self.write(kinds.WAITING, body, expect=expect)
             return

@@ -142,14 +142,20 @@ class _Sections:
         self.tried = _named("Failed attempts", "steps that failed", state.tried, _attempts)
         self.waits = _named("Waits for", "waits", state.waits, _wait)
         self.error = _one("Last error", state.error)
-        left = [_planned(name, item) for name, item in state.steps_left().items()]
+        left = [_planned(*one) for one in state.steps_left().items()] if not done else []
         self.next = Section("Next", "next steps", left[:1])
         self.later = Section("After that", "later steps", left[1:])
         self.outcome = Section("Outcome", "outcomes", [Line(state.outcome)] if done else [])
         self.sections = [part for part in vars(self).values() if isinstance(part, Section)]
 
-        self._no_next_step = ""
-        if not left and not done:
+        # Where it stands in its plan, which comes before the section "Next".
+        self._place, self._no_next_step = "", ""
+        if left:
+            steps, first = len(state.planned), next(iter(state.steps_left()))
+            number = list(state.planned).index(first) + 1
+            many = "1 step" if steps == 1 else f"{steps} steps"
+            self._place = f"Plan ({many}), continue from step {number}."
+        elif not done:
             self._no_next_step = ALL_DONE if state.plan else NO_PLAN
         self._status = f"The task is {state.status}." if state.status in _STATUSES else ""
         instructions = [OVER if done else BEGINNING if state.untouched else PREAMBLE]
@@ -164,8 +170,11 @@ class _Sections:
 
     def parts(self) -> list[str]:
         """What we say to the model, and what was stored."""
-        sections = [section.render() for section in self.sections]
-        body = [*sections, self._no_next_step, self._status, omitted(self.sections)]
+        body = []
+        for section in self.sections:
+            body += [self._place] if section is self.next else []
+            body.append(section.render())
+        body += [self._no_next_step, self._status, omitted(self.sections)]
         return [self._instructions, "\n\n".join(part for part in body if part)]
 
     def show_least(self) -> int:

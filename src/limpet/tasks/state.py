@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -47,6 +48,8 @@ class Wait(Struct, frozen=True):
 
     kind: str
     until: datetime | None
+    #: The signal's name, as the program gave it.
+    signal: str | None = None
 
 
 class PlanChange(Struct, frozen=True):
@@ -96,6 +99,8 @@ class TaskState:
         self.change_ids: dict[str, None] = {}
         self.results: dict[str, Any] = {}
         self.skipped: dict[str, str | None] = {}
+        #: What the program calls the steps whose names are composed; see `LiveTask.given`.
+        self.given: dict[str, str] = {}
         #: The steps that began and did not end, of those whose beginning is recorded.
         self.calls = Ledger()
         self.progress: dict[str, Progress] = {}
@@ -118,6 +123,10 @@ class TaskState:
         #: How often it went back: a step of the same name is then another one.
         self.rewinds = 0
         self.error: str | None = None
+        #: The step that it came out of, if it was one.
+        self.failed_step: str | None = None
+        #: The parent with which it was cancelled last, if it was.
+        self.cancelled_with: str | None = None
         self.created_at: datetime | None = None
         self.updated_at: datetime | None = None
         #: How often in a row it was opened and nothing came of it.
@@ -158,6 +167,8 @@ class TaskState:
         if change is not None:
             try:
                 change(self, entry.body, entry.at)
+                if "given" in entry.body:
+                    self.given[entry.body.get("name") or entry.body["id"]] = entry.body["given"]
             except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
                 msg = (
                     f"Entry {entry.seq} of task {self.task_id!r} cannot be read: it is not what is "
@@ -190,7 +201,7 @@ class TaskState:
         self.agent = body.get("agent") or self.agent
         if self.status == kinds.FAILED:
             self.tried.clear()  # somebody thinks that it will go better now
-        self.status, self.error = kinds.OPEN, None
+        self.status, self.error, self.failed_step = kinds.OPEN, None, None
         # A child that is come to again says for itself whether it still has to be waited for.
         self.waits = {name: wait for name, wait in self.waits.items() if wait.kind != "child"}
         self.fruitless += 1
@@ -205,16 +216,19 @@ class TaskState:
 
     def _stopped(self, body: dict[str, Any], _at: datetime) -> None:
         if self.status != kinds.CANCELLED or self.error is None:  # why it was is worth more
-            self.error = body["error"]
+            self.error, self.failed_step = body["error"], body.get("step")
 
     def _paused(self, _body: dict[str, Any], _at: datetime) -> None:
         self.status = kinds.PAUSED
 
     def _cancelled(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.CANCELLED, body.get("because")
+        self.failed_step = None
+        self.cancelled_with = body.get("parent")
 
     def _finished(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.outcome, self.error = kinds.DONE, body["outcome"], None
+        self.failed_step = None
         self.keep = body.get("keep", True)
         target = body.get("remember")
         self.memory_target = None if target is None else MemoryTarget(**target)
@@ -228,6 +242,7 @@ class TaskState:
 
     def _failed(self, body: dict[str, Any], _at: datetime) -> None:
         self.status, self.error = kinds.FAILED, body["error"]
+        self.failed_step = body.get("step")
 
     # -- plan and steps ------------------------------------------------------------------------
 
@@ -241,8 +256,16 @@ class TaskState:
 
     def _set_plan(self, plan: list[Any] | None) -> None:
         seen: dict[str, int] = {}
-        self.plan = plan
-        self.planned = {numbered(item_name(item), seen): item for item in plan or ()}
+        planned: dict[str, Any] = {}
+        for item in plan or ():
+            given = item_name(item)
+            taken = partial(self._is_anothers, given)
+            planned[numbered(given, seen, taken)] = item
+        self.plan, self.planned = plan, planned
+
+    def _is_anothers(self, given: str, name: str) -> bool:
+        """Whether the step *name* is recorded, and the program calls it otherwise than *given*."""
+        return self.given.get(name, given) != given
 
     def _began(self, body: dict[str, Any], at: datetime) -> None:
         self.calls.begin(msgspec.convert(body, Call), at)
@@ -300,6 +323,7 @@ class TaskState:
         for name in body["forget"]:
             self.results.pop(name, None)
             self.skipped.pop(name, None)
+            self.given.pop(name, None)
             self.timed_out.discard(name)
             self._close_step(name)
         self.calls = Ledger(msgspec.convert(body["calls"], list[Call]), at)
@@ -316,14 +340,16 @@ class TaskState:
 
     def _waiting(self, body: dict[str, Any], _at: datetime) -> None:
         until = body.get("until")
-        found = Wait(body["kind"], datetime.fromisoformat(until) if until else None)
-        self.waits[body["name"]] = found
+        moment = datetime.fromisoformat(until) if until else None
+        signal = body.get("signal", body["name"]) if body["kind"] == "signal" else None
+        self.waits[body["name"]] = Wait(body["kind"], moment, signal)
         if body.get("away"):
             self.status = kinds.WAITING
 
     def _signalled(self, body: dict[str, Any], _at: datetime) -> None:
         self.signals.setdefault(body["name"], []).append(body.get("payload"))
-        self._wake()
+        if body["name"] in self.signals_awaited():
+            self._wake()
 
     def _wake(self) -> None:
         if self.status == kinds.WAITING:
@@ -342,6 +368,10 @@ class TaskState:
             self.recalled.add(normalized(body["discovery"]))
 
     # -- looking at it -------------------------------------------------------------------------
+
+    def signals_awaited(self) -> list[str]:
+        """The names of the signals that it waits for."""
+        return [wait.signal for wait in self.waits.values() if wait.signal is not None]
 
     def steps_left(self) -> dict[str, Any]:
         """The planned steps that have no result, by name."""

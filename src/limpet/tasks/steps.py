@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
     from limpet.tasks.record import TaskRecord
 
-__all__ = ["ABOUT_THE_TASK", "StepRunner", "not_a_function", "typed"]
+__all__ = ["ABOUT_THE_TASK", "INTERRUPTS", "StepRunner", "not_a_function", "typed"]
 
 #: Bytes over which a result has a place of its own, so that resuming a task does not read it.
 LARGE = 8 * 1024
@@ -46,6 +46,10 @@ QUICK = 1024
 
 #: What is raised about the task, and says nothing about the step it came out of.
 ABOUT_THE_TASK = (TaskHalted, LeaseLost, TaskNotOpen, DeadlinePassed)
+
+#: By what an engine asks a run to end where that is an Exception; `limpet.workers.celery` adds its
+#: own. It is no failure: the step is not tried again in this run, and the task stays open.
+INTERRUPTS: set[type[Exception]] = set()
 
 
 class StepRunner:
@@ -147,7 +151,7 @@ class StepRunner:
         """What the function of the step *name* gets to know."""
         live, state = self.live, self.live.state
         attempt = len(state.tried.get(name, ())) + 1
-        return StepContext(live.id, name, attempt, state.progress.get(name), live.report)
+        return StepContext(live, name, attempt, state.progress.get(name))
 
     async def _begin(self, step: StepContext, policy: StepPolicy) -> bool:
         """Record that a step is about to have its effect; False if it is not to have it any more.
@@ -158,7 +162,8 @@ class StepRunner:
         live, record = self.live, self.record
         epoch = live.held().lease.epoch
         call = Call(step.name, policy=policy.in_doubt, attempt=step.attempt, epoch=epoch)
-        await record.write_call(kinds.BEGAN, msgspec.to_builtins(call), opens=call)
+        body = {**msgspec.to_builtins(call), **live.given(step.name)}
+        await record.write_call(kinds.BEGAN, body, opens=call)
         halted: BaseException | None = None
         try:
             live.check_running("step", step.name)
@@ -194,14 +199,17 @@ class StepRunner:
     async def try_again(self, step: StepContext, policy: StepPolicy, error: Exception) -> bool:
         """Record that an attempt failed, and wait for the next; False if there is none."""
         live, record = self.live, self.record
-        if isinstance(error, ABOUT_THE_TASK):
+        if isinstance(error, (*ABOUT_THE_TASK, *INTERRUPTS)):
             return False
+        if all(error is not known for known, _ in live.run.failed):  # or it is an inner step's
+            live.run.failed.append((error, step.name))
         if live.reports:
             await record.runtime.call(live.heartbeat)
         if policy.retry is None and not policy.marked:
             return False  # as nearly all are; the end of the task's block records it
         wait = None if policy.retry is None else policy.retry.delay(step.attempt, error)
         failed = {"name": step.name, "attempt": step.attempt, "error": describe(error)}
+        failed |= live.given(step.name)
         if wait is not None:
             failed["wait"] = wait
         call = live.state.calls.open.get(step.name)
@@ -272,6 +280,7 @@ class StepRunner:
         *about* is what else the entry says.
         """
         record, live = self.record, self.live
+        about |= live.given(name)
         value = {"name": name, "result": result, **about}
         try:
             encode = record.journal.codec.encode_run

@@ -14,7 +14,7 @@ from limpet.core.codec import fresh
 from limpet.core.ids import check_ttl
 from limpet.core.journal import listed_fields
 from limpet.core.runtime import AsyncEntered, SyncWrapper, run_to_end, sync
-from limpet.errors import NotLoaded, TaskNotOpen, besides
+from limpet.errors import NotLoaded, TaskHalted, TaskNotOpen, besides
 from limpet.tasks import entries as kinds
 from limpet.tasks.context import Outside, StepContext, current_step, effect, open_task
 from limpet.tasks.ending import Ending
@@ -577,7 +577,12 @@ class AsyncTask(_TaskView, AsyncEntered):
         if not callable(function):
             raise not_a_function(function, f"child({name!r}, …)")
         body = self._record.runtime.as_function(self._run_child)
-        return await self.step(name, body, goal or name, function, args, retry=retry)
+        try:
+            return await self.step(name, body, goal or name, function, args, retry=retry)
+        except (TaskHalted, BaseExceptionGroup) as error:
+            # Now, and not when it leaves the block: somebody may catch it before that.
+            await self._ending.wait_for_children(error)
+            raise
 
     async def _run_child(
         self, goal: str, function: Callable[..., Any], args: tuple[Any, ...]

@@ -94,6 +94,7 @@ class Transactions:
         lease, calls = self._live.held().lease, dict(self._live.state.calls.open)
         took = round(time.monotonic() - began, 6)
         value = {"name": name, "result": result, "took": took, "transaction": True}
+        value |= self._live.given(name)
         turn = f"{lease.epoch}.{self._live.state.rewinds}"
         id_ = f"{turn} {name}"
         if len(id_.encode()) > MAX_ID_BYTES:

@@ -15,7 +15,7 @@ from limpet.backends.facts import human_size
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import Conflict, EffectsWarning, TaskNotFound, outside
 from limpet.tasks import entries as kinds
-from limpet.tasks.entries import KIND, RESULTS, item_name, numbered
+from limpet.tasks.entries import KIND, RESULTS, item_name, numbered, one_line
 from limpet.tasks.record import TaskOptions, calls_meta, not_found, read_state
 from limpet.tasks.state import Large, TaskState
 
@@ -287,16 +287,16 @@ def describe_entries(entries: Iterable[Entry]) -> list[TaskVersion]:
 def _sentence(entry: Entry) -> str:
     say = _SENTENCES.get(entry.type)
     if say is None or not isinstance(entry.body, dict):
-        return _line(entry.type)
+        return one_line(entry.type)
     try:
         return say(entry.body)
     except (LookupError, TypeError, ValueError, AttributeError):  # our name, another's shape
-        return _line(entry.type)
+        return one_line(entry.type)
 
 
 def _created(body: dict[str, Any]) -> str:
     parts = [
-        f"created by {_line(body['agent'])}" if body.get("agent") else "created",
+        f"created by {one_line(body['agent'])}" if body.get("agent") else "created",
         f", of kind {body['kind']!r}" if body.get("kind") else "",
         f", as a part of {body['parent']!r}" if body.get("parent") else "",
     ]
@@ -315,7 +315,7 @@ def _replanned(body: dict[str, Any]) -> str:
 def _began(body: dict[str, Any]) -> str:
     attempt = body.get("attempt", 1)
     again = f", attempt {attempt}" if attempt != 1 else ""
-    return f"step {body['id']!r} begins{again} (if in doubt: {_line(body['policy'])})"
+    return f"step {body['id']!r} begins{again} (if in doubt: {one_line(body['policy'])})"
 
 
 def _progress(body: dict[str, Any]) -> str:
@@ -343,8 +343,8 @@ def _step(body: dict[str, Any]) -> str:
 
 
 def _resolved(body: dict[str, Any]) -> str:
-    by = f" by {_line(body['by'])}" if body.get("by") else ""
-    return f"step {body['id']!r} resolved{by}: {_line(body['how'])}"
+    by = f" by {one_line(body['by'])}" if body.get("by") else ""
+    return f"step {body['id']!r} resolved{by}: {one_line(body['how'])}"
 
 
 def _waiting(body: dict[str, Any]) -> str:
@@ -364,7 +364,7 @@ def _rewound(body: dict[str, Any]) -> str:
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.CREATED: _created,
     kinds.RESUMED: lambda body: (
-        "resumed" + (f" by {_line(body['agent'])}" if body.get("agent") else "")
+        "resumed" + (f" by {one_line(body['agent'])}" if body.get("agent") else "")
     ),
     kinds.PLANNED: lambda body: f"planned: {_many(len(body['steps']), 'step')}",
     kinds.REPLANNED: _replanned,
@@ -378,7 +378,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.SIGNALLED: lambda body: f"signal {body['name']!r} came",
     kinds.DECIDED: lambda body: "decided" + _why(body, "decision"),
     kinds.DISCOVERED: lambda body: "discovered" + _why(body, "discovery"),
-    kinds.STOPPED: lambda body: "stopped" + _why(body, "error") + _where(body),
+    kinds.STOPPED: lambda body: "stopped" + _in_step(body) + _why(body, "error") + _where(body),
     kinds.PAUSED: lambda body: "paused" + _why(body, "because"),
     kinds.CANCELLED: lambda body: "cancelled" + _why(body, "because"),
     kinds.FORKING: lambda body: f"becomes a fork of {body['from']!r} at {body['at']}",
@@ -386,25 +386,22 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     kinds.REWOUND: _rewound,
     kinds.FINISHED: lambda _body: "finished",
     kinds.HANDED: lambda _body: "outcome handed on",
-    kinds.REMEMBERED: lambda body: f"remembered in {_line(body['namespace'])}",
-    kinds.FAILED: lambda body: "failed" + _why(body, "error") + _where(body),
+    kinds.REMEMBERED: lambda body: f"remembered in {one_line(body['namespace'])}",
+    kinds.FAILED: lambda body: "failed" + _in_step(body) + _why(body, "error") + _where(body),
 }
 
 
 def _why(body: dict[str, Any], key: str) -> str:
-    return f": {_line(body[key])}" if body.get(key) else ""
+    return f": {one_line(body[key])}" if body.get(key) else ""
+
+
+def _in_step(body: dict[str, Any]) -> str:
+    return f" in step {one_line(body['step'])!r}" if body.get("step") else ""
 
 
 def _where(body: dict[str, Any]) -> str:
     """The file and line of the failure, without the way to the file."""
-    return f" ({_line(str(body['place']).rpartition('/')[2])})" if body.get("place") else ""
-
-
-def _line(text: object, most: int = SENTENCE) -> str:
-    """*text* on one line that is not long, with nothing in it that a terminal obeys."""
-    line = " ".join(str(text).split())
-    line = "".join(char if char.isprintable() else "\ufffd" for char in line[: most + 1])
-    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    return f" ({one_line(str(body['place']).rpartition('/')[2])})" if body.get("place") else ""
 
 
 def _many(count: int, what: str) -> str:
@@ -447,8 +444,8 @@ def compare(a: Checkpoint, b: Checkpoint) -> str:
         "error": _texts(a.error, b.error),
         "outcome": _texts(a.outcome, b.outcome),
     }
-    lines = [f"--- {_line(a.task_id)}, {_moment(a.updated_at)}"]
-    lines += [f"+++ {_line(b.task_id)}, {_moment(b.updated_at)}"]
+    lines = [f"--- {one_line(a.task_id)}, {_moment(a.updated_at)}"]
+    lines += [f"+++ {one_line(b.task_id)}, {_moment(b.updated_at)}"]
     for title, changes in parts.items():
         found = list(changes)
         lines += [title, *(f"  {line}" for line in found)] if found else []
@@ -477,7 +474,7 @@ def _line_by_line(a: list[str], b: list[str]) -> Iterator[str]:
     found = list(difflib.unified_diff(a, b, lineterm="", n=1))[2:]
     for line in found[:SHOWN]:
         marked = line.startswith("@@")
-        yield line if marked else f"{line[0]} {_line(line[1:], VALUE)}".rstrip()
+        yield line if marked else f"{line[0]} {one_line(line[1:], VALUE)}".rstrip()
     if len(found) > SHOWN:
         yield f"… and {_many(len(found) - SHOWN, 'more line')}"
 
@@ -485,9 +482,9 @@ def _line_by_line(a: list[str], b: list[str]) -> Iterator[str]:
 def _value(value: Any) -> str:
     """*value* on one line, cut where it is long; it then says how long."""
     if isinstance(value, dict) and value.keys() == _APART:
-        return f"{_line(value['preview'], VALUE)} ({human_size(value['bytes'])}, kept apart)"
+        return f"{one_line(value['preview'], VALUE)} ({human_size(value['bytes'])}, kept apart)"
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    shown = _line(text, VALUE)
+    shown = one_line(text, VALUE)
     return shown if len(text) <= VALUE else f"{shown} ({len(text):,} characters)"
 
 
@@ -496,16 +493,16 @@ def _plans(a: Sequence[Any], b: Sequence[Any]) -> Iterator[str]:
     old, new = _by_name(a), _by_name(b)
     for name in old:
         if name not in new:
-            yield f"- {_line(name)}"
+            yield f"- {one_line(name)}"
     places = {name: place for place, name in enumerate(new, 1)}
     moved = _moved([name for name in old if name in new], places)
     for name, item in new.items():
         if name not in old:
-            yield f"+ {_line(name)} (at {places[name]})"
+            yield f"+ {one_line(name)} (at {places[name]})"
         elif old[name] != item:
             yield from _texts(old[name], item)
         if name in moved:
-            yield f"~ {_line(name)} (now at {places[name]})"
+            yield f"~ {one_line(name)} (now at {places[name]})"
 
 
 def _by_name(plan: Sequence[Any]) -> dict[str, Any]:
@@ -535,12 +532,12 @@ def _results(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
     """Steps that are no longer done, are done by now, or have another result."""
     for name in a:
         if name not in b:
-            yield f"- {_line(name)}"
+            yield f"- {one_line(name)}"
     for name, result in b.items():
         if name not in a:
-            yield f"+ {_line(name)}: {_value(result)}"
+            yield f"+ {one_line(name)}: {_value(result)}"
         else:
-            yield from _texts(a[name], result, f"{_line(name)}: ")
+            yield from _texts(a[name], result, f"{one_line(name)}: ")
 
 
 def _lists(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:

@@ -62,7 +62,10 @@ class Waits:
             await self._runner.record_result(name, None, {"timed_out": True})
         elif name not in live.state.waits or time.monotonic() >= patience:
             away = time.monotonic() >= patience
-            if await self._write(name, "signal", until, away=away, expect=expect) and away:
+            written = await self._write(
+                name, "signal", until, away=away, expect=expect, signal=signal
+            )
+            if written and away:
                 when = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S %Z}"
                 by_command = record.scope.command("task", "signal", live.id, signal)
                 msg = (
@@ -107,12 +110,10 @@ class Waits:
             return known.until
         return None if seconds is None else self._live.now() + timedelta(seconds=seconds)
 
-    async def _write(
-        self, name: str, kind: str, until: datetime | None, *, away: bool, expect: int
-    ) -> bool:
+    async def _write(self, name: str, kind: str, until: datetime | None, **about: Any) -> bool:
         """Record the wait; False if something came in between."""
         try:
-            await self._record.write_wait(name, kind, until, away=away, expect=expect)
+            await self._record.write_wait(name, kind, until, **about)
         except Conflict:
             await self._record.catch_up()
             return False

@@ -516,8 +516,8 @@ def work(url: str, side: str, who: str, worker: str, numbers: str) -> None:
             with store.task(f"{worker}-{number}", "Finish the plan", agent=who, wait=60) as task:
                 task.plan(PLAN)
                 for step in task.remaining():
-                    step.run(_perform, side, who, step.idempotency_key)
-                    ack(f"{who} {step.idempotency_key}")
+                    step.run(_perform, side, who, f"{task.id}:{step.name}")
+                    ack(f"{who} {task.id}:{step.name}")
                 task.finish(len(task.results))
             ack(f"{who} {task.id}")
 
@@ -540,8 +540,8 @@ async def _work_async(task: limpet.AsyncTask, side: str, who: str) -> None:
     async with task:
         await task.plan(PLAN)
         for step in task.remaining():
-            await step.run(_perform, side, who, step.idempotency_key)
-            ack(f"{who} {step.idempotency_key}")
+            await step.run(_perform, side, who, f"{task.id}:{step.name}")
+            ack(f"{who} {task.id}:{step.name}")
         await task.finish(len(task.results))
     ack(f"{who} {task.id}")
 

@@ -15,11 +15,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import MissingExtra
-from limpet.workers.engine import DEFAULT_TENANT, OFTEN, JobRunner, TaskFailed, failure_message
+from limpet.tasks.steps import INTERRUPTS
+from limpet.workers.engine import (
+    DEFAULT_TENANT,
+    OFTEN,
+    SOON,
+    JobRunner,
+    TaskFailed,
+    failure_message,
+)
 from limpet.workers.registry import AWAY
 
 try:
     from celery import Celery  # noqa: TC002 - also says early that it is missing
+    from celery.exceptions import SoftTimeLimitExceeded
 except ImportError as error:
     raise MissingExtra.of("limpet.workers.celery", "celery", "celery") from error
 
@@ -36,6 +45,8 @@ __all__ = ["Tasks", "register"]
 #: SQS after half of one) does so with messages that wait for their hour, too. So a task that has
 #: longer to wait is looked at in between, which costs one read.
 LONGEST = 600.0
+
+INTERRUPTS.add(SoftTimeLimitExceeded)
 
 
 class Tasks:
@@ -106,6 +117,8 @@ def run_job(job: Task, jobs: JobRunner, task_id: str, tenant: str) -> str:
         result = jobs.run(task_id, tenant)
     except AWAY as error:
         raise job.retry(exc=error, countdown=OFTEN) from error
+    except SoftTimeLimitExceeded as error:  # the task is open, and goes on with its time anew
+        raise job.retry(exc=error, countdown=SOON) from error
     if result.status == "failed":
         raise TaskFailed(failure_message(task_id))
     # Eager jobs are retried at once, in the caller: who would wait for ever.

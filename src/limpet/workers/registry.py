@@ -25,6 +25,7 @@ from limpet.errors import (
 from limpet.store import AsyncStore, as_async
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import flatten, frames
+from limpet.tasks.steps import INTERRUPTS
 from limpet.tasks.task import Task, TaskInfo
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ class RunResult(Struct, frozen=True):
     """How a run of a task ended.
 
     ``status`` is that of the task: done, failed, waiting, paused, cancelled. Or it is "held":
-    another worker has the task; or "lost": another took it over meanwhile. ``raised`` is the class
-    of the error that the function ended with, and ``frames`` are the places that it came through:
-    neither says anything of what the task knows.
+    another worker has the task; or "lost": another took it over meanwhile. ``error`` says why it
+    failed, and ``failed_step`` in which step. ``raised`` is the class of the error that the
+    function ended with, and ``frames`` are the places that it came through: neither says anything
+    of what the task knows.
     """
 
     id: str
@@ -83,6 +85,7 @@ class RunResult(Struct, frozen=True):
     outcome: Any = None
     error: str | None = None
     waits_for: str | None = None
+    failed_step: str | None = None
     raised: str | None = None
     frames: tuple[str, ...] = ()
 
@@ -260,6 +263,8 @@ class _Run(Struct, frozen=True):
             errors = flatten(error)
             if not all(isinstance(one, (Exception, SystemExit, TaskHalted)) for one in errors):
                 raise  # KeyboardInterrupt, for one
+            if any(isinstance(one, tuple(INTERRUPTS)) for one in errors):
+                raise
             if all(isinstance(one, _NOT_FAILED) for one in errors):
                 raise errors[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already
@@ -271,7 +276,8 @@ class _Run(Struct, frozen=True):
 def _result_of(task: AsyncTask, error: BaseException | None = None) -> RunResult:
     status = next((status for end, status in _ENDS.items() if isinstance(error, end)), task.status)
     if isinstance(error, TaskHalted) and error.task_id != task.id:
-        status = kinds.WAITING  # for a child
+        # For a child, unless somebody has halted both.
+        status = task.status if task.status in kinds.HALTED else kinds.WAITING
     failure = None if isinstance(error, TaskHalted) else error
     return RunResult(
         task.id,
@@ -279,6 +285,7 @@ def _result_of(task: AsyncTask, error: BaseException | None = None) -> RunResult
         task.outcome,
         task.error,
         waits_for=getattr(error, "waits_for", None),
+        failed_step=task.runner.live.state.failed_step,
         raised=None if failure is None else type(failure).__name__,
         frames=() if failure is None else frames(failure),
     )

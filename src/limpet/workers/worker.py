@@ -22,7 +22,7 @@ from limpet.core.ids import check_seconds
 from limpet.errors import NotFound, UnknownKind
 from limpet.store import as_async
 from limpet.tasks import entries as kinds
-from limpet.tasks.entries import frames
+from limpet.tasks.entries import describe, frames, one_line
 from limpet.workers import registry as runs
 from limpet.workers.registry import AWAY, GIVE_UP_AFTER, RunResult
 from limpet.workers.search import PATIENCE, Found, Room, Search
@@ -39,6 +39,9 @@ log = logging.getLogger("limpet.workers.worker")
 
 #: Seconds. So long, at least, an event loop has to end what is left on it.
 GRACE = 1.0
+
+#: Characters of an error in the log; the task's record has all of it.
+ERROR = 500
 
 
 class Worker:
@@ -224,14 +227,17 @@ class _Run:
         events.put(self)
 
     def log_end(self) -> None:
-        """One line, with nothing that the task was given or has found; and where it failed."""
+        """One line, with nothing that the task was given or has found, but for an error's text.
+
+        Below that, where it failed.
+        """
         result, after = self.result, f"after {self._took:.1f} s"
         level, text = logging.INFO, "no longer there"
         if isinstance(result, AWAY):
             level, text = logging.WARNING, "stopped, for the store is away; it is tried again"
         elif not isinstance(result, (RunResult, NotFound)):
             places = frames(result) if isinstance(result, BaseException) else ()
-            why = f"stopped ({type(result).__name__}); it is tried again"
+            why = f"stopped, and is tried again: {one_line(describe(result), ERROR)}"
             level, text = logging.ERROR, "\n  ".join([why, *places])
         elif isinstance(result, RunResult):
             if self._began is None:
@@ -241,8 +247,9 @@ class _Run:
             elif result.status == runs.LOST:
                 level, text = logging.WARNING, f"taken over by another worker {after}"
             elif result.status == kinds.FAILED:
-                why = f" ({result.raised})" if result.raised else ""
-                level, text = logging.ERROR, "\n  ".join([f"failed {after}{why}", *result.frames])
+                step = f" in step {result.failed_step!r}" if result.failed_step else ""
+                why = f"failed {after}{step}: {one_line(result.error, ERROR)}"
+                level, text = logging.ERROR, "\n  ".join([why, *result.frames])
             else:
                 text = f"{result.status} {after}"
         log.log(level, "%s: %s", self.found.id, text)

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 
 import limpet
 from limpet.workers.celery import LONGEST, run_job
 from limpet.workers.engine import JobRunner, TaskFailed
 from tests.support import engines
 from tests.support.dispatched import celery_tasks, registry
+from tests.support.dying import Calls
 from tests.support.engines import EXAMPLES, Stage, Worker, run_example
 from tests.support.processes import until
 
@@ -151,6 +153,18 @@ def test_a_job_that_is_terminated_leaves_its_task_open(stage: Stage, tasks: Task
     assert stage.diary.steps() == ["one", "two", "two", "three"]
 
 
+def test_a_soft_time_limit_leaves_the_task_open_and_it_goes_on(stage: Stage, tasks: Tasks) -> None:
+    """It is the job that has no time left, and not the task that has failed."""
+    stage.diary.hold_up("two")
+    started = tasks.start(stage.submit("tale"), soft_time_limit=1)
+    assert until(lambda: started.state == "RETRY")
+    assert stage.status("tale") == "open"
+    stage.diary.let_go("two")
+    assert started.get(PATIENCE) == "done"
+    steps = stage.diary.steps()
+    assert (steps[0], set(steps[1:-1]), steps[-1]) == ("one", {"two"}, "three")
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_told_to_end_at_once_leaves_its_task_to_another(
     stage: Stage, place: list[str], tasks: Tasks, worker: Worker
@@ -185,6 +199,19 @@ def test_the_example_does_what_it_says(redis_server: RedisServer, tmp_path: Path
 
 
 # -- what needs no broker --------------------------------------------------------------------------
+
+
+def test_a_step_is_not_tried_again_after_a_soft_time_limit() -> None:
+    """Whatever its policy: the process has been asked to end."""
+    fetch = Calls(SoftTimeLimitExceeded())
+    interrupted = limpet.Registry()
+    interrupted.task("job")(lambda task: task.step("fetch", fetch, retry=3))
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", "Fetch it")
+        with pytest.raises(SoftTimeLimitExceeded):
+            interrupted.run(store, "t")
+        assert store.task("t").info().status == "open"
+    assert len(fetch.calls) == 1
 
 
 class Retried(Exception):

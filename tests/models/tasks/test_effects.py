@@ -22,7 +22,7 @@ def test_an_effect_is_a_step_of_the_open_task(tmp_path: Path) -> None:
     def send(to: str) -> str:
         """Send a mail."""
         sent.append(to)
-        return f"{current_step().idempotency_key.partition(':')[0]}: sent to {to}"
+        return f"{current_step().task_id}: sent to {to}"
 
     with limpet.open(tmp_path / "db") as store:
         with store.task("t", GOAL):

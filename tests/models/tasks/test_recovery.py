@@ -100,7 +100,8 @@ def sections(text: str) -> dict[str, list[str]]:
             found[title.removesuffix(":")] = lines
         else:
             assert block in (ALL_DONE, NO_PLAN) or re.fullmatch(
-                r"The task is (waiting|paused|cancelled|failed)\.|Left out for want of room: .*",
+                r"The task is (waiting|paused|cancelled|failed)\.|Left out for want of room: .*"
+                r"|Plan \((1 step|\d+ steps)\), continue from step \d+\.",
                 block,
             )
     return found
@@ -190,12 +191,21 @@ def test_what_must_not_be_assumed_is_said_where_something_is_in_doubt() -> None:
         ({}, NO_PLAN),
         ({"plan": ["a"], "results": {"a": 1}}, ALL_DONE),
         ({"plan": ["a"]}, 'Next:\n<data>\n- "a"\n</data>'),
+        ({"plan": ["a"]}, "Plan (1 step), continue from step 1.\n\nNext:"),
+        (
+            {"plan": ["a", "b", "c", "d", "e", "f"], "results": {"a": 1, "b": 2, "d": 4}},
+            'Plan (6 steps), continue from step 3.\n\nNext:\n<data>\n- "c"\n</data>',
+        ),
         ({"status": "waiting"}, "The task is waiting."),
         ({"status": "cancelled"}, "The task is cancelled."),
         ({"status": "done", "outcome": {"n": 1}}, 'Outcome:\n<data>\n- {"n":1}\n</data>'),
         ({"status": "done"}, "Outcome:\n<data>\n- null\n</data>"),
+        ({"status": "done", "plan": ["a"]}, "nothing is left to do"),
     ],
-    ids=["no plan", "all done", "one left", "waiting", "cancelled", "outcome", "none"],
+    ids=[
+        *("no plan", "all done", "one left", "one step", "six steps", "waiting", "cancelled"),
+        *("outcome", "none", "left over"),
+    ],
 )
 def test_it_says_how_to_go_on(attributes: dict[str, Any], said: str) -> None:
     """By the plan, without one, or not at all."""

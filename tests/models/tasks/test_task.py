@@ -196,6 +196,69 @@ def test_what_the_caller_does_to_a_result_changes_nothing(store: Store) -> None:
         assert [step.data for step in task.remaining()] == [{"name": "a", "to": ["bob"]}]
 
 
+def test_a_step_called_as_one_within_another_is_a_step_of_its_own(tmp_path: Path) -> None:
+    """Whichever of them comes first, and in whichever run."""
+    ran: list[str] = []
+
+    def run(what: str) -> str:
+        ran.append(what)
+        return what
+
+    def readme(task: Task) -> str:
+        return str(task.step("readme", run, "within"))
+
+    with limpet.open(tmp_path / "db") as store, store.task("inner first", GOAL) as task:
+        task.step("docs", readme, task)
+    with limpet.open(tmp_path / "db") as store, store.task("inner first") as task:
+        assert task.step("docs/readme", run, "its own") == "its own"
+    with limpet.open(tmp_path / "db") as store, store.task("inner first") as task:
+        assert task.step("docs/readme", run, "again") == "its own"
+        assert list(task.results) == ["docs/readme", "docs", "docs/readme#2"]
+
+    with limpet.open(tmp_path / "db") as store, store.task("outer first", GOAL) as task:
+        assert task.step("docs/readme", run, "its own") == "its own"
+    for _ in range(2):
+        with limpet.open(tmp_path / "db") as store, store.task("outer first") as task:
+            assert task.step("docs", readme, task) == "within"
+
+    with limpet.open(tmp_path / "db") as store, store.task("planned", GOAL) as task:
+        task.plan(["docs", "docs/readme"])
+        for step in task.remaining():
+            step.run(run if "/" in step.name else readme, "its own" if "/" in step.name else task)
+        assert task.results["docs/readme"] == "its own"
+    assert ran == ["within", "its own", "its own", "within", "within", "its own"]
+
+
+def test_a_step_called_as_a_second_one_is_not_taken_for_it_by_another_run(
+    place: Place, store: Store
+) -> None:
+    """An edited program, or another turn of a loop, must not find "pay#2" paid."""
+    with store.task("report", GOAL) as task:
+        task.step("pay#2", lambda: "named so")
+    for _ in range(2):
+        with place.open().task("report") as task:
+            assert [task.step("pay", str, n) for n in (1, 2)] == ["1", "2"]
+            assert task.step("pay#2", lambda: "again") == "named so"
+            assert list(task.results) == ["pay#2", "pay", "pay#3"]
+
+
+def test_no_two_steps_have_one_idempotency_key(place: Place, store: Store) -> None:
+    """Or a customer is charged once for two orders: the API takes the second for a retry."""
+
+    def key_of(opened: Store, task_id: str, step: str) -> str:
+        with opened.task(task_id, GOAL) as task:
+            return str(task.step(step, lambda: current_step().idempotency_key))
+
+    keys = [key_of(store, "user", "7:charge"), key_of(store, "user:7", "charge")]
+    keys += [key_of(store, "user%3A7", "charge"), key_of(store, "zoë:7", "charge")]
+    keys += [key_of(place.open().as_tenant("other"), "user", "7:charge")]
+    store.task("user").delete()
+    keys += [key_of(store, "user", "7:charge")]
+    assert len(set(keys)) == len(keys)
+    assert all(key.isascii() and key.isprintable() for key in keys)
+    assert key_of(place.open(), "user", "7:charge") == keys[-1]
+
+
 def test_a_running_step_knows_its_name_and_a_key_for_retries(place: Place, store: Store) -> None:
     """The key is the same on every retry, so that the API at the other end can tell."""
     keys = []
@@ -211,7 +274,7 @@ def test_a_running_step_knows_its_name_and_a_key_for_retries(place: Place, store
                 task.step("send", send)
         except Boom:
             continue
-    assert keys == [("send", "report-42:send")] * 2
+    assert keys == [("send", keys[0][1])] * 2
     with pytest.raises(TaskNotOpen, match="No step is running here"):
         current_step()
 
@@ -351,8 +414,9 @@ def test_planned_steps_may_carry_data(place: Place, store: Store) -> None:
             {"name": "send", "to": "b"},
             {"name": "end"},
         ]
-        assert steps[0].idempotency_key == "report:fetch"
         assert re.fullmatch(r"<.*>|(Async)?Step\('fetch', done=False\)", repr(steps[0]))
+        assert steps[0].idempotency_key.startswith("default:report:")
+        assert steps[0].run(lambda: current_step().idempotency_key) == steps[0].idempotency_key
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,127 @@ def test_a_child_that_waits_lets_its_parent_wait(tmp_path: Path) -> None:
         assert run() == "yes"
 
 
+def test_a_signal_that_a_child_does_not_wait_for_wakes_nobody() -> None:
+    """Its parent would be opened, find the child waiting, and wait again."""
+
+    def statuses() -> list[str]:
+        return [found.status for found in store.tasks()]
+
+    with limpet.open("memory:") as store:
+        with pytest.raises(TaskWaiting), store.task("t", GOAL) as task:
+            task.child("sub", lambda child: child.wait_for("approval"))
+        store.signal("t/sub", "aproval")
+        assert statuses() == ["waiting", "waiting"]
+        store.signal("t/sub", "approval")
+        assert statuses() == ["open", "open"]
+
+
+def test_a_parent_that_catches_its_childs_wait_waits_all_the_same() -> None:
+    """Or a framework that catches everything would go on without what the child waits for."""
+    after = Calls("after")
+    with limpet.open("memory:") as store:
+
+        def run() -> Any:
+            with store.task("t", GOAL) as task:
+                try:
+                    found = task.child("sub", lambda child: child.wait_for("approval"))
+                except BaseException:  # noqa: BLE001 - as such a framework does
+                    found = None
+                return [found, task.step("after", after)]
+
+        with pytest.raises(TaskWaiting, match="has caught TaskWaiting"):
+            run()
+        assert [(found.id, found.status) for found in store.tasks()] == [
+            ("t", "waiting"),
+            ("t/sub", "waiting"),
+        ]
+        assert not after.calls
+        store.signal("t/sub", "approval", "yes")
+        assert run() == ["yes", "after"]
+
+
+def test_a_parent_is_woken_for_the_first_of_its_children_that_sleeps() -> None:
+    """Whichever of them came to it last."""
+
+    async def both(task: AsyncTask) -> None:
+        begun = asyncio.Barrier(2)
+
+        async def nap(child: AsyncTask) -> None:
+            await begun.wait()
+            await child.sleep(600, block=0)
+
+        async def ask(child: AsyncTask) -> None:
+            await begun.wait()
+            await child.wait_for("approval")
+
+        children = task.child("nap", nap), task.child("ask", ask)
+        await asyncio.gather(*children, return_exceptions=True)
+        await task.step("after", Calls())
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        assert job(both).run(store, "t").status == "waiting"
+        assert store.task("t").info().due == store.task("t/nap").info().due is not None
+        assert sorted(store.task("t").checkpoint().waiting_for) == ["t/ask", "t/nap"]
+
+
+def test_cancelling_a_task_cancels_its_children_and_resuming_it_resumes_those() -> None:
+    """A worker that runs one of them would go on with it for nobody."""
+    asked = Calls("yes")
+
+    def inner(child: Task) -> Any:
+        return child.child("inner", lambda grandchild: grandchild.wait_for("approval"))
+
+    def outer(task: Task) -> Any:
+        task.child("done", lambda _child: 1)
+        return [task.child("sub", inner), task.step("asked", asked)]
+
+    def statuses() -> dict[str, str]:
+        return {found.id: found.status for found in store.tasks()}
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        assert job(outer).run(store, "t").status == "waiting"
+        with store.task("t/another", GOAL):  # whose id begins the same, and is no child
+            pass
+        store.cancel("t", because="the customer has left")
+        cancelled = {"t": "cancelled", "t/sub": "cancelled", "t/sub/inner": "cancelled"}
+        assert statuses() == {**cancelled, "t/another": "open", "t/done": "done"}
+        assert store.task("t/sub/inner").checkpoint().error == "the customer has left"
+        store.resume("t")
+        assert {statuses()[id_] for id_ in cancelled} == {"open"}
+        store.signal("t/sub/inner", "approval", "yes")
+        assert job(outer).run(store, "t").outcome == ["yes", "yes"]
+
+
+def test_a_child_that_was_cancelled_by_itself_stays_so_when_its_parent_is_resumed() -> None:
+    """Somebody meant it."""
+    with limpet.open("memory:") as store:
+        with pytest.raises(TaskWaiting), store.task("t", GOAL) as task:
+            task.child("sub", lambda child: child.wait_for("approval"))
+        store.cancel("t/sub", because="not this one")
+        store.cancel("t")
+        store.resume("t")
+        assert store.task("t/sub").checkpoint().error == "not this one"
+        assert store.task("t/sub").info().status == "cancelled"
+
+
+def test_a_worker_whose_task_is_cancelled_within_a_child_says_so() -> None:
+    """The child stops before its next step, and its parent with it."""
+    later = Calls()
+
+    def sub(child: Task) -> None:
+        store.cancel("t")
+        child.step("now", Calls())
+        child.step("later", later)
+
+    with limpet.open("memory:") as store:
+        store.submit("job", "t", GOAL)
+        assert job(lambda task: task.child("sub", sub)).run(store, "t").status == "cancelled"
+        assert {found.status for found in store.tasks()} == {"cancelled"}
+    assert not later.calls
+
+
 def test_a_signal_between_the_waits_of_child_and_parent_wakes_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

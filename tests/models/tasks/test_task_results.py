@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import Store, TaskHeld
+from limpet import NotStorable, Store, TaskHeld
 from limpet.backends.contract import Key
 from limpet.core.runtime import run_to_end
 from limpet.errors import NotLoaded
@@ -143,3 +143,19 @@ def test_what_is_kept_apart_goes_with_its_task(place: Place, store: Store) -> No
     assert store.journal("task-result", "expired").head() is not None
     assert store.sweep() == 2
     assert store.journal("task-result", "expired").head() is None
+
+
+def test_keys_that_are_one_in_json_are_refused_wherever_a_value_is_stored(store: Store) -> None:
+    """A state refuses them too: what is read back would lack one of them, in silence."""
+    twins: dict[Any, str] = {1: "one", "1": "another"}
+    with store.task("t", GOAL) as task:
+        with pytest.raises(NotStorable, match=r"results\['fetch'\] has the keys 1 and '1'"):
+            task.step("fetch", lambda: twins)
+        with pytest.raises(NotStorable, match="payload has the keys"):
+            store.signal("t", "go", twins)
+        with pytest.raises(NotStorable, match="outcome has the keys"):
+            task.finish(twins)
+    with pytest.raises(NotStorable, match=r"message\['meta'\] has the keys"):
+        store.conversation("c").append({"role": "user", "content": "x", "meta": twins})
+    with pytest.raises(NotStorable, match="state has the keys"):
+        store.state("s").save(twins)

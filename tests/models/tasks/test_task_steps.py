@@ -61,7 +61,7 @@ def test_a_verified_step_takes_its_result_from_what_happened(everywhere: Place) 
         assert task.step("send", send_again, verify=sent.get) == "receipt 7"
         assert task.in_doubt == []
     assert send_again.calls == []
-    assert sent == {"t:send": "receipt 7"}
+    assert list(sent.values()) == ["receipt 7"]
 
 
 def test_a_verified_step_that_did_not_happen_is_run(place: Place, store: Store) -> None:
@@ -300,9 +300,7 @@ def test_a_step_to_be_verified_is_verified_before_the_next_attempt(store: Store)
     """An error may come after the effect."""
     send = Calls(Boom("lost the reply"))
     with store.task("t", GOAL) as task:
-        assert task.step("send", send, verify=lambda key: f"found {key}", retry=AT_ONCE) == (
-            "found t:send"
-        )
+        assert task.step("send", send, verify=lambda _key: "found", retry=AT_ONCE) == "found"
     assert len(send.calls) == 1
 
 

@@ -74,13 +74,13 @@ def test_a_step_and_its_rows_are_committed_together(url: str) -> None:
 
     def pay(connection: Any, what: str) -> str:
         connection.execute(PAY)
-        return f"{current_step().idempotency_key} paid {what}"
+        return f"{current_step().name} paid {what}"
 
     with limpet.open(url) as store:
         for _ in range(2):
             with store.task("t", GOAL) as task:
-                assert task.transaction("pay", pay, "all") == "t:pay paid all"
-                assert task.results == {"pay": "t:pay paid all"}
+                assert task.transaction("pay", pay, "all") == "pay paid all"
+                assert task.results == {"pay": "pay paid all"}
     assert payments(url) == ["invoice 7"]
 
 
@@ -124,8 +124,8 @@ def test_a_block_is_the_current_step(url: str) -> None:
     """Within it, and no longer; also if it did not end well."""
     with limpet.open(url) as store, store.task("t", GOAL) as task:
         with task.transaction("pay") as pay:
-            pay.result = current_step().idempotency_key
-        assert pay.result == "t:pay"
+            pay.result = current_step().name
+        assert pay.result == "pay"
         with ended_by(Boom, task.transaction("again")):
             assert current_step().name == "again"
             crash()
@@ -171,9 +171,9 @@ def test_a_transaction_can_be_awaited(url: str) -> None:
             for _ in range(2):
                 async with store.task("t", GOAL) as task:
                     found = await task.transaction(
-                        "pay", lambda c: c.execute(PAY) and current_step().idempotency_key
+                        "pay", lambda c: c.execute(PAY) and current_step().name
                     )
-                    assert found == "t:pay"
+                    assert found == "pay"
                     with pytest.raises(TypeError, match="as a function"):
                         await task.transaction("block")  # type: ignore[call-overload]
 

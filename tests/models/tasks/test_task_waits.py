@@ -61,6 +61,33 @@ def test_a_task_waits_for_a_signal_and_frees_its_process(everywhere: Place) -> N
         assert task.results == {"approval": {"ok": True}}
 
 
+def test_a_signal_that_is_not_waited_for_wakes_nobody(everywhere: Place) -> None:
+    """A name with a typo is stored, as one that comes early is, and the task waits as before."""
+    store = everywhere.open()
+    with pytest.raises(TaskWaiting), store.task("t", GOAL) as task:
+        task.wait_for("approval")
+    store.signal("t", "aproval", "typo")
+    assert store.task("t").info().status == store.task("t").checkpoint().status == "waiting"
+    store.signal("t", "approval", "yes")
+    assert store.task("t").info().status == store.task("t").checkpoint().status == "open"
+    with store.task("t") as task:
+        assert task.wait_for("approval") == "yes"
+        assert task.wait_for("aproval") == "typo"
+
+
+def test_a_signal_wakes_by_the_name_that_the_program_gave(store: Store) -> None:
+    """In the turn of a planned step the wait has the step's name before its own."""
+    with ended_by(TaskWaiting, store.task("t", GOAL)) as task:
+        task.plan(["collect/all"])
+        for _ in task.remaining():
+            task.wait_for("approval#2")
+    store.signal("t", "approval#2", "yes")
+    assert store.task("t").checkpoint().status == "open"
+    with store.task("t") as task:
+        for _ in task.remaining():
+            assert task.wait_for("approval#2") == "yes"
+
+
 def test_a_signal_that_comes_first_is_waiting(place: Place, store: Store) -> None:
     """Nothing depends on who is early."""
     with store.task("t", GOAL) as task:

@@ -527,7 +527,7 @@ def test_a_damaged_task_does_not_end_it(
         path.write_bytes(path.read_bytes().replace(b"Do it", b"Do_it", 1))
         work(registry, store)
         assert store.task("well").info().status == "done"
-    assert "damaged: stopped (" in told()
+    assert "damaged: stopped, and is tried again: StoreCorrupt: " in told()
 
 
 def test_a_store_that_cannot_be_searched_ends_it_when_what_runs_has_ended(
@@ -567,10 +567,10 @@ def test_a_store_that_cannot_be_searched_ends_it_when_what_runs_has_ended(
 def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
     registry: Registry, store: Store, told: Callable[[], str]
 ) -> None:
-    """One line an event, and where a failure came from; logs are read by many."""
+    """One line an event, and why, in which step and where it failed; logs are read by many."""
 
-    def fail(secret: str) -> None:
-        raise ValueError(secret)
+    def fail(_secret: str) -> None:
+        raise ValueError("no such\norder")
 
     @registry.task("job")
     def job(task: Task) -> Any:
@@ -578,7 +578,7 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
         if task.id == "bad":
             task.step("fail", fail, "secret")
         if task.id == "worse":
-            task.fail("secret: it is known")
+            task.fail("it is known")
         return task.wait_for("word") if task.id == "asks" else "secret"
 
     for name in ("good", "bad", "worse", "asks"):
@@ -593,16 +593,17 @@ def test_it_tells_what_happens_and_nothing_of_what_tasks_know(
         "asks: begins (job)",
         "asks: waits (word)",
         "bad: begins (job)",
-        "bad: failed after N s (ValueError)",
+        "bad: failed after N s in step 'fail': ValueError: no such order",
         "good: begins (job)",
         "good: done after N s",
         "worse: begins (job)",
-        "worse: failed after N s",
+        "worse: failed after N s: it is known",
     ]
     assert store.journal("task", "bad").read()[-1].body["place"] == place
     file, _, line = place.rpartition("/")[2].rpartition(":")
     assert (
-        store.task("bad").versions.list()[-1].what == f"failed: ValueError: secret ({file}:{line})"
+        store.task("bad").versions.list()[-1].what
+        == f"failed in step 'fail': ValueError: no such order ({file}:{line})"
     )
 
 
