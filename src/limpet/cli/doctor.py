@@ -25,6 +25,7 @@ from limpet.cli.output import Screen, count, json_document, safe
 from limpet.conversations import conversation
 from limpet.conversations.transcript import COPIED, MESSAGE, NO_MESSAGE, ConversationMeta
 from limpet.core.calls import calls_in_doubt
+from limpet.core.codec import LOST
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.core.meta import Meta
@@ -91,6 +92,7 @@ class Report(Struct):
     records: int = 0
     entries: int = 0
     unreadable: list[Problem] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     large: int = 0
     largest: list[Weight] = field(default_factory=list)
 
@@ -221,7 +223,9 @@ def problems_of(backend: Backend, head: Head, report: Report) -> list[Problem]:
     return found + records
 
 
-def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
+def record_problems(  # noqa: C901 - all that can be wrong with a record, in one loop
+    backend: Backend, head: Head, report: Report
+) -> Iterator[Problem]:
     """What is missing or unreadable among the records of a journal."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
@@ -247,6 +251,10 @@ def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Pr
             if trouble:
                 saves.lose(reported=True)
                 yield Problem(name, first, trouble)
+            if any(entry.type == LOST for entry in entries):
+                saves.lose(reported=False)
+                report.lost.append(f"{name}: {numbers(first, last)}, before it was copied here")
+                continue
             for entry in entries:
                 if trouble := saves.problem(entry) if is_state else shapes.problem(entry):
                     yield Problem(name, entry.seq, trouble)
@@ -274,6 +282,11 @@ class _Shapes:
             except Unreadable as error:
                 return str(error)
         return None
+
+
+def numbers(first: int, last: int) -> str:
+    """Those of entries, in words."""
+    return f"entry {first}" if first == last else f"entries {first:,} to {last:,}"
 
 
 def records_of(backend: Backend, head: Head) -> Iterator[Record]:
@@ -308,6 +321,7 @@ def print_report(report: Report, screen: Screen) -> None:
     for problem in report.unreadable:
         what = f"{problem.journal} at {problem.seq}: {problem.problem}"
         facts.append(Fact("unreadable", what, ok=False, advice=ADVICE))
+    facts += [Fact("lost", text) for text in report.lost]
     notes = [fact for fact in facts if fact.ok and fact.advice and fact.unsure]
     facts = [fact for fact in facts if fact not in notes]
     if report.large:
