@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, field, structs
 from rich.text import Text
 
-from limpet import Codec, Conflict, LimpetError, StoreError
+from limpet import Codec, LimpetError, StoreError
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
 from limpet.cli.options import (
@@ -34,6 +33,7 @@ from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
 from limpet.tasks.state import TaskState
+from limpet.transfer.salvage import recount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +50,9 @@ LARGE = 10_000
 LARGEST = 10
 
 ADVICE = (
-    "Copy the store away before anything else, then restore these from a backup. "
-    "Everything else can be read."
+    "Everything else can be read. Copy the store away before anything else. Then go back to a "
+    "backup (`limpet restore BACKUP --replace`), or write what can be read to a new store "
+    "(`limpet salvage FROM NEW`)."
 )
 TAKEN = (
     "The newest save goes back to entries that a repair took out, and cannot be given. Save the "
@@ -156,13 +157,7 @@ def repair_store(store: Store) -> list[str]:
         theirs = store.as_tenant(tenant)
         for head in heads(theirs, kind):
             if store.backend.lost(head.key):
-                left = len(theirs.conversation(head.key.id).messages())
-                # If somebody writes to it meanwhile, or its meta cannot be read, it stays as it is:
-                # its length may be wrong, and the check below reports the meta.
-                with suppress(Conflict, Unreadable):
-                    meta = ConversationMeta.of(head).with_length(head.seq, left)
-                    journal = theirs.journal(kind, head.key.id)
-                    journal.append(expect=head.expect, meta=meta.encode())
+                recount(theirs, head.key.id)
     return repaired
 
 

@@ -35,6 +35,7 @@ from limpet.errors import (
     LimpetError,
     StoreBusy,
     StoreClosed,
+    StoreCorrupt,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
@@ -45,7 +46,7 @@ from limpet.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
-__all__ = ["Copied", "Survey", "copy", "survey"]
+__all__ = ["Copied", "Survey", "check", "copy", "survey"]
 
 # What became of a journal.
 NEW = "new"  # all of it was copied
@@ -495,7 +496,9 @@ class _JournalCopy:
         """The records of a journal, with others in the place of those that are known to be lost."""
         head, lost, salvage = self._head, None, self._run.salvage and backend is self._source
         at, after = head.created, max(after, head.first - 1)
-        for record in self._pages(backend, after, upto):
+        for record in _records(backend, head, after, upto):
+            if self._run.stopped.is_set():
+                raise _Stopped
             begin = record.seq - record.count
             if after < begin:
                 lost = backend.lost(head.key) if lost is None else lost
@@ -520,24 +523,50 @@ class _JournalCopy:
             body = Codec().encode([(LOST, None)] * (end - begin))
             yield Record(end, end - begin, at, body)
 
-    def _pages(self, backend: Backend, after: int, upto: int) -> Iterator[Record]:
-        """The records that are there, in pages that are small enough to be held by every thread."""
-        limit = PAGE if self._head.size <= PAGE_BYTES else 1
-        while after < upto:
-            page = backend.read(self._head.key, after=after, upto=upto, limit=limit)
-            if not page:
-                return
-            for record in page:
-                if self._run.stopped.is_set():
-                    raise _Stopped
-                yield record
-            after = page[-1].seq
-            size = sum(len(record.body) for record in page)
-            limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
-
     def _advance(self, size: float) -> None:
         self._advanced += size
         self._run.progress(size)
+
+
+def check(store: Backend) -> Survey:
+    """Read all that is in *store*, and say how much it is; `StoreCorrupt` if that cannot be."""
+    found = Survey()
+    for head in heads(store, (), ()):
+        found.journals += 1
+        found.size += head.size
+        last = head.first - 1
+        gaps: list[tuple[int, int]] = []
+        for record in _records(store, head, last, head.seq):
+            if record.seq - record.count != last:
+                gaps.append((last + 1, record.seq - record.count))
+            if _content(record) is None:
+                gaps.append((record.seq - record.count + 1, record.seq))
+            last = record.seq
+            found.entries += record.count
+        if last < head.seq:
+            gaps.append((last + 1, head.seq))
+        lost = store.lost(head.key) if gaps else ()
+        for first, end in gaps:
+            if not _within(first, end, lost):
+                msg = (
+                    f"Entries {first} to {end} of {head.key.kind} {head.key.id!r} cannot be read. "
+                    "`limpet doctor` finds all such entries."
+                )
+                raise StoreCorrupt(msg)
+    return found
+
+
+def _records(backend: Backend, head: Head, after: int, upto: int) -> Iterator[Record]:
+    """The records that are there, in pages that are small enough to be held by every thread."""
+    limit = PAGE if head.size <= PAGE_BYTES else 1
+    while after < upto:
+        page = backend.read(head.key, after=after, upto=upto, limit=limit)
+        if not page:
+            return
+        yield from page
+        after = page[-1].seq
+        size = sum(len(record.body) for record in page)
+        limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
 
 
 _CODEC = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY)
