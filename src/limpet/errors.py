@@ -4,6 +4,7 @@
     ├── StoreError                  the place where state lives
     │   ├── StoreNotFound           (FileNotFoundError) no file, no directory, no server there
     │   ├── NotAStore               (ValueError) something is there, and it is not ours
+    │   ├── StoreExists             (FileExistsError) it would be overwritten
     │   ├── StoreCorrupt            damaged; nothing was changed
     │   ├── StoreReadOnly           (PermissionError)
     │   ├── StoreFull               (OSError) the disk or a quota is full
@@ -122,6 +123,7 @@ __all__ = [
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
+    "StoreExists",
     "StoreFull",
     "StoreNotFound",
     "StoreReadOnly",
@@ -193,6 +195,10 @@ class StoreNotFound(StoreError, FileNotFoundError):
 
 class NotAStore(StoreError, ValueError):
     """Something is there, but it is not a Limpet store."""
+
+
+class StoreExists(StoreError, FileExistsError):
+    """There is a store already where one was to be written. It was left alone."""
 
 
 class StoreCorrupt(StoreError):

@@ -202,6 +202,12 @@ def test_an_export_is_imported_as_the_same(path: str, tmp_path: Path) -> None:
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "all.jsonl").read_text()
 
 
+def test_an_export_is_for_its_owner_only(path: str, tmp_path: Path) -> None:
+    """What people said is in it, as it is in the store."""
+    run("--store", path, "export", "-o", "all.jsonl")
+    assert (tmp_path / "all.jsonl").stat().st_mode & 0o777 == 0o600
+
+
 def test_one_export_can_have_another_id(path: str) -> None:
     """And a dry run of it needs no store."""
     run("--store", path, "export", "alice", "-o", "alice.json")

@@ -59,6 +59,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -240,6 +241,7 @@ class Backend(ABC):
     - ``transactional``: True where callers may have tables of their own, and `transaction` and
       `append_all` work; elsewhere both raise `NotTransactional`.
     - ``transactions``: how many transactions of async callers may be open at the same time.
+    - ``beside``: how the names of the files end that belong to the one at its path.
     - ``append_async``: `append` for async callers, where a backend can wait for it without a thread
       of theirs. If the caller is cancelled, it returns only when the append has ended, or never
       will begin.
@@ -256,6 +258,7 @@ class Backend(ABC):
     wakes: bool = False
     transactional: ClassVar[bool] = False
     transactions: int = 1
+    beside: ClassVar[tuple[str, ...]] = ()
     append_async: Callable[[Append], Coroutine[Any, Any, Appended]] | None = None
 
     def __init__(self, url: str, *, readonly: bool = False) -> None:
@@ -458,14 +461,43 @@ class Backend(ABC):
         For ``limpet doctor --repair``, where damaged parts can be told from the others.
         """
         msg = (
-            f"{self.url} cannot be repaired in place: only file: stores can. Restore a backup; "
-            "`limpet doctor` says what is wrong."
+            f"{self.url} cannot be repaired in place: only file: stores can. `limpet doctor` says "
+            "what is wrong, `limpet restore BACKUP --replace` goes back to a backup, and "
+            f"`limpet salvage {self.url} NEW` writes what can be read to a new store."
         )
         raise StoreError(msg)
 
     def lost(self, key: Key) -> list[tuple[int, int]]:  # noqa: ARG002 - nothing, unless it repairs
         """The entries that repairs have taken out: the first and last of each run."""
         return []
+
+    # -- a store that is a file or a directory: for backups ----------------------------------
+
+    @classmethod
+    def path_of(cls, url: str) -> str | None:  # noqa: ARG003 - most have none
+        """The file or directory that *url* names, there or not, if that is all of the store.
+
+        The class is then called with it, as with ``create=`` and ``readonly=``.
+        """
+        return None
+
+    @classmethod
+    def write_snapshot(cls, path: str, new: str) -> bool:  # noqa: ARG003 - for those that can
+        """Write the store at *path*, as it is at one moment, to a *new* one, and check that.
+
+        False where a store has no such moment: then journals are copied, one by one.
+        """
+        return False
+
+    @classmethod
+    def alone(cls, path: str) -> AbstractContextManager[None]:  # noqa: ARG003 - for those that can
+        """Keep others out of the store at *path*; `StoreBusy` if it is in use and that is known."""
+        return nullcontext()
+
+    @classmethod
+    def from_damaged(cls, url: str) -> Backend:
+        """What can be read of the store at *url*, to be copied with ``salvage=True``."""
+        return cls.from_url(url, create=False, readonly=True)
 
     def close(self) -> None:
         """Finish what is under way and let go of everything. A second call does nothing."""

@@ -21,6 +21,7 @@ __all__ = [
     "check_durability",
     "command",
     "connect",
+    "find",
     "flag",
     "is_default",
     "safe_url",
@@ -167,16 +168,21 @@ def connect(url: str | os.PathLike[str] | None, **options: Any) -> Backend:
 
     *options* are the backend's own; they go before the URL's parameters.
     """
+    kind, url = find(url)
+    backend = kind.from_url(url, **options)
+    backend.url = safe_url(url)
+    return backend
+
+
+def find(url: str | os.PathLike[str] | None) -> tuple[type[Backend], str]:
+    """The class of the backend that *url* names, and the URL with its scheme."""
     if url is None:
         url = os.environ.get("LIMPET_URL") or DEFAULT_URL
     text = os.fspath(url)
     if "\0" in text or "%00" in text:
         raise InvalidURL(f"{safe_url(text)!r} cannot be opened: no name contains NUL.")
     scheme, rest = _split(text, is_path=isinstance(url, os.PathLike))
-    url = f"{scheme}:{rest}"
-    backend = _find(scheme).from_url(url, **options)
-    backend.url = safe_url(url)
-    return backend
+    return _find(scheme), f"{scheme}:{rest}"
 
 
 def _split(url: str, *, is_path: bool) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import limpet
+from limpet.cli.backup import backup, restore, salvage
 from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
 from limpet.cli.doctor import doctor
@@ -27,7 +28,7 @@ __all__ = ["main"]
 EXIT_CODES = """\b
 Exit codes:
   0  fine
-  1  an error, a problem found, something left out by copy, migrate or work
+  1  an error, a problem found, something left out by copy, salvage, migrate or work
   2  usage, or an id that means several things
   3  nothing under that id
 """
@@ -66,8 +67,8 @@ class Limpet(Commands):
 def main() -> None:
     """Look into a Limpet store: what agents have said, done, and left to do.
 
-    demo, ls, show, search, tail, history, in-doubt, export and doctor (without --repair) change
-    nothing in a store, and create none. --store and --tenant may also follow the command.
+    demo, ls, show, search, tail, history, in-doubt, export, backup and doctor (without --repair)
+    change nothing in a store, and create none. --store and --tenant may also follow the command.
     """
 
 
@@ -88,6 +89,9 @@ for command in (
     work,
     mcp,
     doctor,
+    backup,
+    restore,
+    salvage,
     copy,
     export,
     import_,

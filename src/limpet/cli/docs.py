@@ -27,12 +27,13 @@ $ limpet show report              # one of them: a conversation, a task, a state
 $ limpet history report --diff    # what changed last
 $ limpet in-doubt                 # what may or may not have happened before a crash
 $ limpet doctor                   # whether all of it can be read
+$ limpet backup monday.db         # all of it once more, also while it is in use
 ```
 
-`ls`, `show`, `search`, `tail`, `history`, `in-doubt`, `export` and `doctor` only read, and create
-nothing (but for `doctor --repair`). The demo makes a store of its own. The other commands submit
-tasks, signal and run them, delete things, copy stores and fill them. `python -m limpet` is the same
-command.
+`ls`, `show`, `search`, `tail`, `history`, `in-doubt`, `export`, `backup` and `doctor` only read the
+store, and create none there (but for `doctor --repair`). The demo makes a store of its own. The
+other commands submit tasks, signal and run them, delete things, copy stores and fill them.
+`python -m limpet` is the same command.
 
 Output is as wide as the terminal; in a pipe it is plain text with nothing wrapped or cut off, and
 `--json` gives it to programs. `NO_COLOR` is respected, and control characters in stored text are

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, field, structs
 from rich.text import Text
 
-from limpet import Codec, Conflict, LimpetError, StoreError
+from limpet import Codec, LimpetError, StoreError
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
 from limpet.cli.options import (
@@ -25,6 +24,7 @@ from limpet.cli.output import Screen, count, json_document, safe
 from limpet.conversations import conversation
 from limpet.conversations.transcript import COPIED, MESSAGE, NO_MESSAGE, ConversationMeta
 from limpet.core.calls import calls_in_doubt
+from limpet.core.codec import LOST
 from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.core.meta import Meta
@@ -33,6 +33,7 @@ from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
 from limpet.tasks.state import TaskState
+from limpet.transfer.salvage import recount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,9 @@ LARGE = 10_000
 LARGEST = 10
 
 ADVICE = (
-    "Copy the store away before anything else, then restore these from a backup. "
-    "Everything else can be read."
+    "Everything else can be read. Copy the store away before anything else. Then go back to a "
+    "backup (`limpet restore BACKUP --replace`), or write what can be read to a new store "
+    "(`limpet salvage FROM NEW`)."
 )
 TAKEN = (
     "The newest save goes back to entries that a repair took out, and cannot be given. Save the "
@@ -91,6 +93,7 @@ class Report(Struct):
     records: int = 0
     entries: int = 0
     unreadable: list[Problem] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     large: int = 0
     largest: list[Weight] = field(default_factory=list)
 
@@ -154,13 +157,7 @@ def repair_store(store: Store) -> list[str]:
         theirs = store.as_tenant(tenant)
         for head in heads(theirs, kind):
             if store.backend.lost(head.key):
-                left = len(theirs.conversation(head.key.id).messages())
-                # If somebody writes to it meanwhile, or its meta cannot be read, it stays as it is:
-                # its length may be wrong, and the check below reports the meta.
-                with suppress(Conflict, Unreadable):
-                    meta = ConversationMeta.of(head).with_length(head.seq, left)
-                    journal = theirs.journal(kind, head.key.id)
-                    journal.append(expect=head.expect, meta=meta.encode())
+                recount(theirs, head.key.id)
     return repaired
 
 
@@ -221,7 +218,9 @@ def problems_of(backend: Backend, head: Head, report: Report) -> list[Problem]:
     return found + records
 
 
-def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Problem]:
+def record_problems(  # noqa: C901 - all that can be wrong with a record, in one loop
+    backend: Backend, head: Head, report: Report
+) -> Iterator[Problem]:
     """What is missing or unreadable among the records of a journal."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
@@ -247,6 +246,10 @@ def record_problems(backend: Backend, head: Head, report: Report) -> Iterator[Pr
             if trouble:
                 saves.lose(reported=True)
                 yield Problem(name, first, trouble)
+            if any(entry.type == LOST for entry in entries):
+                saves.lose(reported=False)
+                report.lost.append(f"{name}: {numbers(first, last)}, before it was copied here")
+                continue
             for entry in entries:
                 if trouble := saves.problem(entry) if is_state else shapes.problem(entry):
                     yield Problem(name, entry.seq, trouble)
@@ -274,6 +277,11 @@ class _Shapes:
             except Unreadable as error:
                 return str(error)
         return None
+
+
+def numbers(first: int, last: int) -> str:
+    """Those of entries, in words."""
+    return f"entry {first}" if first == last else f"entries {first:,} to {last:,}"
 
 
 def records_of(backend: Backend, head: Head) -> Iterator[Record]:
@@ -308,6 +316,7 @@ def print_report(report: Report, screen: Screen) -> None:
     for problem in report.unreadable:
         what = f"{problem.journal} at {problem.seq}: {problem.problem}"
         facts.append(Fact("unreadable", what, ok=False, advice=ADVICE))
+    facts += [Fact("lost", text) for text in report.lost]
     notes = [fact for fact in facts if fact.ok and fact.advice and fact.unsure]
     facts = [fact for fact in facts if fact not in notes]
     if report.large:

@@ -138,8 +138,8 @@ def message_of(error: LimpetError) -> str:
 
 # -- which store -----------------------------------------------------------------------------------
 
-#: A command that a message names; the demo has a store of its own.
-_COMMAND = re.compile(r"`limpet (?!demo\b)((?:(?!--store|--tenant)[^`\n])+)`")
+#: A command that a message names; those that have stores of their own, or name them, are complete.
+_COMMAND = re.compile(r"`limpet (?!(?:demo|copy|salvage)\b)((?:(?!--store|--tenant)[^`\n])+)`")
 
 
 class StoreOptions:
@@ -152,7 +152,12 @@ class StoreOptions:
     @property
     def name(self) -> str:
         """The store's URL, without the password that may be in it."""
-        return safe_url(self.url or os.environ.get("LIMPET_URL") or DEFAULT_URL)
+        return safe_url(self.source)
+
+    @property
+    def source(self) -> str:
+        """The store's URL, as it is to be opened."""
+        return self.url or os.environ.get("LIMPET_URL") or DEFAULT_URL
 
     def command(self, words: str) -> str:
         """The command ``limpet`` *words* for this store and tenant: it can be pasted."""

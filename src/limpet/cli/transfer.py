@@ -396,7 +396,9 @@ def written_to(path: str | None) -> Iterator[Callable[[str], object]]:
         yield click.echo
         return
     try:
-        file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed below
+        # For its owner only, as a store is: what people said is in it.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        file = open(handle, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     except FileExistsError as error:
         msg = f"There is a file {path} already, and it is left alone. Name another."
         raise Failure(msg, "FileExistsError") from error

@@ -30,12 +30,16 @@ from limpet.errors import NotStorable, TooLarge, Unreadable, WrongType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Codec", "convert", "fresh", "is_plain", "plain", "uncompressed_size"]
+__all__ = ["LOST", "Codec", "convert", "fresh", "is_plain", "plain", "uncompressed_size"]
 
 T = TypeVar("T")
 
 #: Values of one type that follow each other: [type, value, value, …].
 Run = list[Any]
+
+#: The type of entries that stand where others were lost: numbers that were given out stay so. No
+#: model knows it, and all of them pass over what they do not know.
+LOST = "limpet.lost"
 
 FORMAT = 1
 COMPRESSED = 0b01

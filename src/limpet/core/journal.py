@@ -411,8 +411,9 @@ class AsyncJournal:
         return StoreCorrupt(
             f"{what} of {kind} {id_!r} should be in {url}, and {'is' if first == last else 'are'} "
             "not there: the storage has lost them, or somebody has removed them by hand. Nothing "
-            "was changed. `limpet doctor` finds all such places; restore a backup, or delete this "
-            f"{kind} if you can do without it."
+            "was changed. `limpet doctor` finds all such places. Go back to a backup (`limpet "
+            "restore BACKUP --replace`), write what is left to a new store (`limpet salvage FROM "
+            f"NEW`), or delete this {kind} if you can do without it."
         )
 
     def entries(self, record: Record) -> list[Entry]:

@@ -190,7 +190,8 @@ class RecordedCalls:
         except msgspec.ValidationError as error:
             msg = (
                 f"Entry {entry.seq} of {self._journal.key.kind} {self._journal.key.id!r} is not "
-                f"what was written: {error}. Restore it from a backup, or delete the journal."
+                f"what was written: {error}. Go back to a backup (`limpet restore BACKUP "
+                "--replace`), or delete the journal."
             )
             raise Unreadable(msg) from error
 

@@ -11,6 +11,9 @@ open tasks, and does not expire half-way. Everything is read back and compared. 
 there is never overwritten and never merged: a journal that is not the source's, or has gone on by
 itself, is reported and left alone. Of one that cannot be read to its end nothing is left in the
 target. Leases are not copied.
+
+Where a repair took entries out, and recorded that, the copy has as many of the type "limpet.lost".
+With *salvage* it has them wherever entries are missing or cannot be read, and says which.
 """
 
 from __future__ import annotations
@@ -25,22 +28,25 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import Append, Backend, Expect, Head, Key, Origin, Record
 from limpet.backends.decide import holder_for_people
-from limpet.core.codec import COMPRESS_OVER, COMPRESSED, FORMAT, Codec
+from limpet.core.codec import COMPRESS_OVER, COMPRESSED, FORMAT, LOST, Codec
 from limpet.errors import (
     Conflict,
     InvalidURL,
     LimpetError,
     StoreBusy,
     StoreClosed,
+    StoreCorrupt,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    TooLarge,
+    Unreadable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
-__all__ = ["Copied", "Survey", "copy", "survey"]
+__all__ = ["Copied", "Survey", "check", "copy", "survey"]
 
 # What became of a journal.
 NEW = "new"  # all of it was copied
@@ -57,6 +63,8 @@ PAGE = 500
 PAGE_BYTES = 8 * 1024 * 1024
 #: A journal that changes while it is copied is looked at anew, so many times.
 ATTEMPTS = 3
+#: Lost entries to a record.
+PORTION = 10_000
 #: What a backend takes in one record, by the contract.
 MAX_BODY = 64 * 1024 * 1024
 
@@ -86,6 +94,7 @@ class Copied(Struct, frozen=True, kw_only=True):
     verified: int = 0  # entries that were read from both and are the same
     moved: bool = False  # the source has gone on meanwhile: copy again to catch up
     held_by: str | None = None  # who had the lease in the source
+    lost: tuple[tuple[int, int], ...] = ()  # entries that are not there: first and last of each run
     why: str = ""  # it differs, or failed
 
     @property
@@ -113,20 +122,22 @@ def copy(
     tenants: Collection[str] = (),
     kinds: Collection[str] = (),
     dry_run: bool = False,
+    salvage: bool = False,
     progress: Callable[[float], object] | None = None,
     threads: int = THREADS,
 ) -> Generator[Copied, None, None]:
     """Copy every journal from *source* to *target*, and say what became of each, in any order.
 
     *tenants* and *kinds*: only these, if any are named. *dry_run*: write nothing; a *target* of
-    None is then one that is not there yet. *progress* is called, from several threads, with bytes
-    that are done. An error of a store (it is away, it is full) ends the copy; run it again.
+    None is then one that is not there yet. *salvage*: copy what is left of a damaged journal.
+    *progress* is called, from several threads, with bytes that are done. An error of a store (it is
+    away, it is full) ends the copy; run it again.
     """
     if target is None and not dry_run:
         raise ValueError("A copy needs a target; only a dry run can do without.")
     if target is not None and _are_one(source, target):
         raise InvalidURL(f"{source.url} and {target.url} are the same store.")
-    run = _Run(source, target, dry_run=dry_run, progress=progress or (lambda _: None))
+    run = _Run(source, target, dry_run=dry_run, salvage=salvage, progress=progress)
     pending: set[Future[Copied]] = set()
 
     def finished() -> list[Copied]:
@@ -178,12 +189,14 @@ class _Run:
         target: Backend | None,
         *,
         dry_run: bool,
-        progress: Callable[[float], object],
+        salvage: bool,
+        progress: Callable[[float], object] | None,
     ) -> None:
         self.source = source
         self.target = target
         self.dry_run = dry_run
-        self.progress = progress
+        self.salvage = salvage
+        self.progress = progress or (lambda _: None)
         self.stopped = threading.Event()
         self.bodies = _Bodies(source, target)
 
@@ -271,6 +284,7 @@ class _JournalCopy:
         self._had: _Attributes | None = None  # what we took from a copy that was there
         self._records = self._entries = self._size = self._verified = 0
         self._advanced = 0.0
+        self._lost: dict[int, int] = {}  # first and last of each run of entries that are not there
 
     @property
     def _target(self) -> Backend:
@@ -301,6 +315,7 @@ class _JournalCopy:
             verified=self._verified,
             moved=moved,
             held_by=holder_for_people(lease.holder) if lease else None,
+            lost=tuple(_joined(sorted(self._lost.items()))),
             why=why,
         )
 
@@ -417,8 +432,8 @@ class _JournalCopy:
             self._send(Record(head.seq, 1, head.updated, filler), filler, 0, first=head.seq)
         if last != head.seq:
             raise _Incomplete(
-                f"Entries are missing in the source, behind {last}, and no store takes a journal "
-                "with a gap. `limpet export --messages` has what is left of a conversation."
+                f"Entries are missing in the source, behind {last}. "
+                "`limpet salvage FROM TO` copies what is left."
             )
 
     def _send(self, record: Record, body: bytes, expect: int, *, first: int) -> None:
@@ -478,23 +493,112 @@ class _JournalCopy:
             self._advance(len(one.body) / (2 if again else 1))
 
     def _read(self, backend: Backend, after: int, upto: int) -> Iterator[Record]:
-        """Records in pages that are small enough to be held by every thread."""
-        limit = PAGE if self._head.size <= PAGE_BYTES else 1
-        while after < upto:
-            page = backend.read(self._head.key, after=after, upto=upto, limit=limit)
-            if not page:
-                return
-            for record in page:
-                if self._run.stopped.is_set():
-                    raise _Stopped
+        """The records of a journal, with others in the place of those that are known to be lost."""
+        head, lost, salvage = self._head, None, self._run.salvage and backend is self._source
+        at, after = head.created, max(after, head.first - 1)
+        for record in _records(backend, head, after, upto):
+            if self._run.stopped.is_set():
+                raise _Stopped
+            begin = record.seq - record.count
+            if after < begin:
+                lost = backend.lost(head.key) if lost is None else lost
+                if salvage or _within(after + 1, begin, lost):
+                    yield from self._fillers(after, begin, at)
+            content = _content(record) if salvage else None
+            if salvage and content is None:
+                yield from self._fillers(begin, record.seq, record.at)
+            else:
+                if content == {LOST}:  # since an earlier salvage
+                    self._lost[begin + 1] = record.seq
                 yield record
-            after = page[-1].seq
-            size = sum(len(record.body) for record in page)
-            limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
+            after, at = record.seq, record.at
+        if after < upto and (salvage or _within(after + 1, upto, backend.lost(head.key))):
+            yield from self._fillers(after, upto, at)
+
+    def _fillers(self, after: int, upto: int, at: int) -> Iterator[Record]:
+        """What stands in the place of the entries behind *after*, up to *upto*."""
+        self._lost[after + 1] = upto
+        for begin in range(after, upto, PORTION):
+            end = min(begin + PORTION, upto)
+            body = Codec().encode([(LOST, None)] * (end - begin))
+            yield Record(end, end - begin, at, body)
 
     def _advance(self, size: float) -> None:
         self._advanced += size
         self._run.progress(size)
+
+
+def check(store: Backend) -> Survey:
+    """Read all that is in *store*, and say how much it is; `StoreCorrupt` if that cannot be."""
+    found = Survey()
+    for head in heads(store, (), ()):
+        found.journals += 1
+        found.size += head.size
+        last = head.first - 1
+        gaps: list[tuple[int, int]] = []
+        for record in _records(store, head, last, head.seq):
+            if record.seq - record.count != last:
+                gaps.append((last + 1, record.seq - record.count))
+            if _content(record) is None:
+                gaps.append((record.seq - record.count + 1, record.seq))
+            last = record.seq
+            found.entries += record.count
+        if last < head.seq:
+            gaps.append((last + 1, head.seq))
+        lost = store.lost(head.key) if gaps else ()
+        for first, end in gaps:
+            if not _within(first, end, lost):
+                msg = (
+                    f"Entries {first} to {end} of {head.key.kind} {head.key.id!r} cannot be read. "
+                    "`limpet doctor` finds all such entries."
+                )
+                raise StoreCorrupt(msg)
+    return found
+
+
+def _records(backend: Backend, head: Head, after: int, upto: int) -> Iterator[Record]:
+    """The records that are there, in pages that are small enough to be held by every thread."""
+    limit = PAGE if head.size <= PAGE_BYTES else 1
+    while after < upto:
+        page = backend.read(head.key, after=after, upto=upto, limit=limit)
+        if not page:
+            return
+        yield from page
+        after = page[-1].seq
+        size = sum(len(record.body) for record in page)
+        limit = min(PAGE, PAGE_BYTES * len(page) // (size + 1) + 1, 2 * limit)
+
+
+_CODEC = Codec(max_bytes=MAX_BODY, max_depth=MAX_BODY)
+
+
+def _content(record: Record) -> set[str] | None:
+    """The types of the entries in *record*; None if it cannot be read."""
+    if record.body[:1] == _UNCOMPRESSED[:1] and record.body[1:2] > _COMPRESSED[1:]:
+        return set()  # encrypted: only its writer can read it
+    try:
+        entries = _CODEC.decode(record.body)
+    except (Unreadable, TooLarge):
+        return None
+    return {kind for kind, _ in entries} if len(entries) == record.count else None
+
+
+def _within(first: int, last: int, runs: Collection[tuple[int, int]]) -> bool:
+    return any(begin <= first and last <= end for begin, end in runs)
+
+
+def _joined(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """*runs* in order, those that follow on as one."""
+    last: tuple[int, int] | None = None
+    for run in runs:
+        if last is not None and run[0] <= last[1] + 1:
+            last = last[0], max(last[1], run[1])
+            continue
+        if last is not None:
+            yield last
+        last = run
+    if last is not None:
+        yield last
 
 
 def comparable(head: Head) -> Head:

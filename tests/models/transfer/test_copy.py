@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
+from msgspec import structs
 
 import limpet
 from limpet.backends.contract import UNSET, Append, Appended, Backend, Key, Origin, Record
 from limpet.backends.memory import MemoryBackend
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
-from limpet.core.codec import Codec
+from limpet.core.codec import LOST, Codec
 from limpet.errors import InvalidURL, StoreCorrupt, StoreUnavailable, TooLarge
 from limpet.testing.crash import Moment, Program, ack, crash, run, seeded, soak
 from limpet.transfer import copy as copying
@@ -542,6 +544,59 @@ def test_entries_that_are_missing_in_the_source_are_noticed(target: MemoryBacken
     assert (done.outcome, done.records) == ("failed", 0)
     assert "missing in the source, behind 1" in done.why
     assert target.head(ONE) is None
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_journal_with_a_repaired_gap_is_copied_with_its_numbers(
+    tmp_path: Path, *, last: bool
+) -> None:
+    """What a repair has left can be moved like everything else, there and back."""
+    with limpet.open(f"file:{tmp_path}/state") as store:
+        chat = store.conversation("alice")
+        for number in range(1, 7):
+            chat.append({"role": "user", "content": f"This is number {number}."})
+        state = store.state("robot", type="arm")
+        state.save({"at": 1})
+        state.save({"at": 2})
+    damaged = b"number 6" if last else b"number 3"
+    file = tmp_path / "state/default/conversation/alice.jsonl"
+    file.write_bytes(file.read_bytes().replace(damaged, b"number X"))
+    run_command("--store", f"file:{tmp_path}/state", "doctor", "--repair")
+    places = [f"file:{tmp_path}/state", f"{tmp_path}/new.db", f"file:{tmp_path}/back"]
+    for old, new in itertools.pairwise(places):
+        run_command("copy", old, new)
+        assert "2 there already" in run_command("copy", old, new).stdout
+        with limpet.open(old) as one, limpet.open(new) as other:
+            chats = [one.conversation("alice"), other.conversation("alice")]
+            assert chats[0].messages() == chats[1].messages()
+            assert [c.length() for c in chats] == [5, 5]
+            assert [c.window(max_messages=9) for c in chats] == [chats[0].messages()] * 2
+            assert other.state("robot", type="arm").load() == {"at": 2}
+    shown = run_command("--store", places[1], "doctor").stdout
+    assert f"conversation/alice: entry {6 if last else 3}, before it was copied here" in shown
+    assert shown.endswith("All is well.\n")
+    with limpet.open(places[1]) as store:
+        assert store.conversation("alice").append({"role": "user", "content": "on"}) == 7
+
+
+def test_a_salvaging_copy_takes_what_is_left_and_says_what_is_not(target: MemoryBackend) -> None:
+    """Entries that are gone, and one that no longer matches its checksum."""
+    source = MemoryBackend()
+    write(source, ONE, *map(entry, "abcdef"), status="open")
+    records = source._journals[ONE].records
+    records[4] = structs.replace(records[4], body=records[4].body[:-1] + b"?")
+    del records[1:3]
+    write(source, TWO, entry("a"))
+    done = copied(source, target, salvage=True)
+    assert (done[ONE].outcome, done[ONE].lost) == ("new", ((2, 3), (5, 5)))
+    assert (done[TWO].outcome, done[TWO].lost) == ("new", ())
+    found = [entry for record in target.read(ONE) for entry in Codec().decode(record.body)]
+    lost = (LOST, None)
+    assert found == [("said", "a"), lost, lost, ("said", "d"), lost, ("said", "f")]
+    head = target.head(ONE)
+    assert head is not None
+    assert (head.seq, head.status) == (6, "open")
+    assert copied(source, target, salvage=True)[ONE].outcome == "same"
 
 
 def test_half_of_what_cannot_be_read_is_not_left_behind(

@@ -83,6 +83,16 @@ class FileBackend(Backend):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
+        path, parameters = cls._split(url)
+        return cls(path, **(parameters | options))
+
+    @classmethod
+    def path_of(cls, url: str) -> str | None:
+        return os.path.abspath(cls._split(url)[0])
+
+    @classmethod
+    def _split(cls, url: str) -> tuple[str, dict[str, Any]]:
+        """The path that *url* names, and its parameters."""
         place, parameters = url_parameters(url, _PARAMETERS)
         path = place.removeprefix("file:")
         if path.startswith("//"):
@@ -97,7 +107,7 @@ class FileBackend(Backend):
         if not path:
             msg = "file: names no directory. Write file:state, or file:/var/lib/state."
             raise InvalidURL(msg)
-        return cls(at_home(path), **(parameters | options))
+        return at_home(path), parameters
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -294,6 +304,23 @@ class FileBackend(Backend):
                 done.append(stripe.lock.run(doctor.repair, stripe, paths))
         return [text for text in done if text is not None]
 
+    @classmethod
+    def from_damaged(cls, url: str) -> Backend:
+        import shutil  # noqa: PLC0415 - rarely needed, like the next
+        from tempfile import mkdtemp  # noqa: PLC0415
+
+        path, _ = cls._split(url)
+        cls(path, create=False, readonly=True).close()  # or there is none
+        directory = mkdtemp(prefix="limpet-salvage-")
+        try:
+            copy = shutil.copytree(path, os.path.join(directory, "copy"), symlinks=True)
+            salvaged = _Salvaged(copy)
+            salvaged.repair()
+        except BaseException:
+            shutil.rmtree(directory)
+            raise
+        return salvaged
+
     def _close(self) -> None:
         for stripe in self._stripes:
             stripe.close()
@@ -325,3 +352,13 @@ def _look(key: Key, paths: Paths, look: Callable[[JournalFile], T]) -> T | None:
             if decide.live(head, at) is None:
                 return None
         return look(file)
+
+
+class _Salvaged(FileBackend):
+    """A repaired copy of a damaged store. It is gone when it is closed."""
+
+    def _close(self) -> None:
+        import shutil  # noqa: PLC0415 - rarely needed
+
+        super()._close()
+        shutil.rmtree(os.path.dirname(self.path))

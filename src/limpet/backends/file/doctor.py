@@ -51,8 +51,9 @@ QUARANTINE = ".damaged-"
 NOTE = "damaged lines were moved to a file beside this one"
 
 ADVICE = (
-    "Copy the directory away first. Then restore the file from a backup, or run `limpet doctor "
-    "--repair`: it moves what is damaged to a file beside it and keeps the rest."
+    "Copy the directory away first. Then go back to a backup (`limpet restore BACKUP --replace`), "
+    "or run `limpet doctor --repair`: it moves what is damaged to a file beside it and keeps the "
+    "rest."
 )
 
 # What can still be made out of a damaged line. It is believed only where something confirms it; an
@@ -415,7 +416,8 @@ def _findings(path: str, found: Examination) -> Iterator[Fact]:
             "drops",
             advice="Either a process died while it appended, before that was acknowledged, and "
             "nothing is missing; or the file was cut off by something else, and then what came "
-            "behind is lost. Nobody can tell by the file: if no process died, restore a backup.",
+            "behind is lost. Nobody can tell by the file: if no process died, restore a backup "
+            "(`limpet restore BACKUP --replace`).",
             unsure=True,
         )
     for run in found.gaps:

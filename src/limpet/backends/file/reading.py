@@ -107,7 +107,8 @@ class TextFile:
         return StoreCorrupt(
             f"{self.path}, line {number}, is damaged: {why}. Nothing was changed. "
             "`limpet doctor --repair` moves what is damaged to a file beside it and keeps the "
-            "rest; copy the directory first, or restore this file from a backup."
+            "rest; copy the directory first. `limpet restore BACKUP --replace` goes back to a "
+            "backup."
         )
 
 

@@ -183,7 +183,8 @@ _MEANINGS = [
     _Meaning(
         StoreCorrupt,
         "{place} reports damage: {text}. Before anything else, copy the server's data away; then "
-        "see `limpet doctor`, or restore a backup.",
+        "see `limpet doctor`, restore a backup of the server, or one of ours with `limpet restore "
+        "BACKUP` into an empty schema.",
         codes=("XX001", "XX002", "23505"),
     ),
     _Meaning(

@@ -100,5 +100,6 @@ def _integrity(connection: Connection, queries: Mapping[str, str]) -> Fact:
         "integrity",
         "ok" if not faults else "records are missing or too many: " + "; ".join(faults),
         ok=not faults,
-        advice="Take a dump of the schema, then restore these journals from a backup.",
+        advice="Take a dump of the schema. Then restore a backup (`limpet restore BACKUP`, into an "
+        "empty schema), or write what can be read to a new store (`limpet salvage FROM NEW`).",
     )

@@ -85,7 +85,8 @@ def journal_facts(backend: Backend, heads: Iterable[Head]) -> Iterator[Fact]:
         "integrity",
         "; ".join(found[:5]) or "ok",
         ok=not found,
-        advice="Keys were lost or changed from outside. Restore the server from a backup.",
+        advice="Keys were lost or changed from outside. Restore the server from a backup of its "
+        "own; or `limpet restore BACKUP` to an empty prefix or server.",
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from limpet.backends import decide, forks
 from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
+from limpet.backends.sqlite import files
 from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
 from limpet.backends.sqlite.database import SQLITE_ERRORS, Database
 from limpet.backends.sqlite.facts import facts
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from limpet.backends.contract import Transaction
+    from limpet.backends.contract import Backend, Transaction
     from limpet.backends.facts import Fact
 
 __all__ = ["SqliteBackend"]
@@ -43,6 +44,8 @@ class SqliteBackend(TransactionalBackend):
     *durability*: ``full`` (survives power loss) or ``normal`` (survives the process only; faster).
     *vfs*: the name of a registered SQLite VFS.
     """
+
+    beside: ClassVar[tuple[str, ...]] = ("-wal", "-shm")
 
     def __init__(
         self,
@@ -79,6 +82,12 @@ class SqliteBackend(TransactionalBackend):
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
+        path, parameters = cls._split(url)
+        return cls(path, **(parameters | options))
+
+    @classmethod
+    def _split(cls, url: str) -> tuple[str, dict[str, Any]]:
+        """The path that *url* names, and its parameters."""
         place, parameters = url_parameters(url, _PARAMETERS)
         path = place.removeprefix("sqlite:")
         if path.startswith("//"):
@@ -90,7 +99,7 @@ class SqliteBackend(TransactionalBackend):
         if path in ("", ":memory:"):
             msg = f"sqlite:{path} names no file. A store that ends with the process is memory:"
             raise InvalidURL(msg)
-        return cls(at_home(path), **(parameters | options))
+        return at_home(path), parameters
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -277,6 +286,27 @@ class SqliteBackend(TransactionalBackend):
         self.check_open()
         with self._database.reader() as connection:
             return facts(connection, self.path, self._durability, deep=deep)
+
+    @classmethod
+    def path_of(cls, url: str) -> str | None:
+        path, parameters = cls._split(url)
+        return None if "vfs" in parameters else os.path.realpath(path)
+
+    @classmethod
+    def write_snapshot(cls, path: str, new: str) -> bool:
+        files.write_snapshot(path, new)
+        return True
+
+    @classmethod
+    def alone(cls, path: str) -> AbstractContextManager[None]:
+        return files.alone(path)
+
+    @classmethod
+    def from_damaged(cls, url: str) -> Backend:
+        from limpet.backends.sqlite.salvage import salvaged  # noqa: PLC0415 - rarely needed
+
+        path, _ = cls._split(url)
+        return salvaged(os.path.realpath(path))
 
     def _close(self) -> None:
         self._group.close()

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from limpet.errors import StoreError
 
-__all__ = ["SQLITE_ERRORS", "Database", "migrations", "schema_version"]
+__all__ = [
+    "SQLITE_ERRORS",
+    "Database",
+    "check_content",
+    "check_ours",
+    "check_path",
+    "migrations",
+    "readonly_uri",
+    "schema_version",
+]
 
 MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
 
@@ -137,7 +146,7 @@ class Database:
         if self._closed:
             raise apsw.ConnectionClosedError
         if self.readonly:
-            name, flags = _readonly_uri(self.path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            name, flags = readonly_uri(self.path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         else:
             name, flags = self.path, apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(name, flags=flags, vfs=self._vfs)
@@ -182,9 +191,9 @@ class Database:
         with _creating:
             if create and not self.readonly:
                 _create(self.path)
-        _check_path(self.path)
+        check_path(self.path)
         with self.translated(), self.writing:
-            _check_content(self.path, self._vfs)
+            check_content(self.path, self._vfs)
             try:
                 self._prepare(create=create)
             except BaseException:
@@ -194,7 +203,7 @@ class Database:
     def _prepare(self, *, create: bool) -> None:
         connection = self.writer()
         if not create or self.readonly:
-            _check_ours(self.path, connection, readonly=self.readonly)
+            check_ours(self.path, connection, readonly=self.readonly)
         if not self.readonly:
             _use_wal(connection, self.timeout)
             _migrate(self.path, connection)
@@ -257,7 +266,7 @@ class Database:
         return translate(error, self.path)
 
 
-def _readonly_uri(path: str) -> str:
+def readonly_uri(path: str) -> str:
     """How to open *path* for reading only.
 
     SQLite keeps an index beside the log, even to read. Where that cannot be written and there is no
@@ -304,14 +313,14 @@ def _create(path: str) -> None:
         make_parents(path)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # _check_path says what is wrong, if anything is
+        return  # check_path says what is wrong, if anything is
     except OSError as error:
         full = error.errno in _NO_ROOM
         raise meaning(apsw.FullError() if full else apsw.ReadOnlyError(), path) from error
     sync_directory(os.path.dirname(path))
 
 
-def _check_path(path: str) -> None:
+def check_path(path: str) -> None:
     directory = os.path.dirname(path) or "."
     if not os.path.isdir(directory):
         msg = (
@@ -333,7 +342,7 @@ def _check_path(path: str) -> None:
         raise StoreReadOnly(msg)
 
 
-def _check_content(path: str, vfs: str | None) -> None:
+def check_content(path: str, vfs: str | None) -> None:
     """Refuse a file that is something else, before SQLite takes a short one for an empty database.
 
     Nothing, or zeros, may be what a crash during creation left: SQLite knows what to do with that.
@@ -406,7 +415,7 @@ def _check_schema(path: str, connection: apsw.Connection) -> bool:
     return version == newest
 
 
-def _check_ours(path: str, connection: apsw.Connection, *, readonly: bool) -> None:
+def check_ours(path: str, connection: apsw.Connection, *, readonly: bool) -> None:
     """Refuse a database without our tables, or, for reading only, with an older form of them."""
     newest = _check_schema(path, connection)
     if schema_version(connection) == 0:

@@ -69,8 +69,9 @@ _MEANINGS: list[tuple[type[apsw.Error], type[StoreError], str]] = [
         StoreCorrupt,
         (
             "{path} is damaged: {error}. Nothing was changed. Before anything else, copy the file "
-            "with its -wal file to a safe place; then see `limpet doctor`, restore a backup, or "
-            "recover what can be read with SQLite's `.recover`."
+            "with its -wal file to a safe place. Then see `limpet doctor`; go back to a backup "
+            "(`limpet restore BACKUP --replace`), or write what can be read to a new store "
+            "(`limpet salvage {path} NEW`)."
         ),
     ),
     (

@@ -90,7 +90,9 @@ def _integrity(connection: apsw.Connection) -> Fact:
         "integrity",
         "ok" if found == ["ok"] else "; ".join(found),
         ok=found == ["ok"],
-        advice="Copy the file and its -wal away, then restore a backup or use SQLite's .recover.",
+        advice="Copy the file and its -wal away. Then go back to a backup (`limpet restore BACKUP "
+        "--replace`), or write what can be read to a new store (`limpet salvage FROM NEW`). If "
+        "somebody has put this file in place by hand, the log beside it may be another file's.",
     )
 
 
@@ -110,5 +112,6 @@ def _index(connection: apsw.Connection) -> Fact:
         "index",
         "; ".join(wrong) or "ok",
         ok=not wrong,
-        advice="Somebody has changed the tables by hand: restore a backup.",
+        advice="Somebody has changed the tables by hand, or put the file beside a log that is not "
+        "its own: go back to a backup (`limpet restore BACKUP --replace`).",
     )

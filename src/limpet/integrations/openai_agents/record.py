@@ -159,7 +159,8 @@ class RunRecord:
         except ValidationError as error:
             msg = (
                 f"Entry {entry.seq} of run {self.id!r} is not what was written: {error}. Nothing "
-                "was changed. Restore it from a backup, or delete the run and start it anew."
+                "was changed. Go back to a backup (`limpet restore BACKUP --replace`), or delete "
+                "the run and start it anew."
             )
             raise Unreadable(msg) from error
         self.position = entry.seq

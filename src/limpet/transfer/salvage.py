@@ -1,0 +1,63 @@
+"""What can be read of a damaged store, in a new one.
+
+    with limpet.open("rescued.db") as new:
+        for journal in salvage("agents.db", new):
+            print(journal.key, journal.lost)
+
+Numbers that were given out stay so: where entries are lost, the new store has others of the type
+"limpet.lost", which every model passes over.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from limpet.backends.url import find, safe_url
+from limpet.conversations import conversation
+from limpet.conversations.transcript import ConversationMeta
+from limpet.errors import Conflict, StoreExists, Unreadable
+from limpet.transfer.copy import copy
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from limpet.store import Store
+    from limpet.transfer.copy import Copied
+
+__all__ = ["recount", "salvage"]
+
+
+def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
+    """Copy what can be read of *source* to *target*, and say what became of each journal.
+
+    *source* is only read, and need not be one that can be opened. `StoreExists` if there is
+    anything in *target*.
+    """
+    if target.backend.kinds():
+        url = target.backend.url
+        raise StoreExists(
+            f"There is something in {url} already, and it was left alone. Name another."
+        )
+    kind, url = find(source)
+    with closing(kind.from_damaged(url)) as old:
+        old.url = safe_url(url)
+        for journal in copy(old, target.backend, salvage=True):
+            if journal.ok and journal.lost and journal.key.kind == conversation.KIND:
+                recount(target.as_tenant(journal.key.tenant), journal.key.id)
+            yield journal
+
+
+def recount(store: Store, id_: str) -> None:
+    """Let the head of a conversation say how many messages are left."""
+    journal = store.journal(conversation.KIND, id_)
+    head = journal.head()
+    if head is None:
+        return
+    left = len(store.conversation(id_).messages())
+    # If somebody writes to it meanwhile, or its meta cannot be read, it stays as it is: its length
+    # may be wrong, and `limpet doctor` reports the meta.
+    with suppress(Conflict, Unreadable):
+        meta = ConversationMeta.of(head).with_length(head.seq, left)
+        journal.append(expect=head.expect, meta=meta.encode())
