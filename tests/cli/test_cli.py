@@ -27,6 +27,7 @@ from limpet.cli import main
 from limpet.cli.docs import reference
 from limpet.cli.messages import parts, summary
 from limpet.cli.options import StoreOptions
+from limpet.cli.output import safe
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT
@@ -34,10 +35,17 @@ from tests.support.paths import ROOT
 #: The command as it was installed.
 LIMPET = str(Path(sys.executable).parent / "limpet")
 
-#: What a terminal would obey: colour, title, a C1 control, text that runs backwards; and markup.
-HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\u202ee[bold]f[/bold]\rg\x00"
+#: What a terminal would obey: colour, title, a C1 control, text that runs backwards; and markup;
+#: and what it would not show: zero-width characters, and the tags that a model reads.
+HOSTILE = (
+    "a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\u202ee[bold]f[/bold]\rg\x00"
+    "h\u200bi\u200dj\ufeffk\u00adl\u2060m\ufe0fn\U000e0041\U000e007fo\u3164"
+)
 
-OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+OBEYED = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e"
+    "\u200b-\u200f\ufeff\u00ad\u2060-\u2064\ufe00-\ufe0f\u3164\U000e0000-\U000e0fff]"
+)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -875,16 +883,22 @@ def hostile(path: str) -> str:
                 task.step("y", reporting, HOSTILE, in_doubt="ask")
             task.finish(HOSTILE)
         store.journal("note", "evil").append((HOSTILE, HOSTILE))
+        store.memory("evil-memory").remember(HOSTILE, kind="fact", tags=["x"], source="s")
+        for document in ({HOSTILE: 1}, {HOSTILE: HOSTILE}):
+            store.state("evil-state").save(document, note="x\u200by")
     return path
 
 
 SHOWING = [
     *(["show", id_] for id_ in ("evil", "evil-task", "note/evil")),
     *(["tail", id_] for id_ in ("evil", "evil-task", "note/evil")),
+    ["memory", "show", "evil-memory"],
 ]
+#: The same as JSON, or with an excerpt of it.
+QUOTING = [["show", "evil-state"], ["search", "31mb"], ["history", "evil-state", "--diff"]]
 
 
-@pytest.mark.parametrize("command", SHOWING, ids=" ".join)
+@pytest.mark.parametrize("command", [*SHOWING, *QUOTING], ids=" ".join)
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
 def test_control_characters_never_reach_the_terminal(
     hostile: str, command: list[str], option: list[str]
@@ -906,6 +920,55 @@ def test_control_characters_are_written_out_in_a_real_terminal(
     assert not OBEYED.search(ANSI.sub("", shown))
     assert "\x1b[31m" not in shown
     assert "\\e[31mb" in shown
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["task", "signal", "evil-task", "go", f'{{"{HOSTILE}": }}'],
+        ["task", "signal", "evil-task", "go\x9b31m\u200b", "1"],
+        ["task", "signal", "task\x1b[31m\u200b", "go"],
+        ["task", "submit", "kind", "report", "--goal", "\x1b[31m\u200b"],
+        ["ls", "\x1b[31m\u200b"],
+        ["ls", "--prefix", "\x1b[31m\u200b"],
+        ["ls", "--status", "\x1b[31m\u200b"],
+        ["ls", "--label", "\x1b[31m\u200b"],
+        ["ls", "--older-than", "\x1b[31m\u200b"],
+        ["ls", "--\x1b[31m\u200b"],
+        ["ls", "tasks", "\x1b[31m\u200b"],
+        ["ls", "--tenant", "acme\u200b"],
+        ["search", "\x1b[31m\u200b"],
+        ["search", "nothing", "--tenant", "acme\u200b"],
+        ["show", "\x1b[31m\u200b"],
+        ["export", "\x1b[31m\u200b"],
+        ["import", "\x1b[31m\u200b"],
+        ["copy", "\x1b[31m\u200b", "file:\x1b[31m\u200b"],
+        ["doctor", "--store", "\x1b[31m\u200b"],
+        ["doctor", "--store", "nosuch\x1b[31m\u200b:x"],
+        ["\x1b[31m\u200b"],
+        ["--\x1b[31m\u200b"],
+        ["memory", "recall", "x\u200b", "nothing"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_a_command_was_given_is_not_obeyed_either(hostile: str, command: list[str]) -> None:
+    """An argument may have been copied from anywhere, and a message repeats it."""
+    args = command if "--store" in command or "copy" in command else ["--store", hostile, *command]
+    result = CliRunner().invoke(main, args)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert not OBEYED.search(result.output)
+
+
+def test_joiners_and_selectors_where_people_write_them_are_shown() -> None:
+    """In Persian, Hindi and emoji they are part of the writing; behind ASCII, or several, not."""
+    for text in (
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "👩\u200d💻",
+        "❤\ufe0f\u200d🔥",
+        "☎\ufe0e",
+    ):
+        assert safe(text) == text
+    assert safe("a\u200db é\u200d\u200d❤\ufe0f\ufe0f") == "a\\u200db é\u200d\\u200d❤\ufe0f\\ufe0f"
 
 
 def test_json_of_hostile_text_is_the_text_itself(hostile: str) -> None:

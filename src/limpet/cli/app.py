@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,10 +18,14 @@ from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
+from limpet.cli.output import safe
 from limpet.cli.show import show, tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
 from limpet.cli.work import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["main"]
 
@@ -33,8 +38,23 @@ Exit codes:
 """
 
 
+@contextmanager
+def _safe_messages() -> Iterator[None]:
+    """Click's own messages repeat what they were given, and that may be from anywhere."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = safe(error.message)
+        raise
+
+
 class Limpet(Commands):
     """The group of all commands, which end with our own errors as messages, not as tracebacks."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options."""
+        with _safe_messages():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -44,7 +64,8 @@ class Limpet(Commands):
         store = ctx.ensure_object(StoreOptions)
         try:
             try:
-                return super().invoke(ctx)
+                with _safe_messages():
+                    return super().invoke(ctx)
             except (limpet.LimpetError, OSError) as error:
                 raise failure_of(error) from error
         except Failure as failure:
