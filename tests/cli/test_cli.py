@@ -23,11 +23,13 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 import limpet
+from limpet.backends.contract import from_micros
 from limpet.cli import main
 from limpet.cli.docs import reference
 from limpet.cli.messages import parts, summary
 from limpet.cli.options import StoreOptions
-from limpet.cli.output import safe
+from limpet.cli.output import safe, timestamp
+from limpet.core.ids import make_key
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT
@@ -336,6 +338,7 @@ def test_ls_gives_the_same_to_programs(path: str) -> None:
     assert set(row) == {
         *("kind", "id", "status", "labels", "entries", "position", "size"),
         *("created_at", "updated_at", "expires_at", "held_by", "held_until"),
+        "holder_alive",
     }
     assert (row["entries"], row["labels"], row["status"]) == (4, {"channel": "web"}, None)
     assert found["task", "finished"]["status"] == "done"
@@ -388,6 +391,30 @@ def test_ls_says_who_holds_a_task(path: str) -> None:
     assert f"agent-02 on {os.uname().nodename}, process {os.getpid()}\n" in shown
     assert row["held_by"].startswith("agent-02 on ")
     assert row["held_until"] > row["updated_at"]
+    assert row["holder_alive"] is True
+
+
+def test_ls_says_that_a_holder_was_killed(path: str) -> None:
+    """Its lease goes on for a while, and nobody works on the task: the next may take it at once."""
+    script = (
+        f"import limpet, os, signal; limpet.open({path!r}).task('report', agent='a-2').__enter__();"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    shown = run("--store", path, "ls", "tasks").stdout
+    assert re.search(r"nobody: a-2 on .*, process \d+ has ended\n", shown)
+    row = next(row for row in data("--store", path, "ls") if row["id"] == "report")
+    assert row["holder_alive"] is False
+
+
+def test_ls_says_until_when_somebody_on_another_machine_holds_a_task(path: str) -> None:
+    """Whether that process lives, nobody here can know."""
+    with limpet.open(path) as store:
+        until = store.backend.acquire(make_key("default", "task", "report"), "a-3 far away", 60)
+    shown = run("--store", path, "ls", "tasks").stdout
+    assert f"a-3 far away, until {timestamp(from_micros(until.until))}\n" in shown
+    row = next(row for row in data("--store", path, "ls") if row["id"] == "report")
+    assert (row["held_by"], row["holder_alive"]) == ("a-3 far away", None)
 
 
 def test_label_without_a_value_is_refused(path: str) -> None:
