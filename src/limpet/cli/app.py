@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 import limpet
+from limpet import errors
 from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
 from limpet.cli.doctor import doctor
@@ -18,7 +21,7 @@ from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
-from limpet.cli.output import safe
+from limpet.cli.output import Screen, one_line, safe
 from limpet.cli.show import show, tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
@@ -48,6 +51,22 @@ def _safe_messages() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print warnings of ours as a line for people, without the place in our code."""
+    show = warnings.showwarning
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if category.__module__ == errors.__name__:
+            Screen(stderr=True).hanging(Text(f"Note: {one_line(str(message))}"), indent=2)
+        else:  # of the functions that `work` runs
+            show(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = note
+        yield
+
+
 class Limpet(Commands):
     """The group of all commands, which end with our own errors as messages, not as tracebacks."""
 
@@ -64,7 +83,7 @@ class Limpet(Commands):
         store = ctx.ensure_object(StoreOptions)
         try:
             try:
-                with _safe_messages():
+                with _safe_messages(), _notes():
                     return super().invoke(ctx)
             except (limpet.LimpetError, OSError) as error:
                 raise failure_of(error) from error
