@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from limpet.backends.url import connect
 from limpet.core.codec import Codec
 from limpet.errors import StoreCorrupt, Unreadable
 from tests.support import places
+from tests.support.commands import run
 from tests.support.stores import user
 
 if TYPE_CHECKING:
@@ -131,6 +134,45 @@ def test_a_finished_step_of_which_the_record_is_missing_does_not_run_again(
             asyncio.run(resumed())
         assert ran == []
         assert store.backend.acquire(TASK, "another", 60).holder == "another"
+
+
+def test_a_memory_of_which_a_record_is_missing_says_so(where: Where) -> None:
+    """Whatever is asked of it: nothing that was learned is simply left out."""
+    with limpet.open(where.url) as store:
+        memory = store.memory("support")
+        made = [memory.remember(f"The printer is in room {number}") for number in range(3)]
+    lose(where.url, Key("default", "memory", "support"), 2)
+    with limpet.open(where.url) as store:
+        memory = store.memory("support")
+        for read in (
+            memory.reindex,  # first: what an index holds that was made before, it holds
+            lambda: memory.recall("printer"),
+            memory.list,
+            lambda: memory.forget(made[0].id),
+        ):
+            with pytest.raises(StoreCorrupt):
+                pytest.fail(f"It gave {read()!r}")
+
+
+def test_what_is_missing_is_neither_exported_nor_copied_as_if_it_were_whole(
+    where: Where, tmp_path: Path
+) -> None:
+    """A backup that leaves out what it could not read would be found out too late."""
+    fill(where.url)
+    for key, seq in ((CHAT, 3), (TASK, 2)):
+        lose(where.url, key, seq)
+    store = ("--store", where.url)
+    for command in (
+        [*store, "export", "alice"],
+        [*store, "export", "alice", "--messages"],
+        [*store, "show", "task/report"],
+        [*store, "search", "4"],
+        ["copy", where.url, f"sqlite:{tmp_path}/copied.db"],
+    ):
+        said = run(*command, code=1).output
+        assert re.search(r"alice|report", said), said
+    found = json.loads(run(*store, "doctor", "--json", code=1).stdout)["unreadable"]
+    assert {problem["journal"] for problem in found} == {"conversation/alice", "task/report"}
 
 
 def test_what_was_compacted_away_is_not_missing(where: Where) -> None:
