@@ -47,7 +47,7 @@ def _safe_messages() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = safe(error.message)
+        error.message = safe(error.message)  # type: ignore[misc] # which nobody has seen yet
         raise
 
 
