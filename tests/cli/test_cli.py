@@ -23,10 +23,13 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 import limpet
+from limpet.backends.contract import from_micros
 from limpet.cli import main
 from limpet.cli.docs import reference
 from limpet.cli.messages import parts, summary
 from limpet.cli.options import StoreOptions
+from limpet.cli.output import safe, timestamp
+from limpet.core.ids import make_key
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT
@@ -34,10 +37,17 @@ from tests.support.paths import ROOT
 #: The command as it was installed.
 LIMPET = str(Path(sys.executable).parent / "limpet")
 
-#: What a terminal would obey: colour, title, a C1 control, text that runs backwards; and markup.
-HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\u202ee[bold]f[/bold]\rg\x00"
+#: What a terminal would obey: colour, title, a C1 control, text that runs backwards; and markup;
+#: and what it would not show: zero-width characters, and the tags that a model reads.
+HOSTILE = (
+    "a\x1b[31mb\x1b]0;title\x07c\x9b2Jd\u202ee[bold]f[/bold]\rg\x00"
+    "h\u200bi\u200dj\ufeffk\u00adl\u2060m\ufe0fn\U000e0041\U000e007fo\u3164"
+)
 
-OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+OBEYED = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e"
+    "\u200b-\u200f\ufeff\u00ad\u2060-\u2064\ufe00-\ufe0f\u3164\U000e0000-\U000e0fff]"
+)
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -328,6 +338,7 @@ def test_ls_gives_the_same_to_programs(path: str) -> None:
     assert set(row) == {
         *("kind", "id", "status", "labels", "entries", "position", "size"),
         *("created_at", "updated_at", "expires_at", "held_by", "held_until"),
+        "holder_alive",
     }
     assert (row["entries"], row["labels"], row["status"]) == (4, {"channel": "web"}, None)
     assert found["task", "finished"]["status"] == "done"
@@ -380,6 +391,30 @@ def test_ls_says_who_holds_a_task(path: str) -> None:
     assert f"agent-02 on {os.uname().nodename}, process {os.getpid()}\n" in shown
     assert row["held_by"].startswith("agent-02 on ")
     assert row["held_until"] > row["updated_at"]
+    assert row["holder_alive"] is True
+
+
+def test_ls_says_that_a_holder_was_killed(path: str) -> None:
+    """Its lease goes on for a while, and nobody works on the task: the next may take it at once."""
+    script = (
+        f"import limpet, os, signal; limpet.open({path!r}).task('report', agent='a-2').__enter__();"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    shown = run("--store", path, "ls", "tasks").stdout
+    assert re.search(r"nobody: a-2 on .*, process \d+ has ended\n", shown)
+    row = next(row for row in data("--store", path, "ls") if row["id"] == "report")
+    assert row["holder_alive"] is False
+
+
+def test_ls_says_until_when_somebody_on_another_machine_holds_a_task(path: str) -> None:
+    """Whether that process lives, nobody here can know."""
+    with limpet.open(path) as store:
+        until = store.backend.acquire(make_key("default", "task", "report"), "a-3 far away", 60)
+    shown = run("--store", path, "ls", "tasks").stdout
+    assert f"a-3 far away, until {timestamp(from_micros(until.until))}\n" in shown
+    row = next(row for row in data("--store", path, "ls") if row["id"] == "report")
+    assert (row["held_by"], row["holder_alive"]) == ("a-3 far away", None)
 
 
 def test_label_without_a_value_is_refused(path: str) -> None:
@@ -899,16 +934,22 @@ def hostile(path: str) -> str:
                 task.step("y", reporting, HOSTILE, in_doubt="ask")
             task.finish(HOSTILE)
         store.journal("note", "evil").append((HOSTILE, HOSTILE))
+        store.memory("evil-memory").remember(HOSTILE, kind="fact", tags=["x"], source="s")
+        for document in ({HOSTILE: 1}, {HOSTILE: HOSTILE}):
+            store.state("evil-state").save(document, note="x\u200by")
     return path
 
 
 SHOWING = [
     *(["show", id_] for id_ in ("evil", "evil-task", "note/evil")),
     *(["tail", id_] for id_ in ("evil", "evil-task", "note/evil")),
+    ["memory", "show", "evil-memory"],
 ]
+#: The same as JSON, or with an excerpt of it.
+QUOTING = [["show", "evil-state"], ["search", "31mb"], ["history", "evil-state", "--diff"]]
 
 
-@pytest.mark.parametrize("command", SHOWING, ids=" ".join)
+@pytest.mark.parametrize("command", [*SHOWING, *QUOTING], ids=" ".join)
 @pytest.mark.parametrize("option", [[], ["--json"]], ids=["text", "json"])
 def test_control_characters_never_reach_the_terminal(
     hostile: str, command: list[str], option: list[str]
@@ -930,6 +971,55 @@ def test_control_characters_are_written_out_in_a_real_terminal(
     assert not OBEYED.search(ANSI.sub("", shown))
     assert "\x1b[31m" not in shown
     assert "\\e[31mb" in shown
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["task", "signal", "evil-task", "go", f'{{"{HOSTILE}": }}'],
+        ["task", "signal", "evil-task", "go\x9b31m\u200b", "1"],
+        ["task", "signal", "task\x1b[31m\u200b", "go"],
+        ["task", "submit", "kind", "report", "--goal", "\x1b[31m\u200b"],
+        ["ls", "\x1b[31m\u200b"],
+        ["ls", "--prefix", "\x1b[31m\u200b"],
+        ["ls", "--status", "\x1b[31m\u200b"],
+        ["ls", "--label", "\x1b[31m\u200b"],
+        ["ls", "--older-than", "\x1b[31m\u200b"],
+        ["ls", "--\x1b[31m\u200b"],
+        ["ls", "tasks", "\x1b[31m\u200b"],
+        ["ls", "--tenant", "acme\u200b"],
+        ["search", "\x1b[31m\u200b"],
+        ["search", "nothing", "--tenant", "acme\u200b"],
+        ["show", "\x1b[31m\u200b"],
+        ["export", "\x1b[31m\u200b"],
+        ["import", "\x1b[31m\u200b"],
+        ["copy", "\x1b[31m\u200b", "file:\x1b[31m\u200b"],
+        ["doctor", "--store", "\x1b[31m\u200b"],
+        ["doctor", "--store", "nosuch\x1b[31m\u200b:x"],
+        ["\x1b[31m\u200b"],
+        ["--\x1b[31m\u200b"],
+        ["memory", "recall", "x\u200b", "nothing"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_a_command_was_given_is_not_obeyed_either(hostile: str, command: list[str]) -> None:
+    """An argument may have been copied from anywhere, and a message repeats it."""
+    args = command if "--store" in command or "copy" in command else ["--store", hostile, *command]
+    result = CliRunner().invoke(main, args)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert not OBEYED.search(result.output)
+
+
+def test_joiners_and_selectors_where_people_write_them_are_shown() -> None:
+    """In Persian, Hindi and emoji they are part of the writing; behind ASCII, or several, not."""
+    for text in (
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "👩\u200d💻",
+        "❤\ufe0f\u200d🔥",
+        "☎\ufe0e",
+    ):
+        assert safe(text) == text
+    assert safe("a\u200db é\u200d\u200d❤\ufe0f\ufe0f") == "a\\u200db é\u200d\\u200d❤\ufe0f\\ufe0f"
 
 
 def test_json_of_hostile_text_is_the_text_itself(hostile: str) -> None:

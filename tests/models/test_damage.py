@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from limpet.backends.url import connect
 from limpet.core.codec import Codec
 from limpet.errors import StoreCorrupt, Unreadable
 from tests.support import places
+from tests.support.commands import run
 from tests.support.stores import user
 
 if TYPE_CHECKING:
@@ -133,6 +136,45 @@ def test_a_finished_step_of_which_the_record_is_missing_does_not_run_again(
         assert store.backend.acquire(TASK, "another", 60).holder == "another"
 
 
+def test_a_memory_of_which_a_record_is_missing_says_so(where: Where) -> None:
+    """Whatever is asked of it: nothing that was learned is simply left out."""
+    with limpet.open(where.url) as store:
+        memory = store.memory("support")
+        made = [memory.remember(f"The printer is in room {number}") for number in range(3)]
+    lose(where.url, Key("default", "memory", "support"), 2)
+    with limpet.open(where.url) as store:
+        memory = store.memory("support")
+        for read in (
+            memory.reindex,  # first: what an index holds that was made before, it holds
+            lambda: memory.recall("printer"),
+            memory.list,
+            lambda: memory.forget(made[0].id),
+        ):
+            with pytest.raises(StoreCorrupt):
+                pytest.fail(f"It gave {read()!r}")
+
+
+def test_what_is_missing_is_neither_exported_nor_copied_as_if_it_were_whole(
+    where: Where, tmp_path: Path
+) -> None:
+    """A backup that leaves out what it could not read would be found out too late."""
+    fill(where.url)
+    for key, seq in ((CHAT, 3), (TASK, 2)):
+        lose(where.url, key, seq)
+    store = ("--store", where.url)
+    for command in (
+        [*store, "export", "alice"],
+        [*store, "export", "alice", "--messages"],
+        [*store, "show", "task/report"],
+        [*store, "search", "4"],
+        ["copy", where.url, f"sqlite:{tmp_path}/copied.db"],
+    ):
+        said = run(*command, code=1).output
+        assert re.search(r"alice|report", said), said
+    found = json.loads(run(*store, "doctor", "--json", code=1).stdout)["unreadable"]
+    assert {problem["journal"] for problem in found} == {"conversation/alice", "task/report"}
+
+
 def test_what_was_compacted_away_is_not_missing(where: Where) -> None:
     """A conversation that was cleared goes on."""
     fill(where.url)
@@ -178,11 +220,11 @@ def test_a_sealed_record_of_another_shape_is_unreadable(
         store.conversation("alice").append(user("1"))
         store.backend.append(Append(key=CHAT, body=seal(shape), count=1))
         store.conversation("alice").append(user("3"))
-        for read in ("messages", "items", "a window", "a fork", "a journal", "backwards"):
-            if read in ("a journal", "backwards") and shape.startswith(b'["message",'):
+        for name_, read in READS.items():
+            if name_ in ("a journal", "backwards") and shape.startswith(b'["message",'):
                 continue  # a journal of entries knows nothing of messages
             with pytest.raises(Unreadable, match=r"Entry \d of conversation 'alice'"):
-                pytest.fail(f"{read} gave {READS[read](store)!r}")
+                pytest.fail(f"{name_} gave {read(store)!r}")
 
 
 @pytest.mark.parametrize("shape", [b'["step",5]', b'["step",{}]', b'["planned",{"steps":7}]', b"5"])
@@ -199,3 +241,92 @@ def test_a_tasks_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: byt
             with pytest.raises(Unreadable, match=r"Entry 3 of task 'report'"):
                 read()
         assert [info.id for info in store.tasks()] == ["report"]
+
+
+DEEP = b"[" * 3000 + b"]" * 3000
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(b"5", b"null", b"[]", DEEP, b'["remembered"]', b'["remembered",5]', b'["remembered",{}]'),
+        *(b'["remembered",{"id":"m","text":7,"kind":"fact"}]', b'["superseded",null]'),
+        *(b'["contradicted",{"id":"m"}]', b'["used",{"ids":5}]', b'["confirmed",[]]'),
+        *(b'["forgotten","m"]', b'["rewritten",5]', b'["rewritten",[1,2,"forgotten",5]]'),
+    ],
+    ids=lambda shape: shape[:40].decode(),
+)
+@pytest.mark.parametrize("name", ["sqlite", "file"])
+def test_a_memorys_entry_of_another_shape_is_unreadable(
+    name: str, shape: bytes, request: pytest.FixtureRequest
+) -> None:
+    """Whatever is asked of the memory; nothing of it is remembered as something else."""
+    with limpet.open(places.find(name, request).url) as store:
+        memory = store.memory("support")
+        known = memory.remember("The printer is in room 7")
+        body = seal(shape)
+        store.backend.append(Append(key=Key("default", "memory", "support"), body=body, count=1))
+        for read in (
+            lambda: memory.recall("printer"),
+            memory.list,
+            memory.stats,
+            lambda: memory.forget(known.id),
+            lambda: memory.update(known.id, "It is in room 9"),
+        ):
+            with pytest.raises(Unreadable, match=r"Entry 2 of memory 'support'"):
+                pytest.fail(f"It gave {read()!r}")
+
+
+def test_what_a_newer_release_adds_to_a_memory_is_no_damage(tmp_path: Path) -> None:
+    """It is left as it is, also when the memories beside it are forgotten."""
+    with limpet.open(tmp_path / "agents.db") as store:
+        memory = store.memory("support")
+        known = memory.remember("The printer is in room 7")
+        store.journal("memory", "support").append(("weighed", 5), ("weighed", {"id": known.id}))
+        assert len(memory.recall("printer")) == 1
+        memory.forget(known.id)
+        assert memory.list() == []
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        b"5",
+        b"null",
+        DEEP,
+        b'["saved"]',
+        b'["saved",5]',
+        b'["saved",{}]',
+        b'["patched",{"patch":5}]',
+    ],
+    ids=lambda shape: shape[:40].decode(),
+)
+def test_a_states_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
+    """The save before it can be had, and saving goes on."""
+    with limpet.open(tmp_path / "agents.db") as store:
+        state = store.state("agent")
+        first = state.save({"a": 1})
+        body = seal(shape)
+        store.backend.append(Append(key=Key("default", "state", "agent"), body=body, count=1))
+        with pytest.raises(Unreadable, match=r"State 'agent' at 2 .*(?i:entry 2)"):
+            store.state("agent").load()
+        assert store.state("agent").history()[0].position == first
+        assert store.state("agent").at(first) == {"a": 1}
+        assert store.state("agent").save({"a": 2}) == 3
+        assert store.state("agent").load() == {"a": 2}
+
+
+@pytest.mark.parametrize("shape", [b"5", DEEP, b'["message",5]', b'["message",null]'])
+def test_a_sessions_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
+    """The agents' SDK gets an error that says where, not items that are none."""
+    agents = pytest.importorskip("limpet.integrations.openai_agents")
+
+    async def main() -> None:
+        async with limpet.open_async(tmp_path / "agents.db") as store:
+            session = agents.LimpetSession(store, "alice")
+            await session.add_items([{"role": "user", "content": "1"}])
+            store.backend.append(Append(key=CHAT, body=seal(shape), count=1))
+            with pytest.raises(Unreadable, match=r"Entry 2 of conversation 'alice'"):
+                await session.get_items()
+
+    asyncio.run(main())

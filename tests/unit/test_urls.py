@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import limpet
 from limpet.backends.url import safe_url
+from limpet.errors import InvalidURL
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET = "hunter2"  # noqa: S105 - of nobody
 
@@ -22,6 +28,13 @@ SECRET = "hunter2"  # noqa: S105 - of nobody
         f"dynamodb://table?aws_secret_access_key={SECRET}",
         f"redis://host?apikey={SECRET}",
         f"nosuch:u:{SECRET}@host?x={SECRET}",
+        f"redis://u:two\nlines{SECRET}@host",
+        f"dynamodb://u:{SECRET}@table",
+        f"file://u:{SECRET}@host/state",
+        f"sqlite://u:{SECRET}@host",
+        f"//u:{SECRET}@host",
+        f"agents.db?passwd={SECRET}",
+        f"memory:?passwd={SECRET}",
     ],
 )
 def test_no_part_of_a_url_that_may_be_a_secret_is_shown(url: str) -> None:
@@ -30,6 +43,30 @@ def test_no_part_of_a_url_that_may_be_a_secret_is_shown(url: str) -> None:
     with pytest.raises(limpet.LimpetError) as caught:
         limpet.open(url, timeout=0.01)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["", "sqlite:", "file:", "redis://", "postgresql://", "dynamodb://", "memory:"]
+)
+@pytest.mark.parametrize("nul", ["\0", "%00"])
+def test_a_nul_in_a_name_is_an_invalid_url(
+    scheme: str, nul: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a bare ValueError of the operating system, and nothing is made up to the NUL."""
+    monkeypatch.chdir(tmp_path)
+    if (scheme, nul) != ("", "%00"):  # which is a file's good name
+        with pytest.raises(InvalidURL, match="NUL"):
+            limpet.open(f"{scheme}a{nul}b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_object_is_taken_as_it_is(tmp_path: Path) -> None:
+    """With a NUL it is refused; what would mean something in a URL means nothing in a path."""
+    with pytest.raises(InvalidURL, match="NUL"):
+        limpet.open(tmp_path / "a\0b.db")
+    for name in ("a%00b.db", "a?passwd=x.db", "redis:u:x@host"):
+        limpet.open(tmp_path / name).close()
+        assert (tmp_path / name).is_file()
 
 
 def test_what_helps_to_see_what_is_wrong_is_shown() -> None:

@@ -32,6 +32,7 @@ FOR_MODELS = {
         "gather",
         "labels",
         "page",
+        "pairs",
         "request",
         "runs",
     ),

@@ -123,9 +123,9 @@ def safe_url(url: str) -> str:
     >>> safe_url("postgresql://ann:secret@db/agents?password=secret")
     'postgresql://ann:***@db/agents?password=***'
     """
-    url = re.sub(r"((?:^\w+:|//)[^:@/?]*):.*@", r"\1:***@", url)
+    url = re.sub(r"((?:^\w+:|//)[^:@/?]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(
-        r"([?&])([^=&]*)=([^&]*)",
+        r"([?&])([^=&?]*)=([^&]*)",
         lambda found: found[0] if found[2] in _HARMLESS else f"{found[1]}{found[2]}=***",
         url,
     )
@@ -179,24 +179,28 @@ def find(url: str | os.PathLike[str] | None) -> tuple[type[Backend], str]:
     if url is None:
         url = os.environ.get("LIMPET_URL") or DEFAULT_URL
     text = os.fspath(url)
-    if "\0" in text or "%00" in text:
-        raise InvalidURL(f"{safe_url(text)!r} cannot be opened: no name contains NUL.")
     scheme, rest = _split(text, is_path=isinstance(url, os.PathLike))
+    if "\0" in rest or "%00" in rest:  # of a path, every % is now %25
+        raise InvalidURL(f"{safe_url(text)!r} cannot be opened: no name contains NUL.")
     return _find(scheme), f"{scheme}:{rest}"
 
 
 def _split(url: str, *, is_path: bool) -> tuple[str, str]:
     scheme, colon, rest = url.partition(":")
     if is_path or not colon or len(scheme) == 1 or not url[0].isalpha():  # one letter is a drive
-        quoted = url.replace("%", "%25").replace("?", "%3F")
         if not is_path and re.search(r"\?\w+=", url):
             msg = (
-                f"{url} is a path, and only a URL has parameters. "
-                f"Write sqlite:{url}, or for a file of that name sqlite:{quoted}"
+                f"{safe_url(url)} is a path, and only a URL has parameters. "
+                f"Write sqlite:{safe_url(url)}, or for a file of that name "
+                f"sqlite:{_quoted(safe_url(url))}"
             )
             raise InvalidURL(msg)
-        return "sqlite", quoted
+        return "sqlite", _quoted(url)
     return scheme.lower(), rest
+
+
+def _quoted(path: str) -> str:
+    return path.replace("%", "%25").replace("?", "%3F")
 
 
 def _find(scheme: str) -> type[Backend]:

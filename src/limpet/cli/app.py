@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 import limpet
+from limpet import errors
 from limpet.cli.backup import backup, restore, salvage
 from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
@@ -18,10 +22,14 @@ from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
+from limpet.cli.output import Screen, one_line, safe
 from limpet.cli.show import show, tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
 from limpet.cli.work import work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["main"]
 
@@ -34,8 +42,39 @@ Exit codes:
 """
 
 
+@contextmanager
+def _safe_messages() -> Iterator[None]:
+    """Click's own messages repeat what they were given, and that may be from anywhere."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = safe(error.message)  # type: ignore[misc] # which nobody has seen yet
+        raise
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Print warnings of ours as a line for people, without the place in our code."""
+    show = warnings.showwarning
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if category.__module__ == errors.__name__:
+            Screen(stderr=True).hanging(Text(f"Note: {one_line(str(message))}"), indent=2)
+        else:  # of the functions that `work` runs
+            show(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = note
+        yield
+
+
 class Limpet(Commands):
     """The group of all commands, which end with our own errors as messages, not as tracebacks."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options."""
+        with _safe_messages():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -45,7 +84,8 @@ class Limpet(Commands):
         store = ctx.ensure_object(StoreOptions)
         try:
             try:
-                return super().invoke(ctx)
+                with _safe_messages(), _notes():
+                    return super().invoke(ctx)
             except (limpet.LimpetError, OSError) as error:
                 raise failure_of(error) from error
         except Failure as failure:

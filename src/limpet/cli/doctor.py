@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct, field, structs
+from msgspec import Struct, ValidationError, field, structs
 from rich.text import Text
 
-from limpet import Codec, LimpetError, StoreError
+from limpet import Codec, LimpetError, StoreError, memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
 from limpet.cli.options import (
@@ -29,6 +29,7 @@ from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.core.meta import Meta
 from limpet.errors import Unreadable
+from limpet.memory.entries import MemoryEntry
 from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
@@ -276,6 +277,11 @@ class _Shapes:
                 self._task.apply(entry)
             except Unreadable as error:
                 return str(error)
+        if self._kind == memory.KIND:
+            try:
+                MemoryEntry.of(entry.seq, 0, entry.type, entry.body)
+            except ValidationError as error:
+                return f"It is not what is stored as {entry.type!r} ({error})."
         return None
 
 

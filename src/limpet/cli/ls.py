@@ -29,6 +29,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Screen, count, json_document, safe
 from limpet.core.calls import calls_in_doubt
+from limpet.core.leases import is_dead, is_on_this_machine
 from limpet.errors import Unreadable
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
@@ -76,6 +77,23 @@ def holder(head: Head) -> str:
     return safe(holder_for_people(head.lease.holder)) if head.lease else ""
 
 
+def is_alive(head: Head) -> bool | None:
+    """Whether the process that holds it lives; None if nobody does, or on another machine."""
+    if head.lease is None or not is_on_this_machine(head.lease.holder):
+        return None
+    return not is_dead(head.lease.holder)
+
+
+def holding(head: Head, screen: Screen) -> str:
+    """Who holds it, and what is known of that: a lease outlives its holder."""
+    if head.lease is None:
+        return ""
+    alive = is_alive(head)
+    if alive is None:
+        return f"{holder(head)}, until {screen.time(from_micros(head.lease.until))}"
+    return holder(head) if alive else f"nobody: {holder(head)} has ended"
+
+
 def labels_of(head: Head) -> str:
     """The labels, as they are given to ``--label``."""
     return safe(", ".join(f"{name}={value}" for name, value in sorted(head.labels.items())))
@@ -101,6 +119,7 @@ def facts_of(head: Head) -> dict[str, Any]:
         "expires_at": head.expires_at,
         "held_by": head.lease.holder if head.lease else None,
         "held_until": from_micros(head.lease.until) if head.lease else None,
+        "holder_alive": is_alive(head),
     }
 
 
@@ -222,10 +241,11 @@ def print_heads(found: list[Head], screen: Screen) -> None:
                 screen.line("  ", state)
             screen.block(f"{entries(head)} · {size} · {updated}")
             if head.lease:
-                screen.block(f"held by {holder(head)}")
+                screen.block(f"held by {holding(head, screen)}")
         else:
             length = f"{head.seq - (head.first - 1):,}"
-            table.add_row(name, state, length, size, updated, *([holder(head)] if held else []))
+            who = [holding(head, screen)] if held else []
+            table.add_row(name, state, length, size, updated, *who)
     if not screen.narrow:
         screen.show(table)
 

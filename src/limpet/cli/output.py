@@ -5,6 +5,7 @@ Output is as wide as the terminal, and unbroken and without colour in a pipe.
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
+
+from limpet.llm.quoting import HIDDEN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,23 +35,27 @@ __all__ = [
     "timestamp",
 ]
 
-# What a terminal obeys instead of printing (C0 but for the line feed, DEL, C1), line separators,
-# and the marks that make text run backwards. Stored text is other people's text.
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# What a terminal obeys instead of printing (C0 but for the line feed, DEL, C1), and what is not
+# seen or makes text run backwards. Stored text is other people's text.
+_UNSAFE = f"[\x00-\x09\x0b-\x1f{HIDDEN}]"
+# But behind a letter or sign that is not ASCII, joiners and selectors are how people write: in
+# Persian and Hindi, and in emoji. One each, so that nothing can be written with them.
+_VISIBLE = f"[^\x00-\x7f{HIDDEN}]"
+_WRITING = f"(?<={_VISIBLE})[\ufe0e\ufe0f]|(?<={_VISIBLE}|\ufe0f)[\u200c\u200d]"
+_CONTROL = re.compile(f"(?!{_WRITING}){_UNSAFE}")
 
 _NAMES = {"\t": "    ", "\r": "\\r", "\x1b": "\\e"}
 
 
 def safe(text: str) -> str:
-    r"""*text* with everything that a terminal would obey written out; lines stay lines.
+    r"""*text* with all that a terminal would obey, or not show, written out; lines stay lines.
 
-    >>> safe("red: \x1b[31m")
-    'red: \\e[31m'
+    >>> safe("red: \x1b[31m, nothing: \u200b")
+    'red: \\e[31m, nothing: \\u200b'
     """
 
     def escape(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return _NAMES.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")  # noqa: PLR2004 - one byte
+        return _NAMES.get(found[0]) or found[0].encode("unicode_escape").decode()
 
     return _CONTROL.sub(escape, text.replace("\r\n", "\n"))
 
@@ -78,9 +85,9 @@ def json_document(value: Any) -> str:
 
 
 def _escaped(encoded: bytes) -> str:
-    # Control characters occur in JSON only within strings, where \u may stand for them. The line
-    # feeds of an indented document are the exception, and are not in _CONTROL.
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
+    # These characters occur in JSON only within strings, where \u may stand for them. The line
+    # feeds of an indented document are the exception, and are not in _UNSAFE.
+    return re.sub(_UNSAFE, lambda found: json.dumps(found[0])[1:-1], encoded.decode())
 
 
 # -- counts and times ------------------------------------------------------------------------------
@@ -153,9 +160,15 @@ class Screen:
     def line(self, *parts: str | tuple[str, str] | Text, cut: bool = False) -> None:
         """One line of *parts*, each a text or (text, style); wrapped to the width, or *cut* to it.
 
-        What is cut ends in "…". In a pipe neither happens.
+        What is cut ends in "…". In a pipe neither happens. Texts are made safe.
         """
-        text = Text.assemble(*parts)
+        text = Text()
+        for part in parts:
+            if isinstance(part, Text):
+                text.append_text(part)
+            else:
+                words, style = (part, "") if isinstance(part, str) else part
+                text.append(safe(words), style)
         if cut:
             text.truncate(self.width, overflow="ellipsis")
         self.console.print(text, soft_wrap=cut)

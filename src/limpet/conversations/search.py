@@ -9,7 +9,15 @@ from msgspec import Struct
 
 from limpet.backends.contract import from_micros, to_micros
 from limpet.conversations.conversation import KIND
-from limpet.conversations.transcript import CLEARED, COPIED, FORKED, MESSAGE, POPPED, Messages
+from limpet.conversations.transcript import (
+    CLEARED,
+    COPIED,
+    FORKED,
+    MESSAGE,
+    NO_MESSAGE,
+    POPPED,
+    Messages,
+)
 from limpet.core.codec import Codec
 from limpet.core.text_index import Document, Known, index_of
 from limpet.llm.messages.shape import role_of
@@ -116,17 +124,17 @@ async def _news(
         known, new = entries[:1], entries[1:]
         goes_on = all(before.has(to_micros(entry.at)) for entry in known)
         if goes_on and not any(entry.type in _TURNS for entry in new):
-            return before, [_document(entry) for entry in new if entry.type == MESSAGE]
+            return before, [_document(journal, entry) for entry in new if entry.type == MESSAGE]
     messages = Messages()
     async for entries in journal.pages(upto=head.seq):
         for entry in entries:
             is_message = entry.type in (MESSAGE, COPIED)
-            messages.take(entry.type, [_document(entry) if is_message else entry.body])
+            messages.take(entry.type, [_document(journal, entry) if is_message else entry.body])
     return None, messages.found
 
 
-def _document(entry: Entry) -> Document:
-    message = (
-        entry.body if isinstance(entry.body, dict) else {}
-    )  # of what is none, nothing is found
+def _document(journal: AsyncJournal, entry: Entry) -> Document:
+    message = entry.body
+    if not isinstance(message, dict):
+        raise journal.unreadable(entry.seq, NO_MESSAGE)
     return Document(entry.seq, to_micros(entry.at), role_of(message), text_of(message))

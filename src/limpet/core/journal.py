@@ -423,14 +423,18 @@ class AsyncJournal:
     def _entries(self, record: Record) -> Iterator[Entry]:
         at = from_micros(record.at)
         first = record.seq - record.count + 1
+        for seq, (kind, value) in enumerate(self.pairs(record), first):
+            yield Entry(seq, at, kind, value)
+
+    def pairs(self, record: Record) -> list[tuple[str, Any]]:
+        """Type and value of each entry in a *record*, which are as many as it says."""
         entries = self.decode(record.seq, record.body)
         if len(entries) != record.count:
             why = (
                 f"It should be {record.count} entries in one record, and there are {len(entries)}."
             )
             raise self.unreadable(record.seq, why)
-        for seq, (kind, value) in enumerate(entries, first):
-            yield Entry(seq, at, kind, value)
+        return entries
 
     def decode(self, seq: int, body: bytes) -> list[tuple[str, Any]]:
         """Type and value of each entry in a record; `Unreadable` says which one it was."""

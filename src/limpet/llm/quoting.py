@@ -17,22 +17,28 @@ if TYPE_CHECKING:
 
     Count = Callable[[str], int]
 
-__all__ = ["Line", "Section", "omitted", "quoted"]
+__all__ = ["HIDDEN", "Line", "Section", "omitted", "quoted"]
 
 # How much of a line is shown: nothing, its name, so many characters of its value, or all of it.
 ABSENT, NAMED, BRIEF, SHORT, MEDIUM, LONG, WHOLE = -1, 0, 80, 300, 1_000, 4_000, 1 << 62
 
 BARE = "the results of {:,} finished steps that are listed without one"
 
-# Within JSON each of these can only be part of a text, so its number may stand for it, as it does
-# for the "<" that opens a tag: what looks like one; what is not seen, or turns text round; controls
-# and line separators; three backquotes; a template's word in square brackets, as [INST].
-_ESCAPED = (
-    "[\u02c2\u1438\u2039\u226e\u2329\u276e\u27e8\u29fc\u3008\ufe3f\ufe64\uff1c\U0001d236"
+#: What is not seen, or turns text round; controls behind ASCII, and line separators. In a regular
+#: expression, this goes between square brackets.
+HIDDEN = (
     "\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
     "\ufff0-\ufffb\ufffe\uffff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+
+# Within JSON each of these can only be part of a text, so its number may stand for it, as it does
+# for the "<" that opens a tag: what looks like one; what is hidden; three backquotes; a template's
+# word in square brackets, as [INST].
+_ESCAPED = (
+    "[\u02c2\u1438\u2039\u226e\u2329\u276e\u27e8\u29fc\u3008\ufe3f\ufe64\uff1c\U0001d236"
+    f"{HIDDEN}]"
     r"|`{3,}|\[(?=/?[A-Za-z_]*[A-Z])"
 )
 

@@ -159,10 +159,15 @@ def schema(of: type[Arguments]) -> dict[str, Any]:
 def parse(arguments: dict[str, Any], as_: type[A]) -> A:
     """*arguments* if they are what the tool takes; else `InvalidArguments`.
 
-    A number may come as text: models do that.
+    What the schema does not allow is refused, so that a client which checks by it and one which
+    does not get the same answer. JSON does not tell 5.0 from 5.
     """
+    arguments = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in arguments.items()
+    }
     try:
-        return msgspec.convert(arguments, as_, strict=False)
+        return msgspec.convert(arguments, as_)
     except (msgspec.ValidationError, UnicodeEncodeError):
         # Not with msgspec's own message, which may quote what was given.
         raise InvalidArguments(_problem(arguments, as_)) from None
@@ -191,7 +196,7 @@ def _problem(arguments: dict[str, Any], as_: type[Struct]) -> str:
 
 def _fits(value: Any, as_: Any) -> bool:
     try:
-        msgspec.convert(value, as_, strict=False)
+        msgspec.convert(value, as_)
     except (msgspec.ValidationError, UnicodeEncodeError):
         return False
     return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import MissingExtra
 from limpet.mcp.arguments import schema
 from limpet.mcp.rendering import DATA
+from limpet.mcp.tools import UnknownTool
 
 try:
     import mcp_types as types
@@ -16,6 +17,7 @@ try:
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
     from mcp.server.transport_security import TransportSecuritySettings
+    from mcp.shared.exceptions import MCPError
     from starlette.responses import PlainTextResponse
 except ImportError as error:
     raise MissingExtra.of("limpet mcp", "mcp", "mcp") from error
@@ -60,7 +62,12 @@ WRITING = (
 def make_server(tools: Tools) -> Server[Any]:
     """*tools* as a server, to be connected to any transport of the SDK."""
 
-    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+    async def list_tools(
+        _context: Any, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        if params is not None and params.cursor is not None:
+            msg = "That cursor is not of this server: all of its tools are on one page."
+            raise MCPError(types.INVALID_PARAMS, msg)
         found = [
             types.Tool(
                 name=spec.name,
@@ -78,7 +85,10 @@ def make_server(tools: Tools) -> Server[Any]:
         return types.ListToolsResult(tools=found)
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = await tools.call(params.name, params.arguments or {})
+        try:
+            answer = await tools.call(params.name, params.arguments or {})
+        except UnknownTool as error:  # for the client's program; a tool's own failures are answers
+            raise MCPError(types.INVALID_PARAMS, str(error)) from error
         content = [types.TextContent(type="text", text=answer.text)]
         return types.CallToolResult(content=[*content], is_error=answer.failed)
 

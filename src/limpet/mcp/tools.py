@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from limpet import AsyncStore
     from limpet.memory import AsyncMemory
 
-__all__ = ["Answer", "Spec", "Tools"]
+__all__ = ["Answer", "Spec", "Tools", "UnknownTool"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,10 @@ _MESSAGES: tuple[tuple[type[LimpetError], str], ...] = (
     (EmbeddingFailed, "Nothing can be looked up by its meaning now. Try again in a moment."),
     (WindowTooSmall, "The record does not fit into so few tokens. Allow more with max_tokens."),
 )
+
+
+class UnknownTool(LookupError):
+    """A call of a tool that there is not; the message says which there are."""
 
 
 class Spec(NamedTuple):
@@ -157,12 +161,13 @@ class Tools:
     async def call(self, name: str, given: dict[str, Any]) -> Answer:
         """Call the tool *name*. If it fails, the answer says why, in words of ours only.
 
-        Nothing in it tells of paths, of other scopes, or of what is stored.
+        Nothing in it tells of paths, of other scopes, or of what is stored. `UnknownTool` if there
+        is none of that name.
         """
         spec = next((spec for spec in SPECS if spec.name == name), None)
         if spec is None:
             known = ", ".join(spec.name for spec in self.specs)
-            return Answer(f"There is no such tool. There are: {known}.", failed=True)
+            raise UnknownTool(f"There is no such tool. There are: {known}.")
         if spec.writes and not self.writes:
             return Answer(READ_ONLY, failed=True)
         try:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from limpet.core.ids import check_id, check_seconds
 from limpet.errors import TooLarge
@@ -47,6 +48,46 @@ PIECE = 20
 LONGEST = 1_000_000
 
 
+class _Memory(Struct, gc=False):
+    """The body of an entry *remembered*, as `Draft.body` makes it."""
+
+    id: str
+    text: str
+    kind: str
+    source: str | None = None
+    by: str | None = None
+    trust: float | bool | None = None  # which is a number to Python, and was taken for one
+    context: str | None = None
+    ttl: float | bool | None = None
+    key: str | None = None
+    tags: list[str] = []
+    supersedes: list[str] = []
+    begins: datetime | None = field(default=None, name="from")
+
+
+class _Link(Struct, gc=False):
+    """That of one that links. Anything could be a reason once."""
+
+    id: str
+    other: str
+
+
+class _Ids(Struct, gc=False):
+    """That of one that names some."""
+
+    ids: list[str]
+
+
+_SHAPES: dict[str, type[Struct]] = {
+    REMEMBERED: _Memory,
+    SUPERSEDED: _Link,
+    CONTRADICTED: _Link,
+    CONFIRMED: _Ids,
+    USED: _Ids,
+    FORGOTTEN: _Ids,
+}
+
+
 class MemoryEntry(Struct, frozen=True, gc=False):
     """An entry with the number and time that it was first stored under."""
 
@@ -57,8 +98,20 @@ class MemoryEntry(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, seq: int, at: int, type_: str, body: Any) -> MemoryEntry:
-        """What is stored at *seq*: that entry, or the one that was moved there."""
-        return cls(*body) if type_ == REWRITTEN else cls(seq, at, type_, body)
+        """What is stored at *seq*: that entry, or the one that was moved there.
+
+        `msgspec.ValidationError` if *body* is not what is stored under that type.
+        """
+        if type_ == REWRITTEN:
+            seq, at, type_, body = msgspec.convert(body, tuple[int, int, str, Any])
+        if (shape := _SHAPES.get(type_)) is not None:
+            msgspec.convert(body, shape)
+        return cls(seq, at, type_, body)
+
+    @property
+    def known(self) -> bool:
+        """Whether this release writes entries of its type."""
+        return self.type in _SHAPES
 
     def rewritten(self) -> tuple[str, list[Any]]:
         """Itself as an entry that stores it elsewhere in the journal."""

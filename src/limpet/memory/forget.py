@@ -320,6 +320,8 @@ def surviving(entries: Iterable[MemoryEntry]) -> list[MemoryEntry]:
 def _without(entry: MemoryEntry, ids: frozenset[str], quoted: set[str]) -> MemoryEntry | None:
     """*entry* with nothing of *ids* in it, nor a context that is *quoted*; None if it is theirs."""
     body = entry.body
+    if not entry.known:
+        return entry
     if "ids" in body:
         left = [id_ for id_ in body["ids"] if id_ not in ids]
         return structs.replace(entry, body=body | {"ids": left}) if left else None

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
+import msgspec
 
 from limpet.backends.contract import Expect
 from limpet.core.text_index import Known
@@ -78,13 +79,15 @@ class IndexedJournal:
                 break
             for record in records:
                 # By hand: an `Entry` each, with a datetime, would double the time this takes.
-                pairs = self.journal.decode(record.seq, record.body)
                 first = record.seq - record.count + 1
-                found += [
-                    MemoryEntry.of(seq, record.at, type_, body)
-                    for seq, (type_, body) in enumerate(pairs, first)
-                    if seq <= upto
-                ]
+                for seq, (type_, body) in enumerate(self.journal.pairs(record), first):
+                    if seq > upto:
+                        break
+                    try:
+                        found.append(MemoryEntry.of(seq, record.at, type_, body))
+                    except msgspec.ValidationError as error:
+                        why = f"it is not what is stored as {type_!r} ({error})."
+                        raise self.journal.unreadable(seq, why) from error
             after = records[-1].seq
         return found
 

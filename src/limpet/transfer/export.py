@@ -152,7 +152,7 @@ def _about(head: Head) -> dict[str, Any]:
 
 
 def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
-    codec = as_async(store).scope.store.codec
+    journal = as_async(store).journal(head.key.kind, head.key.id)
     after = head.first - 1
     while after < head.seq:
         page = store.backend.read(head.key, after=after, upto=head.seq, limit=PAGE)
@@ -160,7 +160,7 @@ def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
             if record.seq - record.count != after:
                 raise _missing(store, head, after)
             named = {} if record.id is None else {"id": record.id}
-            entries = [list(entry) for entry in codec.decode(record.body)]
+            entries = [list(entry) for entry in journal.pairs(record)]
             yield {"seq": record.seq, "at": _time(record.at), **named, "entries": entries}
             after = record.seq
         if not page:

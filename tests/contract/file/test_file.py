@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -363,6 +363,54 @@ def test_a_link_in_the_place_of_a_file_that_is_being_written_is_not_followed(
     with pytest.raises(limpet.errors.NotAStore, match="symbolic link"):
         add(backend, epoch=backend.acquire(KEY, "me", 60).epoch)
     assert outside.read_text() == "Chapter 1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("default", "default/note", ".limpet", ".limpet/locks", ".limpet/journals"),
+        *(".limpet/journals/default", ".limpet/journals/default/note"),
+    ],
+)
+def test_a_link_in_the_place_of_a_directory_is_not_followed(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    """What is beyond it is neither read nor written, repaired or swept."""
+    with closing(FileBackend(str(root))) as backend:
+        add(backend)
+        backend.acquire(KEY, "me", 60)
+    outside = (root / name).rename(tmp_path / "outside")
+    (root / name).symlink_to(outside)
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    with closing(FileBackend(str(root))) as backend:
+        for call in (
+            lambda: backend.read(KEY),
+            lambda: backend.head(KEY),
+            lambda: backend.scan("default", "note"),
+            lambda: add(backend),
+            lambda: backend.acquire(KEY, "me", 60),
+            lambda: backend.delete(KEY),
+        ):
+            with pytest.raises(limpet.errors.NotAStore, match="is a symbolic link"):
+                call()
+        if name.startswith("default"):
+            wrong = [fact for fact in backend.facts(deep=True) if not fact.ok]
+            assert [fact.name for fact in wrong] == ["link"]
+            assert str(root / name) in wrong[0].value
+            backend.repair()
+        with suppress(limpet.errors.NotAStore):
+            backend.sweep()
+    assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
+
+
+def test_a_new_store_does_not_write_through_a_link(root: Path, tmp_path: Path) -> None:
+    """A directory with nothing but hidden files in it becomes a store, and one may be a link."""
+    root.mkdir()
+    (tmp_path / "outside").mkdir()
+    (root / ".limpet").symlink_to(tmp_path / "outside")
+    with pytest.raises(limpet.errors.NotAStore, match="symbolic link"):
+        FileBackend(str(root))
+    assert list((tmp_path / "outside").iterdir()) == []
 
 
 # -- opening ---------------------------------------------------------------------------------------

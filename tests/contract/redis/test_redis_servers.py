@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -115,6 +117,19 @@ def test_a_server_that_may_forget_is_used_as_it_is_with_a_warning(
     assert fact.ok is False
     assert "appendfsync always" in fact.advice
     backend.close()
+
+
+def test_a_command_says_it_in_a_line_for_people(server: RedisServer) -> None:
+    """Without the file and the line of our code that Python prints with a warning."""
+    change(server, **LEVELS["none"])
+    command = [sys.executable, "-m", "limpet", "--store", place(server)]
+    command += ["task", "submit", "report", "t", "--goal", "Report"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "t is open, for a worker that runs 'report'.\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Note: ")
+    assert "appendonly no" in line
+    assert "Warning" not in line
 
 
 def test_a_server_that_syncs_every_write_needs_no_warning(server: RedisServer) -> None:

@@ -19,6 +19,8 @@ from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 import limpet
 from limpet.cli import main
@@ -410,8 +412,12 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("recall", {"query": "x", "k": "many"}, "from 1 to 20; text of 4 characters was given."),
     ("forget", {"ids": ["m", {"a": "b"}]}, "512 characters; item 2 is an object."),
     ("status", {"verbose": True}, "There is no argument `verbose`; it takes none."),
-    ("sing", {}, "no such tool"),
-    ("s" * 100_000, {}, "no such tool"),
+    ("recall", {"query": "x", "k": "5"}, "from 1 to 20; text of 1 character was given."),
+    ("recall", {"query": "x", "k": 5.5}, "from 1 to 20; another number was given."),
+    ("recall", {"query": "x", "k": True}, "from 1 to 20; true or false was given."),
+    ("recall", {"query": "x", "min_score": "0.5"}, "from 0 to 1; text of 3 characters was given."),
+    ("recall", {"query": "x", "since": 5}, "a time with an offset, as 2026"),
+    ("recall", {"query": "x", "since": "5"}, "a time with an offset, as 2026"),
 ]
 
 
@@ -441,12 +447,39 @@ def test_the_example_of_a_time_is_one_that_is_taken() -> None:
         arguments.parse({"query": "x", "k": "\ud800"}, arguments.Recall)
 
 
-def test_a_number_may_come_as_text(path: str) -> None:
-    """Models do that, and mean well."""
+def test_a_whole_number_may_have_a_point(path: str) -> None:
+    """JSON knows one kind of numbers, and by the schema 1.0 is a whole one."""
 
     async def main() -> None:
         async with client_of(path) as client:
-            assert len(lines(await said(client, "recall", query="tea printer", k="1"))) == 1
+            assert len(lines(await said(client, "recall", query="tea printer", k=1.0))) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["sing", "s" * 100_000])
+def test_an_unknown_tool_is_an_error_of_the_protocol(path: str, name: str) -> None:
+    """It is the client's program that is wrong, and no answer of a tool says so."""
+
+    async def main() -> None:
+        async with client_of(path) as client:
+            with pytest.raises(MCPError, match="no such tool") as error:
+                await client.call_tool(name, {})
+        assert error.value.code == INVALID_PARAMS
+        assert len(error.value.message) < 500
+
+    asyncio.run(main())
+
+
+def test_a_cursor_that_the_server_has_not_given_is_an_error_of_the_protocol(path: str) -> None:
+    """A client that asks for a further page must not get the first one again, for ever."""
+
+    async def main() -> None:
+        async with client_of(path) as client:
+            assert (await client.list_tools()).next_cursor is None
+            with pytest.raises(MCPError, match="cursor") as error:
+                await client.list_tools(cursor="bogus")
+        assert error.value.code == INVALID_PARAMS
 
     asyncio.run(main())
 

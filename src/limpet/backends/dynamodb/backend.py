@@ -91,7 +91,7 @@ class DynamoBackend(Backend):
     def from_url(cls, url: str, **options: Any) -> Self:
         name, parameters = url_parameters(url, _PARAMETERS)
         table = name.removeprefix("dynamodb:").removeprefix("//").rstrip("/")
-        if not table:
+        if not table or "@" in table:
             msg = f"{safe_url(url)} names no table. Write dynamodb://TABLE?region=eu-west-1."
             raise InvalidURL(msg)
         return cls(table, **(parameters | options))

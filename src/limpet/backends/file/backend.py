@@ -21,7 +21,14 @@ from limpet.backends.file import disk, doctor
 from limpet.backends.file.directory import STRIPES, Directory, Paths, misplaced
 from limpet.backends.file.reading import JournalFile, opened, read_lease
 from limpet.backends.file.writing import UNUSABLE, Stripe, is_idle
-from limpet.backends.url import at_home, check_durability, flag, seconds, url_parameters
+from limpet.backends.url import (
+    at_home,
+    check_durability,
+    flag,
+    safe_url,
+    seconds,
+    url_parameters,
+)
 from limpet.errors import InvalidURL, LimpetError, StoreCorrupt
 
 if TYPE_CHECKING:
@@ -99,7 +106,7 @@ class FileBackend(Backend):
             host, slash, rest = path[2:].partition("/")
             if host or not slash:
                 msg = (
-                    f"file:{path} names a host. Write file:state for a directory here, or "
+                    f"{safe_url(url)} names a host. Write file:state for a directory here, or "
                     "file:/var/lib/state for one anywhere."
                 )
                 raise InvalidURL(msg)

@@ -17,6 +17,7 @@ case does not count; the true key is in the file's first line.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -138,11 +139,28 @@ class Directory:
     def __init__(self, root: str) -> None:
         self.root = root
         self._known: dict[str, Key] = {}  # of names that do not tell them
+        self._checked: set[tuple[str, ...]] = set()  # tenants and kinds without a link above them
         self._listed = _NOTHING_LISTED
 
     def paths(self, key: Key) -> Paths:
-        """The files of one journal."""
-        return paths_of(self.root, name_of(key))
+        """The files of one journal. `NotAStore` if a directory above them is a symbolic link."""
+        paths = paths_of(self.root, name_of(key))
+        if key[:2] not in self._checked:
+            directory = os.path.dirname(paths.name)
+            self._refuse_links(directory)
+            if all(os.path.isdir(os.path.join(self.root, top, directory)) for top in ("", LEASES)):
+                self._checked.add(key[:2])
+        return paths
+
+    def _refuse_links(self, directory: str | None = None) -> None:
+        """Whoever has placed a link above a ``tenant/kind`` could have us write anywhere."""
+        paths = [PRIVATE, LOCKS, LEASES]
+        if directory is not None:
+            tenant = os.path.dirname(directory)
+            paths += [tenant, directory, f"{LEASES}/{tenant}", f"{LEASES}/{directory}"]
+        for path in paths:
+            if os.path.islink(full := os.path.join(self.root, path)):
+                raise disk.linked(full)
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -159,6 +177,7 @@ class Directory:
         for path in reversed(missing):
             disk.make_directory(path)
         if os.path.isdir(self.root) and self._is_unused():
+            self._refuse_links()
             with suppress(PermissionError):
                 # Whoever made the directory may have died before that was durable.
                 disk.sync_directory(os.path.dirname(self.root))
@@ -238,6 +257,7 @@ class Directory:
         *again*: for a further page, for which the last listing does if no file has come or gone.
         """
         directory = os.path.dirname(name_of(Key(tenant, kind, "any")))
+        self._refuse_links(directory)
         try:
             changed = os.stat(os.path.join(self.root, directory)).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
@@ -254,14 +274,22 @@ class Directory:
 
     def all_paths(self) -> Iterator[Paths]:
         """The files of everything that has a journal or a lease."""
+        self._refuse_links()
         leases = os.path.join(self.root, LEASES)
         for kind in sorted({*self.kinds(), *_kinds(leases)}):
             journals = names(os.path.join(self.root, kind))
             for name in sorted({*journals, *names(os.path.join(leases, kind), ".lease")}):
                 yield paths_of(self.root, f"{kind}/{name}")
 
+    def links(self) -> list[str]:
+        """Symbolic links in the place of directories with journals, which are not followed."""
+        inside = (os.path.join(glob.escape(self.root), depth) for depth in ("*", "*/*"))
+        found = (path for pattern in inside for path in glob.iglob(pattern))
+        return sorted(path for path in found if os.path.islink(path) and os.path.isdir(path))
+
     def unfinished(self) -> Iterator[Paths]:
         """The files of journals of which a writer may have left a new form when it was killed."""
+        self._refuse_links()
         leases = os.path.join(self.root, LEASES)
         for kind in _kinds(leases):
             for name in names(os.path.join(leases, kind), ".new"):
@@ -275,7 +303,11 @@ def _kinds(root: str) -> list[str]:
         above, found = found, []
         for path in above:
             with suppress(FileNotFoundError), os.scandir(os.path.join(root, path)) as inside:
-                directories = [one.name for one in inside if one.is_dir() and one.name[0] != "."]
+                directories = [
+                    one.name
+                    for one in inside
+                    if one.is_dir(follow_symlinks=False) and one.name[0] != "."
+                ]
                 found += [f"{path}/{name}".lstrip("/") for name in sorted(directories)]
     return found
 

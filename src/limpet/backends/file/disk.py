@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NotSynced",
     "explain",
+    "linked",
     "make_directories",
     "make_directory",
     "now",
@@ -72,11 +73,15 @@ def open_file(path: str, flags: int = os.O_RDONLY) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        msg = (
-            f"{path} is a symbolic link, and within its directory a file: store follows none. "
-            "Nothing was changed. Put the file itself there, or remove the link."
-        )
-        raise NotAStore(msg) from error
+        raise linked(path) from error
+
+
+def linked(path: str) -> NotAStore:
+    """The error for a symbolic link at *path*."""
+    return NotAStore(
+        f"{path} is a symbolic link, and within its directory a file: store follows none. "
+        "Nothing was changed. Put what it leads to there, or remove the link."
+    )
 
 
 def read_file(path: str) -> bytes | None:

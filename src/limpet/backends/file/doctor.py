@@ -319,7 +319,7 @@ def facts(directory: Directory, durability: str, *, deep: bool) -> list[Fact]:
     paths = [found for found in directory.all_paths() if os.path.lexists(found.journal)]
     found = [*_settings(directory.root, durability), *_sizes(paths), *_set_aside(directory)]
     if deep:
-        found += _integrity(paths)
+        found += _integrity(paths, directory.links())
     return found
 
 
@@ -376,10 +376,12 @@ def _set_aside(directory: Directory) -> Iterator[Fact]:
                 yield Fact("set aside", f"{path}, {size} that a repair took out")
 
 
-def _integrity(journals: list[Paths]) -> Iterator[Fact]:
+def _integrity(journals: list[Paths], links: list[str]) -> Iterator[Fact]:
     """Read every line of every journal."""
-    well = True
+    well = not links
     lines = 0
+    for link in links:
+        yield _link(link)
     for paths in journals:
         try:
             handle = disk.open_file(paths.journal)
@@ -387,8 +389,7 @@ def _integrity(journals: list[Paths]) -> Iterator[Fact]:
             continue
         except NotAStore:
             well = False
-            advice = "Put the file itself there, or remove the link."
-            yield Fact("link", f"{paths.journal} is not followed", ok=False, advice=advice)
+            yield _link(paths.journal)
             continue
         try:
             found = Examination(TextFile(handle, paths.journal), paths.name)
@@ -400,6 +401,11 @@ def _integrity(journals: list[Paths]) -> Iterator[Fact]:
             yield fact
     if well:
         yield Fact("integrity", f"{lines:,} lines, all as they were written")
+
+
+def _link(path: str) -> Fact:
+    advice = "Put what it leads to there, or remove the link."
+    return Fact("link", f"{path} is not followed", ok=False, advice=advice)
 
 
 def _findings(path: str, found: Examination) -> Iterator[Fact]:

@@ -14,7 +14,7 @@ from limpet.backends.sqlite.database import SQLITE_ERRORS, Database
 from limpet.backends.sqlite.facts import facts
 from limpet.backends.sqlite.transaction import Transactions
 from limpet.backends.transactions import TransactionalBackend
-from limpet.backends.url import at_home, check_durability, flag, seconds, url_parameters
+from limpet.backends.url import at_home, check_durability, flag, safe_url, seconds, url_parameters
 from limpet.errors import InvalidURL, LimpetError, StoreBusy, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class SqliteBackend(TransactionalBackend):
         path = place.removeprefix("sqlite:")
         if path.startswith("//"):
             msg = (
-                f"sqlite:{path} is ambiguous. Write sqlite:agents.db for a file in this directory, "
-                "or sqlite:/var/lib/agents.db for one anywhere."
+                f"{safe_url(url)} is ambiguous. Write sqlite:agents.db for a file in this "
+                "directory, or sqlite:/var/lib/agents.db for one anywhere."
             )
             raise InvalidURL(msg)
         if path in ("", ":memory:"):
