@@ -5,7 +5,7 @@
             print(journal.key, journal.lost)
 
 Numbers that were given out stay so: where entries are lost, the new store has others of the type
-"limpet.lost", which every model passes over.
+"limpet.lost", which every model passes over. A task that has lost some is paused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from limpet.backends.url import find, safe_url
 from limpet.conversations import conversation
 from limpet.conversations.transcript import ConversationMeta
-from limpet.errors import Conflict, StoreExists, Unreadable
+from limpet.errors import Conflict, StoreExists, TaskFinished, Unreadable
+from limpet.tasks import task
 from limpet.transfer.copy import copy
 
 if TYPE_CHECKING:
@@ -44,9 +45,28 @@ def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
     with closing(kind.from_damaged(url)) as old:
         old.url = safe_url(url)
         for journal in copy(old, target.backend, salvage=True):
-            if journal.ok and journal.lost and journal.key.kind == conversation.KIND:
-                recount(target.as_tenant(journal.key.tenant), journal.key.id)
+            if journal.ok and journal.lost:
+                store = target.as_tenant(journal.key.tenant)
+                if journal.key.kind == conversation.KIND:
+                    recount(store, journal.key.id)
+                elif journal.key.kind == task.KIND:
+                    pause(store, journal)
             yield journal
+
+
+def pause(store: Store, journal: Copied) -> None:
+    """Let nobody work on a task before a person has looked at it.
+
+    The result of a step may be among what is lost, and the step would run again.
+    """
+    runs = ", ".join(
+        f"{first}" if first == last else f"{first} to {last}" for first, last in journal.lost
+    )
+    with suppress(TaskFinished):  # nobody works on that
+        store.pause(
+            journal.key.id,
+            because=f"Entries {runs} are lost: a step that was done may run again.",
+        )
 
 
 def recount(store: Store, id_: str) -> None:

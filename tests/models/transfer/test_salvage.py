@@ -122,6 +122,26 @@ def test_a_journal_whose_row_is_lost_keeps_its_name() -> None:
         assert store.conversation("alice").messages() == [message(n) for n in range(40)]
 
 
+def test_a_task_that_has_lost_entries_is_paused() -> None:
+    """A step that was done may be among them: it must not run again before somebody has looked."""
+    with limpet.open("old.db") as store, store.task("pay", goal="Pay") as task:
+        for number in range(200):
+            task.step(f"pay {number}", lambda: "x" * 200)
+    content = Path("old.db").read_bytes()
+    number = next(
+        n for n in range(len(content) // PAGE) if content.count(b"pay 99", n * PAGE, (n + 1) * PAGE)
+    )
+    Path("old.db").write_bytes(damaged(content, number))
+    with limpet.open("new.db") as store:
+        lost = [journal.lost for journal in salvage("old.db", store)]
+        assert any(lost)
+        with pytest.raises(limpet.errors.TaskPaused), store.task("pay") as task:
+            task.step("pay 99", pytest.fail, "it runs again")
+        store.resume("pay")
+        with store.task("pay") as task:
+            assert task.step("pay 150", pytest.fail) == "x" * 200
+
+
 def test_the_command_names_what_is_lost_and_ends_with_1() -> None:
     """Where the store cannot be copied, and its error names this command."""
     fill("agents.db", 400)
