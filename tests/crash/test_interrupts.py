@@ -21,6 +21,9 @@ from limpet.backends import group_commit
 from limpet.backends.contract import Append, Key
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.url import connect
+from limpet.core import leases
+from limpet.errors import TaskHeld, TaskNotOpen
+from limpet.tasks.task import current_task
 from limpet.testing.crash import soak
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
 from tests.support.processes import until
@@ -70,6 +73,8 @@ class Strike:
         code = frame.f_code
         if event not in ("call", "c_return") or not code.co_filename.startswith(self._where):
             return
+        if event == "call" and is_exit(frame):
+            return  # before its first line, nothing of it can help
         if code.co_name == self._since:
             self._since = None
         if code.co_name == self._before:
@@ -79,6 +84,14 @@ class Strike:
         if not self._left and not self.hit:
             self.hit = True
             raise KeyboardInterrupt
+
+
+def is_exit(frame: FrameType) -> bool:
+    """Whether it is that of an __exit__ of ours, or of the coroutine of which that is the twin."""
+    name = frame.f_code.co_name
+    if name == "twin":
+        name = frame.f_locals["method"].__name__
+    return name in ("__exit__", "__aexit__")
 
 
 def strikes(*where: str, since: str | None = None, before: str | None = None) -> Iterator[Strike]:
@@ -285,3 +298,54 @@ def test_interrupts_leave_whole_entries_and_no_deadlock(store: str, tmp_path: Pa
     """Ctrl-C a hundred times, in a program whose main thread and seven others all write."""
     program = python(INTERRUPTED, place(store, tmp_path), str(100 * soak()))
     assert finish(program) == "whole True\n"
+
+
+# -- leases ----------------------------------------------------------------------------------------
+
+
+@forgotten
+def test_a_task_whose_opening_or_closing_is_struck_is_nobodys(tmp_path: Path) -> None:
+    """It is not renewed, and the next cell of the notebook opens it."""
+    url = place("sqlite", tmp_path)
+    with limpet.open(url) as opened, limpet.open(url) as other:
+        keeper = opened.scope.store.leases
+        for number, strike in enumerate(strikes(SOURCE)):
+            id_ = f"t{number}"  # a new one: whoever opens one reads all of it
+            task = opened.task(id_, "Fetch them")
+            with strike, task:
+                pass
+            assert keeper._held == []
+            with pytest.raises(TaskNotOpen):
+                current_task()
+            with other.task(id_, "Fetch them"), pytest.raises(TaskHeld):
+                opened.task(id_).__enter__()
+            with task:
+                pass
+
+
+@forgotten
+def test_a_struck_process_goes_on_renewing_its_leases(tmp_path: Path) -> None:
+    """Or another process would take over, and run the same step at the same time."""
+    with limpet.open(place("sqlite", tmp_path)) as opened:
+        for strike in strikes(leases.__file__, threading.__file__):
+            with strike, opened.task("struck", "Fetch them"):
+                pass
+            with opened.task("kept", "Fetch them", lease=0.03) as task:
+                held = task._core._live.held()
+                first = held.lease.until
+                assert until(lambda: held.lease.until > first)  # noqa: B023 - now
+
+
+@forgotten
+def test_a_save_that_is_struck_leaves_the_state_usable(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Here, in other threads, and without a word about a save within a save."""
+    with limpet.open(place("sqlite", tmp_path)) as opened:
+        state = opened.state("s")
+        state.save({"turn": 0})
+        for number, strike in enumerate(strikes(SOURCE)):
+            with strike:
+                state.save({"turn": number, "struck": True})
+            assert pool.submit(state.save, {"turn": number}).result(60)
+            assert state.load() == {"turn": number}
