@@ -5,6 +5,7 @@
     │   ├── StoreNotFound           (FileNotFoundError) no file, no directory, no server there
     │   ├── NotAStore               (ValueError) something is there, and it is not ours
     │   ├── StoreCorrupt            damaged; nothing was changed
+    │   ├── StoreWentBack           it is as it was before, and what came since is gone
     │   ├── StoreReadOnly           (PermissionError)
     │   ├── StoreFull               (OSError) the disk or a quota is full
     │   ├── StoreBusy               (TimeoutError) another process holds the write lock
@@ -126,6 +127,7 @@ __all__ = [
     "StoreNotFound",
     "StoreReadOnly",
     "StoreUnavailable",
+    "StoreWentBack",
     "TaskCancelled",
     "TaskFailed",
     "TaskFinished",
@@ -197,6 +199,10 @@ class NotAStore(StoreError, ValueError):
 
 class StoreCorrupt(StoreError):
     """The store is damaged. Nothing was changed by finding out."""
+
+
+class StoreWentBack(StoreError):
+    """The store is as it was at an earlier moment: a backup, or a replica that was behind."""
 
 
 class StoreReadOnly(StoreError, PermissionError):

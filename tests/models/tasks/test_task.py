@@ -50,6 +50,7 @@ from limpet.errors import (
 )
 from limpet.llm import tokens
 from limpet.tasks.resume_text import PREAMBLE
+from limpet.testing.faults import Faults
 from tests.support import stores
 from tests.support.dying import Calls
 from tests.support.stores import Place
@@ -502,6 +503,28 @@ def test_the_lease_is_given_up_however_the_block_is_left(
     assert store.task("report").info().held_by is None
     with place.open().task("report", GOAL):
         pass
+
+
+@pytest.mark.parametrize("op", ["write", "sync"])
+@pytest.mark.parametrize("left_by", [None, Boom()])
+def test_a_task_that_a_failing_disk_did_not_let_close_can_be_opened_again(
+    tmp_path: Path, op: Any, left_by: Boom | None
+) -> None:
+    """By the same process at once, when the disk works again: nobody else has it."""
+    path = tmp_path / "agents.db"
+    with Faults() as disk, limpet.open(path, vfs=disk.vfs) as store:
+        with (
+            pytest.raises((StoreUnavailable, Boom)),
+            store.task("report", GOAL, lease=600) as task,
+        ):
+            task.step("fetch", lambda: 1)
+            disk.arm(error="ioerr", op=op)
+            if left_by is not None:
+                raise left_by
+        disk.disarm()
+        assert disk.failures
+        with store.task("report", GOAL) as task:
+            assert task.results == {"fetch": 1}
 
 
 async def away(*args: object, **kwargs: object) -> None:
