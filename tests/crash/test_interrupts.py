@@ -19,13 +19,16 @@ import pytest
 import limpet
 from limpet.backends import group_commit
 from limpet.backends.contract import Append, Key
+from limpet.backends.dynamodb import table
 from limpet.backends.group_commit import GroupCommit, Ticket
+from limpet.backends.postgresql import wakeups
 from limpet.backends.url import connect
 from limpet.core import leases
 from limpet.errors import TaskHeld, TaskNotOpen
 from limpet.tasks.task import current_task
 from limpet.testing.crash import soak
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
+from tests.support import places
 from tests.support.processes import until
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ STORES = ["sqlite", "file"]
 class Strike:
     """Ctrl-C at the *nth* place where Python looks for one, in the files *where*.
 
-    It does so where a function begins, and where one that is written in C has returned. *since*:
+    It does so where a function begins, and where one that is written in C has returned. The file of
+    `threading`, among them, is what these call there, and nobody else. *since*:
     the function from whose beginning on they count. *before*: the one that ends the count.
     """
 
@@ -70,8 +74,11 @@ class Strike:
         return kind is KeyboardInterrupt
 
     def _look(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event not in ("call", "c_return") or not code.co_filename.startswith(self._where):
+        code, caller = frame.f_code, frame
+        while caller.f_code.co_filename == threading.__file__ in self._where and caller.f_back:
+            caller = caller.f_back
+        place = caller.f_code.co_filename
+        if event not in ("call", "c_return") or not place.startswith(self._where):
             return
         if event == "call" and is_exit(frame):
             return  # before its first line, nothing of it can help
@@ -290,6 +297,35 @@ def test_a_connection_opened_as_the_strike_came_is_known_again(
             with strike:
                 add(backend, f"struck {number}")
             assert pool.submit(add, backend, "after").result(60)
+
+
+@forgotten
+@pytest.mark.server
+def test_who_waits_for_a_server_and_is_struck_keeps_no_other_from_it(
+    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
+) -> None:
+    """The next one listens in its place."""
+    url = f"{places.find('postgresql', request).url}&wakeups=true"
+    with closing(connect(url)) as backend:
+        for strike in strikes(wakeups.__file__, threading.__file__):
+            with strike:
+                backend.wait(KEY, after=0, timeout=0.01)
+            assert not pool.submit(backend.wait, KEY, after=0, timeout=0.01).result(60)
+
+
+@forgotten
+@pytest.mark.server
+def test_a_call_of_dynamodb_that_is_struck_keeps_no_other_from_it(
+    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
+) -> None:
+    """And no fork waits for it."""
+    with closing(connect(places.find("dynamodb", request).url)) as backend:
+        add(backend, "first")
+        for strike in strikes(table.__file__, threading.__file__):
+            with strike:
+                said(backend)
+            assert pool.submit(said, backend).result(60) == ["first"]
+            assert backend._table._calls == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.soak
