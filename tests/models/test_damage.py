@@ -252,10 +252,11 @@ class Backup:
         if not Path(self._path).is_dir():
             self._transfer(self._copy, self._path)
             return
-        for path in Path(self._path).rglob("*"):
+        for path in list(Path(self._path).rglob("*")):
             was = self._copy / path.relative_to(self._path)
             if path.is_file() and was.exists():
-                path.write_bytes(was.read_bytes())
+                shutil.copyfile(was, f"{path}.new")
+                Path(f"{path}.new").replace(path)  # another file, as git makes it
 
     def _transfer(self, source: str, target: str) -> None:
         with (

@@ -59,7 +59,7 @@ class HeldLease:
         self.on_renewed = on_renewed
         self.interval = min(ttl * RENEW_AT, every)
         self.due = time.monotonic() + self.interval
-        self.lost: Exception | None = None
+        self.lost: BaseException | None = None
         #: Taken by the thread that renews it, for as long as that takes.
         self.renewal = threading.Lock()
         self._lease = lease
@@ -207,11 +207,13 @@ class LeaseKeeper:
             self._threads.add(threading.current_thread())
         # Not under the lock: a store that does not answer keeps one renewal waiting, and no other.
         while (held := self._next()) is not None:
-            self._renew(held)
-            with self._lock:
-                self._renewing.discard(held)
-                held.renewal.release()
-                self._changed.notify_all()
+            try:
+                self._renew(held)
+            finally:
+                with self._lock:
+                    self._renewing.discard(held)
+                    held.renewal.release()
+                    self._changed.notify_all()
 
     def _next(self) -> HeldLease | None:
         """The next to be renewed, when it is due; None when there is none, and the thread ends."""
@@ -240,7 +242,7 @@ class LeaseKeeper:
             with self._lock:
                 if held in self._held:
                     self._held.remove(held)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
             # The store is away for now. Ask again soon; the writer will see the error for itself.
             held.lost = error
             held.due = time.monotonic() + held.ttl * RENEW_AT / 4
