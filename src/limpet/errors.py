@@ -6,6 +6,7 @@
     │   ├── NotAStore               (ValueError) something is there, and it is not ours
     │   ├── StoreExists             (FileExistsError) it would be overwritten
     │   ├── StoreCorrupt            damaged; nothing was changed
+    │   ├── StoreWentBack           it is as it was before, and what came since is gone
     │   ├── StoreReadOnly           (PermissionError)
     │   ├── StoreFull               (OSError) the disk or a quota is full
     │   ├── StoreBusy               (TimeoutError) another process holds the write lock
@@ -128,6 +129,7 @@ __all__ = [
     "StoreNotFound",
     "StoreReadOnly",
     "StoreUnavailable",
+    "StoreWentBack",
     "TaskCancelled",
     "TaskFailed",
     "TaskFinished",
@@ -203,6 +205,10 @@ class StoreExists(StoreError, FileExistsError):
 
 class StoreCorrupt(StoreError):
     """The store is damaged. Nothing was changed by finding out."""
+
+
+class StoreWentBack(StoreError):
+    """The store is as it was at an earlier moment: a backup, or a replica that was behind."""
 
 
 class StoreReadOnly(StoreError, PermissionError):

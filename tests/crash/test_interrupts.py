@@ -19,10 +19,16 @@ import pytest
 import limpet
 from limpet.backends import group_commit
 from limpet.backends.contract import Append, Key
+from limpet.backends.dynamodb import table
 from limpet.backends.group_commit import GroupCommit, Ticket
+from limpet.backends.postgresql import wakeups
 from limpet.backends.url import connect
+from limpet.core import leases
+from limpet.errors import TaskHeld, TaskNotOpen
+from limpet.tasks.task import current_task
 from limpet.testing.crash import soak
 from tests.contract.sqlite.test_sqlite import INTERRUPTED, finish, python
+from tests.support import places
 from tests.support.processes import until
 
 if TYPE_CHECKING:
@@ -40,7 +46,8 @@ STORES = ["sqlite", "file"]
 class Strike:
     """Ctrl-C at the *nth* place where Python looks for one, in the files *where*.
 
-    It does so where a function begins, and where one that is written in C has returned. *since*:
+    It does so where a function begins, and where one that is written in C has returned. The file of
+    `threading`, among them, is what these call there, and nobody else. *since*:
     the function from whose beginning on they count. *before*: the one that ends the count.
     """
 
@@ -67,9 +74,14 @@ class Strike:
         return kind is KeyboardInterrupt
 
     def _look(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event not in ("call", "c_return") or not code.co_filename.startswith(self._where):
+        code, caller = frame.f_code, frame
+        while caller.f_code.co_filename == threading.__file__ in self._where and caller.f_back:
+            caller = caller.f_back
+        place = caller.f_code.co_filename
+        if event not in ("call", "c_return") or not place.startswith(self._where):
             return
+        if event == "call" and is_exit(frame):
+            return  # before its first line, nothing of it can help
         if code.co_name == self._since:
             self._since = None
         if code.co_name == self._before:
@@ -79,6 +91,14 @@ class Strike:
         if not self._left and not self.hit:
             self.hit = True
             raise KeyboardInterrupt
+
+
+def is_exit(frame: FrameType) -> bool:
+    """Whether it is that of an __exit__ of ours, or of the coroutine of which that is the twin."""
+    name = frame.f_code.co_name
+    if name == "twin":
+        name = frame.f_locals["method"].__name__
+    return name in ("__exit__", "__aexit__")
 
 
 def strikes(*where: str, since: str | None = None, before: str | None = None) -> Iterator[Strike]:
@@ -279,9 +299,89 @@ def test_a_connection_opened_as_the_strike_came_is_known_again(
             assert pool.submit(add, backend, "after").result(60)
 
 
+@forgotten
+@pytest.mark.server
+def test_who_waits_for_a_server_and_is_struck_keeps_no_other_from_it(
+    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
+) -> None:
+    """The next one listens in its place."""
+    url = f"{places.find('postgresql', request).url}&wakeups=true"
+    with closing(connect(url)) as backend:
+        for strike in strikes(wakeups.__file__, threading.__file__):
+            with strike:
+                backend.wait(KEY, after=0, timeout=0.01)
+            assert not pool.submit(backend.wait, KEY, after=0, timeout=0.01).result(60)
+
+
+@forgotten
+@pytest.mark.server
+def test_a_call_of_dynamodb_that_is_struck_keeps_no_other_from_it(
+    request: pytest.FixtureRequest, pool: ThreadPoolExecutor
+) -> None:
+    """And no fork waits for it."""
+    with closing(connect(places.find("dynamodb", request).url)) as backend:
+        add(backend, "first")
+        for strike in strikes(table.__file__, threading.__file__):
+            with strike:
+                said(backend)
+            assert pool.submit(said, backend).result(60) == ["first"]
+            assert backend._table._calls == 0  # type: ignore[attr-defined]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("store", STORES)
 def test_interrupts_leave_whole_entries_and_no_deadlock(store: str, tmp_path: Path) -> None:
     """Ctrl-C a hundred times, in a program whose main thread and seven others all write."""
     program = python(INTERRUPTED, place(store, tmp_path), str(100 * soak()))
     assert finish(program) == "whole True\n"
+
+
+# -- leases ----------------------------------------------------------------------------------------
+
+
+@forgotten
+def test_a_task_whose_opening_or_closing_is_struck_is_nobodys(tmp_path: Path) -> None:
+    """It is not renewed, and the next cell of the notebook opens it."""
+    url = place("sqlite", tmp_path)
+    with limpet.open(url) as opened, limpet.open(url) as other:
+        keeper = opened.scope.store.leases
+        for number, strike in enumerate(strikes(SOURCE)):
+            id_ = f"t{number}"  # a new one: whoever opens one reads all of it
+            task = opened.task(id_, "Fetch them")
+            with strike, task:
+                pass
+            assert keeper._held == []
+            with pytest.raises(TaskNotOpen):
+                current_task()
+            with other.task(id_, "Fetch them"), pytest.raises(TaskHeld):
+                opened.task(id_).__enter__()
+            with task:
+                pass
+
+
+@forgotten
+def test_a_struck_process_goes_on_renewing_its_leases(tmp_path: Path) -> None:
+    """Or another process would take over, and run the same step at the same time."""
+    with limpet.open(place("sqlite", tmp_path)) as opened:
+        for strike in strikes(leases.__file__, threading.__file__):
+            with strike, opened.task("struck", "Fetch them"):
+                pass
+            with opened.task("kept", "Fetch them", lease=0.03) as task:
+                held = task._core._live.held()
+                first = held.lease.until
+                assert until(lambda: held.lease.until > first)  # noqa: B023 - now
+
+
+@forgotten
+def test_a_save_that_is_struck_leaves_the_state_usable(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """Here, in other threads, and without a word about a save within a save."""
+    with limpet.open(place("sqlite", tmp_path)) as opened:
+        state = opened.state("s")
+        state.save({"turn": 0})
+        for number, strike in enumerate(strikes(SOURCE)):
+            with strike:
+                state.save({"turn": number, "struck": True})
+            assert pool.submit(state.save, {"turn": number}).result(60)
+            assert state.load() == {"turn": number}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 import limpet
@@ -17,7 +19,8 @@ from limpet.backends.file.backend import FileBackend
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
 from limpet.core.codec import Codec
-from limpet.errors import StoreCorrupt, Unreadable
+from limpet.errors import StoreCorrupt, StoreWentBack, Unreadable
+from limpet.workers.worker import Worker
 from tests.support import places
 from tests.support.commands import run
 from tests.support.stores import user
@@ -330,3 +333,113 @@ def test_a_sessions_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: 
                 await session.get_items()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", places.EVERYWHERE)
+def test_a_task_that_begins_with_another_entry_is_unreadable(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """It is not tried for ever: an error, sync, async and for a worker, and nobody holds it."""
+    url = places.find(name, request).url
+    registry = limpet.Registry()
+    registry.task("report")(lambda task: pytest.fail("it ran"))
+
+    async def opened() -> None:
+        async with limpet.open_async(url) as store:
+            await store.task("report", goal="Report").__aenter__()
+
+    with limpet.open(url) as store:
+        labels = {"run": "report"}
+        store.journal("task", "report").append(("unheard", {}), status="open", labels=labels)
+        wrong = pytest.raises(
+            Unreadable, match=r"Entry 1 of task 'report' .* begins with 'created'"
+        )
+        with wrong:
+            store.task("report", goal="Report").__enter__()
+        with wrong:
+            store.task("report").checkpoint()
+        with wrong:
+            asyncio.run(opened())
+        Worker(registry, store).run(until_idle=True)
+        assert store.backend.acquire(TASK, "another", 60).holder == "another"
+
+
+# -- a store that is as it was before ------------------------------------------------------------
+
+
+class Backup:
+    """A store as it was, and the way back to that, under whoever has it open."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self._path = url.partition(":")[2]
+        self._copy = str(directory / "copy")
+        if Path(self._path).is_dir():
+            shutil.copytree(self._path, self._copy)
+        else:
+            self._transfer(self._path, self._copy)
+
+    def restore(self) -> None:
+        """As ``git checkout`` does it to files, or SQLite's own ``.restore``."""
+        if not Path(self._path).is_dir():
+            self._transfer(self._copy, self._path)
+            return
+        for path in list(Path(self._path).rglob("*")):
+            was = self._copy / path.relative_to(self._path)
+            if path.is_file() and was.exists():
+                shutil.copyfile(was, f"{path}.new")
+                Path(f"{path}.new").replace(path)  # another file, as git makes it
+
+    def _transfer(self, source: str, target: str) -> None:
+        with (
+            closing(apsw.Connection(source)) as old,
+            closing(apsw.Connection(target)) as new,
+            new.backup("main", old, "main") as backup,
+        ):
+            backup.step()
+
+
+@pytest.mark.parametrize("name", ["sqlite", "file"])
+def test_a_store_that_goes_back_under_an_open_task_is_noticed_at_its_next_write(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Nothing more is done, and what is stored can be resumed."""
+    url = places.find(name, request).url
+    ran: list[str] = []
+    went_back = pytest.raises(StoreWentBack, match=r"was at 4 .* and is at 2")
+    with limpet.open(url) as store:
+        with store.task("report", goal="Report") as task:
+            task.step("a", ran.append, "a")
+            backup = Backup(url, tmp_path)
+            task.step("b", ran.append, "b")
+            task.step("c", ran.append, "c")
+            backup.restore()
+            for more in (
+                lambda: task.step("paid", ran.append, "paid", in_doubt="ask"),
+                lambda: task.step("d", ran.append, "d"),
+                lambda: task.decide("go on"),
+                lambda: task.finish("done"),
+            ):
+                with went_back:
+                    more()
+        assert ran == ["a", "b", "c"]
+        with store.task("report") as task:
+            assert list(task.results) == ["a"]
+            assert not task.done
+            task.step("b", ran.append, "b")
+    assert ran == ["a", "b", "c", "b"]
+
+
+def test_a_step_that_ended_in_a_store_that_went_back_is_recorded_and_the_last(
+    tmp_path: Path,
+) -> None:
+    """It has happened, and is not to happen again; the next is not begun."""
+    url = f"sqlite:{tmp_path}/agents.db"
+    with limpet.open(url) as store:
+        with store.task("report", goal="Report") as task:
+            task.step("a", str, "a")
+            backup = Backup(url, tmp_path)
+            task.step("b", str, "b")
+            with pytest.raises(StoreWentBack):
+                task.step("c", backup.restore)
+        with store.task("report") as task:
+            assert list(task.results) == ["a", "c"]

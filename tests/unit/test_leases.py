@@ -136,6 +136,21 @@ def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself(
     keeper.stop()
 
 
+def test_a_heartbeat_that_exits_does_not_end_the_renewals() -> None:
+    """Whatever it raises: its thread renews the others' leases too."""
+    keeper = LeaseKeeper(MemoryBackend())
+    beats: list[None] = []
+
+    def beat() -> None:
+        beats.append(None)
+        raise SystemExit
+
+    held = keeper.take(key("t"), 0.03, on_renewed=beat, every=0.01)
+    assert until(lambda: len(beats) > 2)
+    keeper.drop(held)
+    keeper.stop()
+
+
 # -- left behind ---------------------------------------------------------------------------------
 
 

@@ -59,7 +59,9 @@ class HeldLease:
         self.on_renewed = on_renewed
         self.interval = min(ttl * RENEW_AT, every)
         self.due = time.monotonic() + self.interval
-        self.lost: Exception | None = None
+        self.lost: BaseException | None = None
+        #: Taken by the thread that renews it, for as long as that takes.
+        self.renewal = threading.Lock()
         self._lease = lease
 
     @property
@@ -130,18 +132,26 @@ class LeaseKeeper:
         After each renewal, *every* so many seconds, *on_renewed* is called. In one call, which ends
         although its caller is cancelled: a lease is not left with nobody to renew or release it.
         """
-        with self._lock:
-            self._taking[key] = threading.get_ident()
+        held: HeldLease | None = None
         try:
-            lease = self._backend.acquire(key, holder_name(agent), ttl, over=over)
-            held = HeldLease(key, lease, ttl, on_renewed, every)
-            with self._lock:
-                self._held.append(held)
-                self._start_thread()
-                self._changed.notify_all()
-        finally:
-            with self._lock:
-                self._taking.pop(key, None)
+            try:
+                with self._lock:
+                    self._taking[key] = threading.get_ident()
+                lease = self._backend.acquire(key, holder_name(agent), ttl, over=over)
+                held = HeldLease(key, lease, ttl, on_renewed, every)
+                with self._lock:
+                    self._held.append(held)
+                    self._start_thread()
+                    self._changed.notify_all()
+            finally:
+                with self._lock:
+                    self._taking.pop(key, None)
+        except BaseException as error:  # an interrupt: nobody gets to know that we have it
+            if held is not None:
+                self.forget(held)
+                with besides(error, f"{key.kind} {key.id!r} could not be released"):
+                    self._backend.release(key, held.lease)
+            raise
         return held
 
     def knows(self, key: Key, epoch: int) -> bool:
@@ -154,14 +164,19 @@ class LeaseKeeper:
 
     def drop(self, held: HeldLease) -> None:
         """Renew it no more. On return no renewal of it is under way or to come."""
+        self.forget(held)
+        # Not by a thread of ours: the garbage collector may end a stream on the very one that
+        # renews its lease, and it would wait for itself.
+        if threading.current_thread() not in self._threads:
+            with held.renewal:
+                pass
+
+    def forget(self, held: HeldLease) -> None:
+        """Begin no renewal of it any more."""
         with self._lock:
             if held in self._held:
                 self._held.remove(held)
             self._changed.notify_all()
-            # Not by a thread of ours: the garbage collector may end a stream on the very one that
-            # renews its lease, and it would wait for itself.
-            while held in self._renewing and threading.current_thread() not in self._threads:
-                self._changed.wait()
 
     def stop(self) -> None:
         """Renew nothing more."""
@@ -180,16 +195,25 @@ class LeaseKeeper:
         if free < 1 and len(self._threads) < MOST_THREADS:
             # A daemon, so that a task left open does not hold up the interpreter's exit.
             thread = threading.Thread(target=self._run, name="limpet-leases", daemon=True)
-            self._threads.add(thread)
-            thread.start()
+            try:
+                self._threads.add(thread)
+                thread.start()
+            except BaseException:  # an interrupt: it runs, and counts itself, or never will
+                self._threads.discard(thread)
+                raise
 
     def _run(self) -> None:
+        with self._lock:
+            self._threads.add(threading.current_thread())
         # Not under the lock: a store that does not answer keeps one renewal waiting, and no other.
         while (held := self._next()) is not None:
-            self._renew(held)
-            with self._lock:
-                self._renewing.discard(held)
-                self._changed.notify_all()
+            try:
+                self._renew(held)
+            finally:
+                with self._lock:
+                    self._renewing.discard(held)
+                    held.renewal.release()
+                    self._changed.notify_all()
 
     def _next(self) -> HeldLease | None:
         """The next to be renewed, when it is due; None when there is none, and the thread ends."""
@@ -201,6 +225,7 @@ class LeaseKeeper:
                 wait = held.due - time.monotonic()
                 if wait <= 0:
                     self._renewing.add(held)
+                    held.renewal.acquire()
                     if len(waiting) > 1:
                         self._start_thread()
                     return held
@@ -217,7 +242,7 @@ class LeaseKeeper:
             with self._lock:
                 if held in self._held:
                     self._held.remove(held)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed
             # The store is away for now. Ask again soon; the writer will see the error for itself.
             held.lost = error
             held.due = time.monotonic() + held.ttl * RENEW_AT / 4
@@ -284,7 +309,10 @@ class LeaseLock:
         trace: TracebackType | None,
     ) -> None:
         """Give it up."""
-        with besides(error, f"{self._key.kind} {self._key.id!r} could not be released"):
+        try:
+            with besides(error, f"{self._key.kind} {self._key.id!r} could not be released"):
+                await self.release()
+        finally:
             await self.release()
 
     async def acquire(self, wait: float) -> None:
@@ -295,17 +323,23 @@ class LeaseLock:
         """
         deadline = time.monotonic() + wait
         over: int | None = None
-        while True:
-            try:
-                return await self._runtime.call(self._take, over)
-            except LeaseHeld as held:
-                if over != held.epoch and self._is_abandoned(held):
-                    over = held.epoch
-                    continue
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise
-                await self._runtime.sleep(min(left, TRY_AGAIN))
+        before = self.held
+        try:
+            while True:
+                try:
+                    return await self._runtime.call(self._take, over)
+                except LeaseHeld as held:
+                    if over != held.epoch and self._is_abandoned(held):
+                        over = held.epoch
+                        continue
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise
+                    await self._runtime.sleep(min(left, TRY_AGAIN))
+        except BaseException:  # a cancellation, an interrupt: it may be ours by now
+            if self.held is not before:
+                await self.release()
+            raise
 
     def _take(self, over: int | None) -> None:
         self.held = self._keeper.take(
@@ -328,17 +362,25 @@ class LeaseLock:
             self._runtime.backend.renew(self.held.key, self.held.lease, self.held.ttl)
 
     async def release(self) -> None:
-        """Give it up, if we have it."""
+        """Give it up, if we have it.
+
+        Where an interrupt came before that began, ``held`` is still there: call it again.
+        """
         if self.held is not None and not self.is_parents:
             await self._runtime.call(self.release_now)
 
     def release_now(self) -> None:
         """The same, blocking."""
-        if self.is_parents:
+        held = self.held
+        if held is None or held.is_parents:
             return
-        held, self.held = self.held, None
-        if held is not None:
+        try:
             self._keeper.drop(held)
+        except BaseException:  # an interrupt: it must not be renewed for as long as we live
+            self._keeper.forget(held)
+            raise
+        finally:
+            self.held = None
             self._runtime.backend.release(held.key, held.lease)
 
     @property

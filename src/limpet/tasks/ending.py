@@ -86,7 +86,9 @@ class Ending:
                 return False
             try:
                 done, *_ = await record.runtime.call(backend.append_all, [request, *learned])
-            except Conflict:
+            except Conflict as error:
+                if error.expected == expect:
+                    live.check_follows(expect, error.actual)
                 await record.catch_up()
                 # It may have been our own act, of which the answer was lost; but if it was another
                 # worker's, this changes nothing and is refused.
@@ -149,7 +151,7 @@ class Ending:
 
     async def remove(self) -> None:
         """Delete the task if it is to go, while it is ours: the next of this id is another's."""
-        if self._goes:
+        if self._goes and self._live.went_back is None:
             with suppress(LeaseLost):  # it was taken over, by somebody who finds it done
                 await self._record.runtime.call(self._live.lock.confirm)
                 await self._record.delete()
@@ -165,7 +167,7 @@ class Ending:
     async def record_error(self, error: BaseException) -> None:
         """Record what ended the task's block."""
         live, record = self._live, self._record
-        if live.state.status not in (kinds.OPEN, kinds.WAITING):
+        if live.state.status not in (kinds.OPEN, kinds.WAITING) or live.went_back is not None:
             return
         errors = flatten(error)
         exhausted = set(map(id, live.run.exhausted))

@@ -29,6 +29,7 @@ from limpet.errors import (
     InvalidId,
     LeaseHeld,
     LeaseLost,
+    StoreWentBack,
     TaskCancelled,
     TaskFinished,
     TaskHeld,
@@ -210,6 +211,8 @@ class LiveTask:
             on_renewed=self.heartbeat,
             every=options.heartbeat,
         )
+        #: What was found out when the store was not as far as the task is.
+        self.went_back: StoreWentBack | None = None
         self._records: dict[bool, TaskRecord] = {}
         self._folding = threading.Lock()
         self._naming = threading.Lock()
@@ -374,6 +377,8 @@ class LiveTask:
 
     def held(self) -> HeldLease:
         """Our lease on the task; `TaskNotOpen` if we have none."""
+        if self.went_back is not None:
+            raise StoreWentBack(*self.went_back.args)
         held = self.lock.held
         if held is None:
             msg = f"Task {self.id!r} is not open: write to it within `with store.task(…) as task:`."
@@ -388,6 +393,7 @@ class LiveTask:
         if (
             held is not None
             and held.lost is None
+            and self.went_back is None
             and state.deadline is None
             and state.status in (kinds.OPEN, kinds.WAITING)
         ):  # as nearly always
@@ -410,6 +416,18 @@ class LiveTask:
             moment = f"{state.deadline:%Y-%m-%d %H:%M:%S %Z}"
             msg = f"Task {self.id!r} had until {moment}, and takes no {what}."
             raise DeadlinePassed(msg)
+
+    def check_follows(self, known: int, actual: int) -> None:
+        """`StoreWentBack` if the journal was at *actual*, when *known* entries had been read."""
+        if actual >= known:
+            return
+        self.went_back = StoreWentBack(
+            f"Task {self.id!r} was at {known} in {self.scope.backend.url}, and is at {actual} "
+            "there: a backup was put in its place, or a server took over that was behind. What "
+            "this process knows is not what is stored, so it goes no further. Open the task again "
+            "to resume it as it is there; what it did since then may be done once more."
+        )
+        raise self.went_back
 
     def check_not_halted(self, what: str) -> None:
         """Raise if somebody has halted it, so that *what*."""
@@ -469,7 +487,7 @@ class TaskRecord:
         live = self.live
         try:
             await live.lock.acquire(live.options.wait)
-            live.run = Run()
+            live.run, live.went_back = Run(), None
             while not await self._begin():
                 pass  # somebody wrote in between, perhaps to cancel it
         except LeaseHeld as error:
@@ -486,6 +504,7 @@ class TaskRecord:
         state, options = self.live.state, self.live.options
         try:
             if not state.exists:
+                self.live.check_not_halted("is not opened")  # half a fork
                 if options.goal is None:
                     msg = f"There is no task {self.live.id!r}. To create it, open it with a goal."
                     raise TaskNotFound(msg)
@@ -532,7 +551,7 @@ class TaskRecord:
     async def look(self) -> TaskState:
         """What the task has come to, which stays as it is; `TaskNotFound` if there is none."""
         lock = self.live.lock
-        if lock.held is None or lock.is_parents:
+        if lock.held is None or lock.is_parents or self.live.went_back is not None:
             await self.refresh()
         if not self.live.state.exists:
             raise not_found(self.live.id)
@@ -564,8 +583,20 @@ class TaskRecord:
         *changes* are those of `AsyncJournal.request`.
         """
         request = self.journal.request(((kind, value),), lease=self.live.held().lease, **changes)
-        done = await self.runtime.append(request)
+        done = await self.append(request)
         await self.apply(request, done)
+        return done
+
+    async def append(self, request: Append) -> Appended:
+        """Have it appended behind all that we know of; `StoreWentBack`, if that is not there."""
+        known = self.live.state.seq
+        try:
+            done = await self.runtime.append(request)
+        except Conflict as error:
+            self.live.check_follows(known, error.actual)
+            raise
+        if not done.repeated:
+            self.live.check_follows(known, done.seq - request.count)
         return done
 
     async def apply(self, request: Append, done: Appended) -> None:
@@ -609,11 +640,13 @@ class TaskRecord:
 
         Returns the number of the newest entry.
         """
-        held = self.live.lock.held
+        held, known = self.live.lock.held, self.live.state.seq
         lease = None if held is None else held.lease
         seq = await self.journal.append(lease=lease, **changes)
         if not seq:
             raise not_found(self.live.id)
+        if held is not None:
+            self.live.check_follows(known, seq)
         return seq
 
     async def write_wait(
@@ -660,6 +693,9 @@ async def read_state(journal: AsyncJournal, upto: int | None = None) -> TaskStat
     async for page in journal.pages(upto=upto):
         for entry in page:
             state.apply(entry)
+            if not state.exists and entry.type != kinds.FORKING:
+                why = f"a task begins with {kinds.CREATED!r}, and this is {entry.type!r}."
+                raise journal.unreadable(entry.seq, why)
     return state
 
 

@@ -17,6 +17,7 @@ from limpet.errors import (
     LeaseLost,
     NotStorable,
     StepTimedOut,
+    StoreWentBack,
     TaskHalted,
     TaskNotOpen,
     TaskWaiting,
@@ -45,7 +46,7 @@ PREVIEW = 300
 QUICK = 1024
 
 #: What is raised about the task, and says nothing about the step it came out of.
-ABOUT_THE_TASK = (TaskHalted, LeaseLost, TaskNotOpen, DeadlinePassed)
+ABOUT_THE_TASK = (TaskHalted, LeaseLost, StoreWentBack, TaskNotOpen, DeadlinePassed)
 
 #: By what an engine asks a run to end where that is an Exception; `limpet.workers.celery` adds its
 #: own. It is no failure: the step is not tried again in this run, and the task stays open.
@@ -299,7 +300,7 @@ class StepRunner:
         request = record.journal.request(
             ((kinds.STEP, value),), lease=lease, body=encoded, expect=expect
         )
-        done = await record.runtime.append(request)
+        done = await record.append(request)
         # Plain data is what would be read back. What a wait ended with says more than a result.
         known = "took" in about and size <= QUICK and is_plain(result)
         if not (known and live.apply_result(done, name, fresh(result))):

@@ -223,15 +223,17 @@ class AsyncTask(_TaskView, AsyncEntered):
 
     async def __aenter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
+        outer = open_task.get()
         await self._record.open()
         try:
             if self.done:
                 await self._ending.complete()
+            self._outer = outer
+            open_task.set(self)
         except BaseException:
+            open_task.set(outer)
             await self._live.lock.release()
             raise
-        self._outer = open_task.get()
-        open_task.set(self)
         return self
 
     async def __aexit__(
@@ -241,18 +243,21 @@ class AsyncTask(_TaskView, AsyncEntered):
         trace: TracebackType | None,
     ) -> None:
         """Note what went wrong, if anything did, and give up the lease."""
-        open_task.set(self._outer)
         lock = self._live.lock
-        if lock.is_parents:
-            return  # a fork that leaves the block of its parent: that goes on
-        with besides(error, f"task {self.id!r} could not be closed"):
-            try:
-                if error is not None:
-                    await self._ending.record_error(error)
-                else:  # not after an error: whoever comes to it next must find that it is done
-                    await self._ending.remove()
-            finally:  # or the lease would be renewed for ever
-                await lock.release()
+        try:
+            open_task.set(self._outer)
+            if lock.is_parents:
+                return  # a fork that leaves the block of its parent: that goes on
+            with besides(error, f"task {self.id!r} could not be closed"):
+                try:
+                    if error is not None:
+                        await self._ending.record_error(error)
+                    else:  # not after an error: whoever comes next must find that it is done
+                        await self._ending.remove()
+                finally:  # or the lease would be renewed for ever
+                    await lock.release()
+        finally:  # an interrupt may have come before that
+            await lock.release()
 
     # -- steps -------------------------------------------------------------------------------
 

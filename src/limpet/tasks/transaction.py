@@ -62,6 +62,7 @@ class Transactions:
         """Whether it worked; False if it did not, and is to be tried again."""
         began = time.monotonic()
         step = self.runner.context(name)
+        known = self._live.state.seq
         made: list[Append] = []
 
         def work(connection: Any) -> Any:
@@ -78,7 +79,7 @@ class Transactions:
             _, done = await self._record.runtime.transact(
                 lambda connection: context.run(work, connection), request
             )
-            await self.apply(made[0], done)
+            await self.apply(made[0], done, known)
         except Exception as error:
             if not await self.runner.try_again(step, policy, error):
                 raise
@@ -108,11 +109,12 @@ class Transactions:
                 ((kinds.STEP, value),), lease=lease, id=id_, meta=meta
             )
 
-    async def apply(self, request: Append, done: Appended) -> None:
+    async def apply(self, request: Append, done: Appended, known: int) -> None:
         """Let a transaction's result count: if it is known by its id, the one that was recorded."""
         if done.repeated:
             await self._record.catch_up()
         else:
+            self._live.check_follows(known, done.seq - request.count)
             await self._record.apply(request, done)
 
 
@@ -195,11 +197,12 @@ class Block:
         opening, opened, self._opening = self._opening, self._opened, None
         if opening is None or opened is None:
             return
-        ended: tuple[Append, Appended] | None = None
+        ended: tuple[Append, Appended, int] | None = None
         try:
             if error is None:
+                known = self._live.state.seq
                 request = self._transactions.request(self._name, self.result, self._began)
-                ended = request, opened.append(request)
+                ended = request, opened.append(request), known
         except BaseException as trouble:
             opening.__exit__(type(trouble), trouble, trouble.__traceback__)
             raise

@@ -16,9 +16,10 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.core.ids import check_seconds
+from limpet.core.runtime import in_thread
 from limpet.errors import NotFound, UnknownKind
 from limpet.store import as_async
 from limpet.tasks import entries as kinds
@@ -29,9 +30,12 @@ from limpet.workers.search import PATIENCE, Found, Room, Search
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
+    from concurrent.futures import Future
 
     from limpet.store import Store
     from limpet.workers.registry import Registry
+
+    _Event: TypeAlias = "_Run | float | Future[list[Found]]"
 
 __all__ = ["Worker"]
 
@@ -84,8 +88,9 @@ class Worker:
         self._drain = drain
         self._room = Room(_limits(registry, kinds, concurrency), concurrency)
         self._search = Search(store, poll)
-        #: Runs that have ended, and when `stop` was called. Signal handlers may put into it.
-        self._events: SimpleQueue[_Run | float] = SimpleQueue()
+        #: Runs and looks that have ended, and when `stop` was called. Signal handlers may put into
+        #: it.
+        self._events: SimpleQueue[_Event] = SimpleQueue()
         self._loop = _Loop()
         self._stop_by: float | None = None
         #: Whether `run` has returned although something that async functions left behind, a thread
@@ -132,7 +137,7 @@ class Worker:
         return left
 
     def _start_what_is_found(self) -> None:
-        looked = self._search.look(self._room)
+        looked = self._look()
         self._handle_events()  # a store that does not answer may have kept us for a while
         if self._stop_by is not None:
             return
@@ -147,6 +152,22 @@ class Worker:
                 name = f"limpet {found.id}"
                 threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
 
+    def _look(self) -> list[Found]:
+        """What can be run; nothing, if `stop` is called before a store that is away has answered.
+
+        On another thread, which is then left alone: the store may take half a minute to give up.
+        """
+        looking = in_thread(lambda: self._search.look(self._room), "limpet-look")
+        looking.add_done_callback(self._events.put)
+        events: list[_Event] = []
+        while (event := self._events.get()) is not looking:
+            events.append(event)
+            if isinstance(event, float):
+                break
+        for event in reversed(events):  # `stop` first: then nobody else uses the search
+            self._events.put(event)
+        return looking.result() if looking.done() else []
+
     def _handle_events(self, timeout: float = 0) -> None:
         """Deal with runs that have ended, and with `stop`; wait for the first up to *timeout*."""
         with suppress(Empty):
@@ -156,12 +177,14 @@ class Worker:
                     self._room.give_back(event.found)
                     event.log_end()
                     result = event.result
-                    if isinstance(result, RunResult):
+                    if self._stop_by is not None:
+                        pass  # there is no other look
+                    elif isinstance(result, RunResult):
                         pause = result.status in (runs.HELD, runs.LOST, kinds.WAITING)
                         self._search.ended(event.found, pause=pause)
                     else:
                         self._search.troubled(event.found, passing=isinstance(result, AWAY))
-                elif self._stop_by is None:
+                elif isinstance(event, float) and self._stop_by is None:
                     self._stop_by = event + self._drain
                     running = len(self._room.running)
                     has = "1 has" if running == 1 else f"{running} have"
@@ -216,7 +239,7 @@ class _Run:
         log.info("%s: %s (%s)", self.found.id, what, self.found.kind)
 
     @contextmanager
-    def ending(self, events: SimpleQueue[_Run | float]) -> Iterator[None]:
+    def ending(self, events: SimpleQueue[_Event]) -> Iterator[None]:
         """Let the thread that looks know, whatever happens."""
         try:
             yield

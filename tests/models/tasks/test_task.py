@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -50,6 +50,7 @@ from limpet.errors import (
 )
 from limpet.llm import tokens
 from limpet.tasks.resume_text import PREAMBLE
+from limpet.testing.faults import Faults
 from tests.support import stores
 from tests.support.dying import Calls
 from tests.support.stores import Place
@@ -566,6 +567,26 @@ def test_the_lease_is_given_up_however_the_block_is_left(
     assert store.task("report").info().held_by is None
     with place.open().task("report", GOAL):
         pass
+
+
+@pytest.mark.parametrize("op", ["write", "sync"])
+@pytest.mark.parametrize("left_by", [None, Boom()])
+def test_a_task_that_a_failing_disk_did_not_let_close_can_be_opened_again(
+    tmp_path: Path, op: Any, left_by: Boom | None
+) -> None:
+    """By the same process at once, when the disk works again: nobody else has it."""
+    path = tmp_path / "agents.db"
+    with Faults() as disk, limpet.open(path, vfs=disk.vfs) as store:
+        task = store.task("report", GOAL, lease=600)
+        task.__enter__()
+        task.step("fetch", lambda: 1)
+        disk.arm(error="ioerr", op=op)
+        with suppress(StoreUnavailable):
+            task.__exit__(None if left_by is None else Boom, left_by, None)
+        disk.disarm()
+        assert disk.failures
+        with store.task("report", GOAL) as again:
+            assert again.results == {"fetch": 1}
 
 
 async def away(*args: object, **kwargs: object) -> None:

@@ -96,8 +96,9 @@ def test_a_fork_takes_large_results_with_it(store: Store) -> None:
         assert task.load("fetch") == ROWS
 
 
+@pytest.mark.parametrize("writes", [1, 2])
 def test_a_fork_cut_short_is_finished_by_the_same_call(
-    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: Store, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then nobody can take it for a task; another task of that name is left alone."""
     with store.task("t", GOAL) as task:
@@ -105,7 +106,7 @@ def test_a_fork_cut_short_is_finished_by_the_same_call(
             task.step(f"n{number}", lambda: "x")
     monkeypatch.setattr("limpet.tasks.versions.CHUNK", 40)
     backend = store.backend
-    append, left = backend.append, [2]
+    append, left = backend.append, [writes]
 
     def failing(request: Append) -> Appended:
         if not left[0]:

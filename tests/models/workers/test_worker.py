@@ -22,6 +22,7 @@ import limpet
 from limpet import AsyncTask, Registry, Store, StoreUnavailable, Task
 from limpet.core.ids import make_key
 from limpet.errors import StoreCorrupt, UnknownKind
+from limpet.testing.proxy import Proxy
 from limpet.workers.worker import Worker
 from tests.support import places
 from tests.support.processes import mortal, until
@@ -651,6 +652,48 @@ def test_who_is_told_to_stop_before_or_while_it_looks_takes_nothing(
     monkeypatch.setattr(store.backend, "scan", slowly)
     assert worker.run() == []
     assert statuses(store) == {"t": "open"}
+
+
+def test_who_is_told_to_stop_does_not_wait_for_a_store_that_does_not_answer(
+    registry: Registry, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take half a minute to give up, and whoever deploys has less patience."""
+    registry.task("job")(pytest.fail)
+    looking, release = threading.Event(), threading.Event()
+    scan = store.backend.scan
+
+    def unanswered(*args: Any, **kwargs: Any) -> Page:
+        looking.set()
+        assert release.wait(60)
+        return scan(*args, **kwargs)
+
+    monkeypatch.setattr(store.backend, "scan", unanswered)
+    with At(registry, store) as at:
+        assert looking.wait(60)
+        assert at.stop() == []
+        assert not release.is_set()
+        release.set()
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("server", ["postgresql_server", "redis_server"])
+def test_a_process_whose_store_does_not_answer_ends_when_it_is_told_to(
+    directory: Path, server: str, request: pytest.FixtureRequest
+) -> None:
+    """Though the store would be asked again for ten minutes."""
+    there: Any = request.getfixturevalue(server)
+    with Proxy(there.host, there.port) as network:
+        url = there.through(there.place(), network.port)
+        url += f"{'&' if '?' in url else '?'}timeout=600"
+        process = Process(directory, "--store", url)
+        assert process.says("working on")
+        asked = network.requests
+        assert until(lambda: network.requests > asked + 2)  # it looks for tasks
+        network.refuse()
+        process.send(signal.SIGTERM)
+        assert process.ends() == 0
+        network.heal()
 
 
 @pytest.mark.slow

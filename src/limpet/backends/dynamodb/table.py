@@ -64,7 +64,10 @@ class Table:
         self.clock = ServerClock(lambda: self.get("limpet", "format"))
         self._client: Any = None
         self._connecting = threading.Lock()
-        self._gate = threading.Condition(threading.Lock())
+        # Held by `with self._lock`, which Python lets go whatever strikes; a condition has methods
+        # for that, and an interrupt might come before they have begun.
+        self._lock = threading.Lock()
+        self._gate = threading.Condition(self._lock)
         self._forking = False
         self._calls = 0  # that are under way
 
@@ -127,25 +130,27 @@ class Table:
 
     def before_fork(self) -> None:
         """Let no call begin, and wait a moment for those under way: they hold locks at times."""
-        with self._gate:
+        with self._lock:
             self._forking = True
             self._gate.wait_for(lambda: not self._calls, timeout=FORK_WAITS)
 
     def after_fork_in_parent(self) -> None:
-        with self._gate:
+        with self._lock:
             self._forking = False
             self._gate.notify_all()
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        with self._gate:
-            self._gate.wait_for(lambda: not self._forking)
-            self._calls += 1
+        counted = 0
         try:
+            with self._lock:
+                if self._forking:
+                    self._gate.wait_for(lambda: not self._forking)
+                self._calls, counted = self._calls + 1, 1
             yield
         finally:
-            with self._gate:
-                self._calls -= 1
+            with self._lock:
+                self._calls -= counted
                 if self._forking:
                     self._gate.notify_all()
 

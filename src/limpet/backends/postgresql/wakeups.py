@@ -41,6 +41,15 @@ class _Waiter:
     def __init__(self, key: Key) -> None:
         self.name = " ".join(key)
         self.notified = False
+        #: Taken while there is nothing to do. A plain lock, not a condition: an interrupt leaves it
+        #: as it is, whenever it comes.
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+    def wake(self) -> None:
+        """Let it look whether there is something to do; under the lock of all."""
+        if self.woken.locked():
+            self.woken.release()
 
 
 class Wakeups:
@@ -55,7 +64,7 @@ class Wakeups:
         self._reset()
 
     def _reset(self) -> None:
-        self._news = threading.Condition()
+        self._lock = threading.Lock()
         self._waiters: list[_Waiter] = []
         self._connection: Connection | None = None
         self._listens = False  # one of the waiters does, and may use the connection
@@ -76,15 +85,16 @@ class Wakeups:
     @contextmanager
     def _waiting(self, key: Key) -> Iterator[_Waiter]:
         waiter = _Waiter(key)
-        with self._news:
-            if not self._waiters:
-                self._send("LISTEN")
-            self._waiters.append(waiter)
         try:
+            with self._lock:
+                if not self._waiters:
+                    self._send("LISTEN")
+                self._waiters.append(waiter)
             yield waiter
         finally:
-            with self._news:
-                self._waiters.remove(waiter)
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
                 if not self._waiters:  # or the server would keep for us what nobody reads
                     self._send("UNLISTEN")
 
@@ -100,41 +110,51 @@ class Wakeups:
 
     def _sleep(self, waiter: _Waiter, until: float) -> None:
         """Until *waiter* is notified, or it is time to look."""
-        with self._news:
-            if self._connection is None:
-                self._news.wait(SLICE)
-                self._send("LISTEN")
-                return
-            while not (waiter.notified or self._closed() or time.monotonic() >= until):
-                if self._listens:
-                    self._news.wait(SLICE)
-                else:
+        if self._connection is None:
+            waiter.woken.acquire(timeout=SLICE)
+            with self._lock:
+                if self._connection is None:
+                    self._send("LISTEN")
+            return
+        while not (waiter.notified or self._closed() or time.monotonic() >= until):
+            listens = False
+            try:
+                with self._lock:
+                    if not self._listens:
+                        self._listens = listens = True
+                if listens:
                     self._listen(min(SLICE, until - time.monotonic()))
+                else:
+                    waiter.woken.acquire(timeout=SLICE)
+            finally:
+                if listens:
+                    with self._lock:
+                        self._listens = False
+                        for other in self._waiters:  # one of them is to listen now
+                            other.wake()
 
     def _listen(self, timeout: float) -> None:
-        """Listen for all, without holding the lock meanwhile."""
-        connection, self._listens = self._connection, True
+        """Listen for all."""
+        connection = self._connection
         names: set[str] | None = None
-        self._news.release()
         try:
             if connection is not None:
                 news = connection.notifies(timeout=max(0, timeout), stop_after=1)
                 names = {one.payload for one in news}
         except psycopg.Error:
             pass  # nobody knows what was missed
-        finally:
-            self._news.acquire()
-            self._listens = False
+        with self._lock:
             for waiter in self._waiters:
                 waiter.notified = waiter.notified or names is None or waiter.name in names
-            self._news.notify_all()
-        if names is None:
-            self._disconnect()
+            if names is None:
+                self._disconnect()
 
     def close(self) -> None:
         """Let go of the connection, when nobody listens on it any more."""
-        with self._news:
-            self._news.wait_for(lambda: not self._listens, timeout=60)
+        deadline = time.monotonic() + 60
+        while self._listens and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with self._lock:
             self._disconnect()
 
     def _disconnect(self) -> None:

@@ -219,7 +219,11 @@ class TurnLock:
             else:
                 raise
             raise LeaseHeld(msg, error.holder, error.until, error.epoch) from None
-        self._held.add(self)
+        try:
+            self._held.add(self)
+        except BaseException:  # an interrupt
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -229,8 +233,11 @@ class TurnLock:
         trace: TracebackType | None,
     ) -> None:
         """Let others go on."""
-        self._held.discard(self)
-        with besides(error, f"{self._conversation!r} could not be released"):
+        try:
+            self._held.discard(self)
+            with besides(error, f"{self._conversation!r} could not be released"):
+                await self._lock.release()
+        finally:  # an interrupt may have come before that
             await self._lock.release()
 
     @contextmanager
