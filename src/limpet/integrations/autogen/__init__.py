@@ -133,10 +133,14 @@ class Kept:
 
     async def save(self) -> None:
         """Save it as it is. Only needed when you have changed it yourself, and not by a run."""
-        await self._keeper.save()
+        # Within a turn it is saved as it was when that began: the log has what was done since.
+        await self._keeper.save(between=not self._keeper.log.is_open)
 
     async def reload(self) -> None:
         """Be as the store has it: for instance after ``state.restore(…)``."""
+        if self._keeper.log.is_open:
+            msg = f"{self.state.id!r} cannot be loaded while it is running: wait for its end."
+            raise RuntimeError(msg)
         await self._keeper.load()
 
     def release(self) -> None:

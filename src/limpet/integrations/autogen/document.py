@@ -101,6 +101,7 @@ class SavedRun(Struct):
     resumed: int = 0
     done: bool = False
     reason: str | None = None
+    forgotten: bool = False
     log: dict[str, SavedActor] = {}
 
 

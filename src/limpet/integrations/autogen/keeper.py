@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from autogen_core.models import (
@@ -17,7 +17,7 @@ from autogen_core.tools import ToolResult
 
 from limpet.core.calls import Resolution, resolve_call
 from limpet.core.codec import fresh
-from limpet.errors import CallsInDoubt, Conflict, LimpetError, WrongState
+from limpet.errors import CallsInDoubt, Conflict, LimpetError, NotFound, WrongState
 from limpet.integrations.autogen import internals
 from limpet.integrations.autogen.document import (
     FORMAT,
@@ -43,7 +43,7 @@ from limpet.llm.messages.repair import INTERRUPTED
 from limpet.states.format import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from autogen_agentchat.messages import MessageFactory
 
@@ -152,8 +152,8 @@ class Keeper:
 
     async def unfinished(self) -> Run | None:
         """That run."""
-        if self._is_stale:
-            async with self._busy:
+        async with self._busy:  # one that is under way is not broken off
+            if self._is_stale:
                 await self.load()
         return self.run if self.is_unfinished else None
 
@@ -245,12 +245,14 @@ class Keeper:
     async def load_state(self, document: Any) -> None:
         """Load a state of the user's own; it is durable with the next turn."""
         check_type(self._first, document, self.member.it)
-        async with self.using():
-            self._is_stale = True  # should it fail halfway
+        if self.log.is_open:  # the agent itself does so; it is durable with the end of its run
             await self._load_own(document)
-            self.run = self._own = None
-            self.log.clear()
-            self._is_stale = False
+            return
+        self._is_stale = True  # should it fail halfway
+        await self._load_own(document)
+        self.run = self._own = None
+        self.log.clear()
+        self._is_stale = False
 
     def created(self, dumped: list[dict[str, Any]]) -> list[Any]:
         """The messages that were stored so."""
@@ -357,33 +359,42 @@ class Keeper:
 
     # -- runs --------------------------------------------------------------------------------------
 
-    async def begin(self, task: list[dict[str, Any]]) -> str:
+    async def begin(
+        self, task: list[dict[str, Any]], check: Callable[[], Awaitable[None]] | None = None
+    ) -> str:
         """Begin a run with *task*, or resume the one that was broken off; which of the two.
 
         It is durable before any model is asked. What another process has done since we last looked
-        is loaded first; if it is still at it, for all we know, that is a `Conflict`.
+        is loaded first; if it is still at it, for all we know, that is a `Conflict`. What *check*
+        raises of a new task leaves no trace.
         """
         self._store_error = self.log.refused = None
         try:
-            return await self._begin(task)
+            return await self._begin(task, check)
         except Conflict:
             resumed = self.is_unfinished and self.current.resumed
             await self.load()
             if resumed or self.is_unfinished:
                 self.break_off()
                 raise
-        return await self._begin(task)
+        return await self._begin(task, check)
 
-    async def _begin(self, task: list[dict[str, Any]]) -> str:
+    async def _begin(
+        self, task: list[dict[str, Any]], check: Callable[[], Awaitable[None]] | None
+    ) -> str:
         ids = Run(task).ids
         if ids and self.run is not None and self.run.done and self.run.ids == ids:
             return KNOWN
         before, run, how, between = self.run, self.run, NEW, False
+        goes_on = self.is_unfinished and (not task or is_same_task(task, self.current.task))
+        if check is not None and not goes_on:
+            await check()
         try:
-            if run is not None and not run.done and (not task or is_same_task(task, run.task)):
+            if run is not None and goes_on:
                 await self._check_in_doubt()
                 self._drop_doubtful()
                 run.resumed += 1
+                run.forgotten = False
                 how = RESUMED
             else:
                 between = await self._give_up_run()
@@ -411,6 +422,19 @@ class Keeper:
             self.run = None
         await self.save()
 
+    async def fail(self) -> None:
+        """The agent has raised. If it knows nothing of its task, it is not told with the next.
+
+        One that refuses a task would refuse every other with it.
+        """
+        if self.log.refused is not None or self._store_error is not None:
+            return  # the error is not the agent's
+        is_unchanged = not self.log.dump() and await self._dump() == self._own
+        if is_unchanged and copied(await self.member.save()) == self._extra:
+            self.current.forgotten = True
+            with suppress(Exception):  # the error that there is says more
+                await self.save(between=False)
+
     async def clear(self) -> None:
         """It was reset: what it was asked and has answered is no more."""
         self.run = None
@@ -421,6 +445,9 @@ class Keeper:
 
     async def resolve(self, call_id: str, how: Answer, result: Any, by: str | None) -> None:
         """Record what a person says of a call in doubt, and take it over."""
+        if self.log.is_around():  # who waited here for the end of the run would wait for ever
+            msg = f"No call {call_id!r} of {self.state.id!r} is in doubt: its run is under way."
+            raise NotFound(msg)
         async with self._busy:
             if self._is_stale:
                 await self.load()
@@ -459,7 +486,8 @@ class Keeper:
         if self.run is None or self.run.done:
             return False
         self._drop_doubtful()
-        unread = [] if self.run.started else self.created(self.run.task)
+        is_known = self.run.started or self.run.forgotten
+        unread = [] if is_known else self.created(self.run.task)
         for member in self.member:
             context = internals.model_context(member.it)
             actor = self.log.actor(member.path)

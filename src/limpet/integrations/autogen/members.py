@@ -225,6 +225,7 @@ class TeamMember(Member):
             self.members[member.name] = member_of(member, self.below(member.name))
         condition = internals.termination_condition(it)
         self._counters = None if condition is None else Counters(condition)
+        self._patches = Patches()
         self.manager: Any = None
 
     @property
@@ -271,6 +272,8 @@ class TeamMember(Member):
 
     def record(self, log: TurnLog, idempotent: frozenset[str], *, retry: bool) -> None:
         super().record(log, idempotent, retry=retry)
+        for name in ("pause", "resume"):
+            self._only_when_running(name)
         if self.manager is None:
             return
         _record_client(self.manager, log, self.below(MANAGER), lambda: bool(self.path))
@@ -279,12 +282,27 @@ class TeamMember(Member):
             if isinstance(client, RecordingClient):
                 client.is_eager = self._or_several_speak(client.is_eager)
 
+    def _only_when_running(self, name: str) -> None:
+        """AutoGen waits for ever for a team that has never run, if it was saved or loaded."""
+        own: Callable[[], Any]
+
+        async def call() -> None:
+            runtime = internals.runtime_of(self.it)
+            if internals.has_own_runtime(self.it) and internals.is_runtime_done(runtime):
+                done = f"{name.removesuffix('e')}ed"
+                msg = f"The group chat is not running. It must be run before it can be {done}."
+                raise RuntimeError(msg)
+            await own()
+
+        own = self._patches.put(self.it, name, call)
+
     def _or_several_speak(self, is_eager: Callable[[], bool]) -> Callable[[], bool]:
         """Of several who speak at once, the first to end has the longest to wait."""
         return lambda: is_eager() or len(internals.active_speakers(self.manager)) > 1
 
     def release(self) -> None:
         super().release()
+        self._patches.release()
         if self.manager is not None:
             _release_client(self.manager)
 

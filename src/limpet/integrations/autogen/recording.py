@@ -112,7 +112,7 @@ class RecordingClient(_Recording, ChatCompletionClient):
         self.is_eager = is_eager
 
     async def create(self, messages: Any, **options: Any) -> CreateResult:
-        if not self.actor.log.is_open:
+        if not self.actor.log.is_recording:
             return await self.inner.create(messages, **options)  # type: ignore[no-any-return]
         known = self.actor.next_reply()
         if known is not None:
@@ -124,12 +124,12 @@ class RecordingClient(_Recording, ChatCompletionClient):
     async def create_stream(
         self, messages: Any, **options: Any
     ) -> AsyncGenerator[str | CreateResult, None]:
-        known = self.actor.next_reply() if self.actor.log.is_open else None
+        known = self.actor.next_reply() if self.actor.log.is_recording else None
         if known is not None:
             yield CreateResult.model_validate(known)
             return
         async for piece in self.inner.create_stream(messages, **options):
-            if isinstance(piece, CreateResult) and self.actor.log.is_open:
+            if isinstance(piece, CreateResult) and self.actor.log.is_recording:
                 await self._record(piece)
             yield piece
 
@@ -230,7 +230,7 @@ class RecordingWorkbench(_RecordingCalls, Workbench):
     async def _called(self, *call: Any) -> AsyncGenerator[Any, None]:
         """The pieces of a call; the last one is its result."""
         actor, log = self.actor, self.actor.log
-        if not log.is_open:
+        if not log.is_recording:
             async for piece in self._run(*call):
                 yield piece
             return
@@ -258,10 +258,11 @@ class RecordingWorkbench(_RecordingCalls, Workbench):
             running = _Running(self.actor.step(key).get("step"))
             _current.set(running)
             try:
-                async for piece in self._run(*call):
-                    if result is not None:
-                        yield result
-                    result = piece
+                with log.around(recorded=False):
+                    async for piece in self._run(*call):
+                        if result is not None:
+                            yield result
+                        result = piece
             except (Exception, TaskHalted) as error:  # noqa: BLE001 - `TurnLog.check` raises it
                 running.stop = running.stop or find_halt(error) or error
             finally:
@@ -364,7 +365,7 @@ class RecordingExecutor(_RecordingCalls, CodeExecutor):
 
     async def execute_code_blocks(self, code_blocks: Any, cancellation_token: Any) -> CodeResult:
         run = self.inner.execute_code_blocks
-        if not self.actor.log.is_open:
+        if not self.actor.log.is_recording:
             return await run(code_blocks, cancellation_token)  # type: ignore[no-any-return]
         self.actor.log.check()
         key = self.actor.key("code")

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +20,7 @@ from msgspec import Struct, field
 from limpet.core.calls import RESOLVED, Call, Ledger, Resolution
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from limpet.core.journal import Entry
 
@@ -66,6 +69,7 @@ class Run(Struct):
     resumed: int = 0  # how often
     done: bool = False
     reason: str | None = None
+    forgotten: bool = False  # whether the agent has raised, and knows nothing of its task
 
     @property
     def ids(self) -> list[str]:
@@ -85,6 +89,7 @@ class Run(Struct):
         found |= {"started": True} if self.started else {}
         found |= {"resumed": self.resumed} if self.resumed else {}
         found |= {"done": True, "reason": self.reason} if self.done else {}
+        found |= {"forgotten": True} if self.forgotten else {}
         found |= {"log": log} if log else {}
         return found
 
@@ -96,7 +101,7 @@ class Run(Struct):
             known.get(item) if isinstance(item, str) else item for item in saved.get("output", ())
         ]
         found = [message for message in output if message is not None]
-        names = ("started", "resumed", "done", "reason")
+        names = ("started", "resumed", "done", "reason", "forgotten")
         facts = {name: saved[name] for name in names if name in saved}
         return cls(saved["task"], found, len(found), **facts)
 
@@ -142,6 +147,13 @@ def as_exception(error: BaseException) -> Exception:
 # -- the log of a turn -----------------------------------------------------------------------------
 
 
+#: The turns that this is part of, by their logs, and whether it is recorded there. What a tool does
+#: is not: its call is one thing, and is not made again where its result is known.
+_around: ContextVar[Mapping[TurnLog, tuple[int, bool]]] = ContextVar(
+    "limpet_autogen_turns", default=MappingProxyType({})
+)
+
+
 class TurnLog:
     """What models answered and tools did in one turn. Between turns it is closed: no recording.
 
@@ -161,6 +173,25 @@ class TurnLog:
         self.epoch = 0  # of the lease of this run, if it has one
         self.ledger = Ledger()
         self._actors: dict[str, ActorLog] = {}
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether what is done here is recorded in it: not between turns, and not within a tool."""
+        return self.is_open and _around.get().get(self) != (self.turn, False)
+
+    def is_around(self) -> bool:
+        """Whether this is called from within the turn: by the agent itself, or by a tool."""
+        return self.is_open and _around.get().get(self, (None,))[0] == self.turn
+
+    @contextmanager
+    def around(self, *, recorded: bool) -> Iterator[None]:
+        """What is done within is part of the turn; *recorded*: whether piece by piece."""
+        token = _around.set({**_around.get(), self: (self.turn, recorded)})
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a generator may be closed in another context
+                _around.reset(token)
 
     def actor(self, path: str) -> ActorLog:
         """The part of the agent, or the manager, at *path*."""

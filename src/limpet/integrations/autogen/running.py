@@ -9,7 +9,7 @@ on its way, the state is saved, and the manager goes on.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.base import Response, TaskResult
@@ -25,7 +25,8 @@ from limpet.integrations.autogen.recording import Patches, find_halt
 from limpet.integrations.autogen.run import as_exception
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from limpet.integrations.autogen.keeper import Keeper
 
@@ -44,24 +45,24 @@ class AgentRunner:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._inside: object = None  # the asyncio task in which the agent is at work
+        self._listener: object = None  # the asyncio task that is given what a run puts out
         self.patches = Patches()
         agent, put = keeper.member.it, self.patches.put
         self._on_messages = put(agent, "on_messages", self.on_messages)
         self._on_messages_stream = put(agent, "on_messages_stream", self.on_messages_stream)
         self._on_reset = put(agent, "on_reset", self.on_reset)
-        put(agent, "load_state", keeper.load_state)
+        put(agent, "load_state", self.load_state)
         self._run = put(agent, "run", self.run)
         self._run_stream = put(agent, "run_stream", self.run_stream)
 
     async def run(self, *, task: Any = None, **options: Any) -> TaskResult:
         """As AutoGen's; without a task it answers what was left unanswered."""
-        given = await self._unanswered() if task is None else task
+        given = task if task is not None or self._is_within() else await self._unanswered()
         return await self._run(task=given, **options)  # type: ignore[no-any-return]
 
     async def run_stream(self, *, task: Any = None, **options: Any) -> AsyncGenerator[Any, None]:
         """The same in pieces."""
-        given = await self._unanswered() if task is None else task
+        given = task if task is not None or self._is_within() else await self._unanswered()
         async with aclosing(self._run_stream(task=given, **options)) as items:
             async for item in items:
                 yield item
@@ -71,10 +72,26 @@ class AgentRunner:
         run = await self._keeper.unfinished()
         return None if run is None else self._keeper.created(run.task) or None
 
+    def _is_within(self) -> bool:
+        """Whether it runs, and is called by itself, by one of its tools, or by who listens to it.
+
+        Who waits there for the end of the run would wait for ever. It is part of the run, and is
+        durable with it.
+        """
+        return self._keeper.log.is_around() or (
+            self._listener is not None and self._listener is asyncio.current_task()
+        )
+
+    def _within(self) -> AbstractContextManager[None]:
+        """What is done there is recorded as the caller is; a listener is no part of the turn."""
+        log = self._keeper.log
+        return nullcontext() if log.is_around() else log.around(recorded=False)
+
     async def on_messages(self, messages: Sequence[Any], cancellation_token: Any) -> Response:
         """As AutoGen's, and durable."""
-        if self._inside is asyncio.current_task():  # it calls itself
-            return await self._on_messages(messages, cancellation_token)  # type: ignore[no-any-return]
+        if self._is_within():
+            with self._within():
+                return await self._on_messages(messages, cancellation_token)  # type: ignore[no-any-return]
         response = None
         async for item in self._stream(messages, cancellation_token, is_streamed=False):
             response = item
@@ -85,9 +102,10 @@ class AgentRunner:
         self, messages: Sequence[Any], cancellation_token: Any
     ) -> AsyncGenerator[Any, None]:
         """The same in pieces; without messages it answers what was left unanswered."""
-        if self._inside is asyncio.current_task():  # it calls itself
-            async for item in self._on_messages_stream(messages, cancellation_token):
-                yield item
+        if self._is_within():
+            with self._within():
+                async for item in self._on_messages_stream(messages, cancellation_token):
+                    yield item
             return
         async with aclosing(self._stream(messages, cancellation_token, is_streamed=True)) as items:
             async for item in items:
@@ -128,10 +146,14 @@ class AgentRunner:
         """The agent's own answer, whose last piece comes when it is durable."""
         keeper = self._keeper
         response: Response | None = None
-        self._inside = asyncio.current_task()
+        self._listener = asyncio.current_task()
         try:
             async with aclosing(self._on_messages_stream(messages, cancellation_token)) as items:
-                async for item in items:
+                while True:
+                    with keeper.log.around(recorded=True):
+                        item = await anext(items, None)
+                    if item is None:
+                        break
                     if isinstance(item, Response):
                         response = item
                     else:
@@ -141,20 +163,30 @@ class AgentRunner:
                 keeper.current.output = [dict(message.dump()) for message in answer]
             await keeper.end()
         except BaseException as error:
-            keeper.break_off()
             cause = keeper.cause(error)
+            if isinstance(error, Exception) and cause is error:
+                await keeper.fail()
+            keeper.break_off()
             if cause is not error:
                 raise cause from None
             raise
         finally:
-            self._inside = None
+            self._listener = None
         yield response
 
     async def on_reset(self, cancellation_token: Any) -> None:
         """As AutoGen's, and durable."""
+        if self._is_within():
+            await self._on_reset(cancellation_token)
+            return
         async with self._keeper.using():
             await self._on_reset(cancellation_token)
             await self._keeper.clear()
+
+    async def load_state(self, state: Any) -> None:
+        """As AutoGen's; it is durable with the next turn."""
+        async with nullcontext() if self._is_within() else self._keeper.using():
+            await self._keeper.load_state(state)
 
 
 class TeamRunner:
@@ -164,6 +196,10 @@ class TeamRunner:
         self._keeper = keeper
         self._member = member
         self._next: Callable[[], Awaitable[None]] | None = None  # lets the next one speak
+        self._is_used = False  # whether it runs, or is reset or loaded
+        self._is_checked = False  # whether AutoGen's manager has taken the task of this run
+        self._has_chosen: bool | None = None  # whether the first speaker is chosen; False: in vain
+        self._first_error: BaseException | None = None  # why not
         self._is_left = False  # whether nobody listens any more
         self._is_at_boundary = False  # whether the turn that begins is the one that was broken off
         self._is_streamed = False  # whether the caller sees what is put out as it comes
@@ -175,7 +211,9 @@ class TeamRunner:
         self._run_stream = put(team, "run_stream", self.run_stream)
         put(team, "run", self.run)
         self._reset = put(team, "reset", self.reset)
-        put(team, "load_state", keeper.load_state)
+        put(team, "load_state", self.load_state)
+        if member.manager is not None:
+            self._validate = put(member.manager, "validate_group_state", self._on_validate)
         if not member.stops_between_turns:
             return
         manager, queue = member.manager, internals.output_queue(team)
@@ -210,10 +248,13 @@ class TeamRunner:
         output_task_messages: bool = True,
     ) -> AsyncGenerator[Any, None]:
         """A run in pieces; *is_streamed*: whether the caller sees each as it comes."""
-        keeper, messages = self._keeper, _task_messages(task)
+        keeper, messages = self._keeper, self._task_messages(task)
         result: TaskResult | None = None
-        async with keeper.using():
-            how = await keeper.begin([message.dump() for message in messages])
+        refusal = "The team is already running, it cannot run again until it is stopped."
+        async with self._using(ValueError(refusal)):
+            self._is_checked = False
+            dumped = [message.dump() for message in messages]
+            how = await keeper.begin(dumped, lambda: self._check(messages))
             run = keeper.current
             before = keeper.created(run.output) if how != NEW else []
             for item in before:
@@ -222,6 +263,7 @@ class TeamRunner:
                 result = TaskResult(messages=[], stop_reason=run.reason)
             else:
                 self._is_streamed = is_streamed
+                self._has_chosen = self._first_error = None
                 self._is_at_boundary = how == RESUMED and run.started
                 given = [*keeper.undelivered, *messages]
                 if how == RESUMED:  # if it has started, the task is in the team's state already
@@ -267,6 +309,8 @@ class TeamRunner:
         except BaseException as error:
             self._keeper.break_off()
             cause = self._keeper.cause(error)
+            if cause is error and isinstance(error, RuntimeError) and self._first_error is not None:
+                cause = self._first_error
             if cause is not error:
                 raise cause from None
             raise
@@ -276,9 +320,74 @@ class TeamRunner:
 
     async def reset(self) -> None:
         """As AutoGen's, and durable."""
-        async with self._keeper.using():
+        refusal = "The group chat is currently running. It must be stopped before it can be reset."
+        async with self._using(RuntimeError(refusal)):
             await self._reset()
             await self._keeper.clear()
+
+    async def load_state(self, state: Any) -> None:
+        """As AutoGen's; it is durable with the next turn."""
+        refusal = "The team cannot be loaded while it is running."
+        async with self._using(RuntimeError(refusal)):
+            await self._keeper.load_state(state)
+
+    @asynccontextmanager
+    async def _using(self, refusal: Exception) -> AsyncIterator[None]:
+        """As `Keeper.using`; but as AutoGen's team, one that is used already is not waited for."""
+        if self._is_used:
+            raise refusal
+        self._is_used = True
+        try:
+            async with self._keeper.using():
+                yield
+        finally:
+            self._is_used = False
+
+    # -- what it is asked --------------------------------------------------------------------------
+
+    def _task_messages(self, task: Any) -> list[Any]:
+        """The messages of a task, as AutoGen makes them; `ValueError` for what it refuses."""
+        if task is None:
+            return []
+        if isinstance(task, str):
+            return [TextMessage(content=task, source="user")]
+        if not isinstance(task, (BaseChatMessage, list)):
+            msg = "Task must be a string, a BaseChatMessage, or a list of BaseChatMessage."
+            raise ValueError(msg)  # noqa: TRY004 - as AutoGen
+        messages = [task] if isinstance(task, BaseChatMessage) else task
+        if not messages:
+            raise ValueError("Task list cannot be empty.")
+        factory = internals.message_factory(self._member.it)
+        for message in messages:
+            if not isinstance(message, BaseChatMessage):
+                msg = "All messages in task list must be valid BaseChatMessage types"
+                raise ValueError(msg)  # noqa: TRY004 - as AutoGen
+            if not factory.is_registered(type(message)):
+                msg = (
+                    f"Message type {type(message)} is not registered with the message factory. "
+                    "Please register it with the message factory by adding it to the "
+                    "custom_message_types list when creating the team."
+                )
+                raise ValueError(msg)
+        return list(messages)
+
+    async def _check(self, messages: list[Any]) -> None:
+        """What AutoGen's manager raises of a new task, raised before anything is stored."""
+        manager, condition = self._member.manager, internals.termination_condition(self._member.it)
+        if manager is None or (condition is not None and condition.terminated):
+            return  # far away; or it says that it has ended, whatever the task is
+        if not messages and internals.plans_at_start(manager):
+            msg = "MagenticOneGroupChat needs a task: there is no run of it that could go on."
+            raise AssertionError(msg)  # as AutoGen
+        with MessageHandlerContext.populate_context(manager.id):
+            await self._validate(messages or None)
+        self._is_checked = True
+
+    async def _on_validate(self, messages: Any) -> None:
+        """In place of the manager's own check, which may have been made already."""
+        is_checked, self._is_checked = self._is_checked, False
+        if not is_checked:
+            await self._validate(messages)
 
     # -- what is put out ---------------------------------------------------------------------------
 
@@ -316,7 +425,14 @@ class TeamRunner:
         A member's answer is durable with its turn, for which this waits; all else is made so.
         """
         keeper = self._keeper
-        if not self._is_streamed or isinstance(message, ModelClientStreamingChunkEvent):
+        if not self._is_streamed:
+            return True
+        if self._member.stops_between_turns:
+            # AutoGen puts out nothing of a run whose first speaker cannot be chosen.
+            await keeper.until(lambda: self._is_over or self._has_chosen is not None)
+            if not self._has_chosen:
+                return False
+        if isinstance(message, ModelClientStreamingChunkEvent):
             return True
         changes, turns = self._required.pop(message.id, (keeper.log.changes, None))
         if turns is None:
@@ -360,34 +476,26 @@ class TeamRunner:
         By that AutoGen knows whose topics are meant.
         """
         manager = self._member.manager
+        is_first, is_chosen = self._has_chosen is None, False
         with MessageHandlerContext.populate_context(manager.id):
             try:
                 await choose()
+                is_chosen = True
             except (Exception, TaskHalted) as error:
                 if (halt := find_halt(error)) is not None:
                     self._keeper.log.refuse(halt)
+                if is_first:  # then AutoGen raises it as it is, and else a text of it
+                    self._first_error = error
                 await internals.signal_error(manager, as_exception(error))
                 raise
+            finally:
+                self._has_chosen = is_chosen
+                self._keeper.wake()
 
     async def _on_message(self, message: Any, ctx: Any) -> Any:
         """MagenticOne would make a new plan at every start; one that goes on has its plan."""
-        if isinstance(message, GroupChatStart) and message.messages is None:
-            if not self._keeper.run or not self._keeper.run.started:
-                msg = "MagenticOneGroupChat needs a task: there is no run of it that could go on."
-                raise ValueError(msg)
+        run = self._keeper.run
+        is_start = isinstance(message, GroupChatStart) and message.messages is None
+        if is_start and run is not None and run.started:
             return await self._choose_later(ctx.cancellation_token)
         return await self._receive(message, ctx)
-
-
-def _task_messages(task: Any) -> list[Any]:
-    """The messages of a task, as AutoGen makes them."""
-    if task is None:
-        return []
-    if isinstance(task, str):
-        return [TextMessage(content=task, source="user")]
-    messages = [task] if isinstance(task, BaseChatMessage) else list(task)
-    if not messages:
-        raise ValueError("Task list cannot be empty.")
-    if not all(isinstance(message, BaseChatMessage) for message in messages):
-        raise ValueError("All messages in task list must be valid BaseChatMessage types")
-    return messages
