@@ -122,7 +122,7 @@ class Codec:
             or b"null" in payload  # which is also what msgspec makes of NaN, silently
         ):
             self._check(payload, entries or _entries(runs))
-        if not _is_exact(runs):
+        if not (is_plain(runs) or _is_exact(runs)):
             _refuse_twins(entries or _entries(runs))
             times = (datetime, time)
             payload = self._encode(
@@ -345,7 +345,10 @@ def is_plain(value: object) -> bool:
                 return False
         return True
     if kind is list:
-        return all(map(is_plain, value))  # type: ignore[call-overload]
+        for item in value:  # type: ignore[attr-defined]
+            if item.__class__ not in _SCALARS and not is_plain(item):
+                return False
+        return True
     return kind in _SCALARS
 
 
