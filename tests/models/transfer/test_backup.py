@@ -325,3 +325,19 @@ def test_programs_are_told_what_was_written() -> None:
     shown = json.loads(run("--store", "agents.db", "backup", "backup.db", "--json").stdout)
     assert shown.pop("size") > 0
     assert shown == {"url": "sqlite:backup.db", "journals": 1, "entries": 2, "replaced": None}
+
+
+def test_a_log_that_a_killed_process_left_is_not_read_into_a_backup() -> None:
+    """One that is put in place by hand stays what it is, and the error says what to do."""
+    write("agents.db", 0, 10)
+    backup("agents.db", "monday.db")
+    write_and_die("agents.db", 10, 40)
+    shutil.copy("monday.db", "agents.db")
+    before = Path("agents.db").read_bytes()
+    with pytest.raises(StoreCorrupt, match=r"agents\.db-wal does not belong to"):
+        limpet.open("agents.db")
+    run("--store", "agents.db", "doctor", code=1)
+    assert Path("agents.db").read_bytes() == before
+    for ending in ("-wal", "-shm"):
+        Path(f"agents.db{ending}").unlink()
+    assert numbers("agents.db") == list(range(10))

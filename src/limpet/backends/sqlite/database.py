@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from limpet.backends.directories import make_parents, sync_directory
-from limpet.backends.sqlite.errors import gone, meaning, not_synced, translate
+from limpet.backends.sqlite.errors import foreign_log, gone, meaning, not_synced, translate
 from limpet.errors import InvalidURL, NotAStore, SchemaTooNew, StoreNotFound, StoreReadOnly
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ MIGRATIONS = os.path.join(os.path.dirname(__file__), "migrations")
 #: What SQLite's errors arrive as.
 SQLITE_ERRORS = (apsw.Error, UnicodeDecodeError)
 
-#: How a SQLite file begins.
+#: How a SQLite file begins; and how it says, at that place, that it is not used with a log.
 MAGIC = b"SQLite format 3\0"
+LOGGED, NO_LOG = slice(18, 20), b"\1\1"
 
 #: What the system says when a disk, a quota or a limit on files is full.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -346,16 +347,23 @@ def check_content(path: str, vfs: str | None) -> None:
     """Refuse a file that is something else, before SQLite takes a short one for an empty database.
 
     Nothing, or zeros, may be what a crash during creation left: SQLite knows what to do with that.
+    And refuse a backup that was put beside a log which a killed process has left: SQLite would read
+    the one into the other. A file says that it has a log before there is anything in that.
     """
+    has_log = False
+    with suppress(OSError):
+        has_log = vfs is None and os.path.getsize(f"{path}-wal") > 0
     # By SQLite's own means: closing a file of our own would give up the locks of other connections.
     flags = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
     file = apsw.VFSFile(vfs or "", path, flags)
     try:
-        start = file.xRead(len(MAGIC), 0)
+        start = file.xRead(LOGGED.stop, 0)
     finally:
         file.xClose()
-    if start != MAGIC and start.strip(b"\0"):
+    if not start.startswith(MAGIC) and start.strip(b"\0"):
         raise translate(apsw.NotADBError(), path)
+    if has_log and start[LOGGED] == NO_LOG:
+        raise foreign_log(path)
 
 
 def _use_wal(connection: apsw.Connection, timeout: float) -> None:

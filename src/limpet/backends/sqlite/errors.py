@@ -18,7 +18,7 @@ from limpet.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["gone", "meaning", "not_synced", "translate"]
+__all__ = ["foreign_log", "gone", "meaning", "not_synced", "translate"]
 
 
 def translate(error: apsw.Error, path: str) -> StoreError:
@@ -41,6 +41,16 @@ def gone(path: str) -> StoreNotFound:
     other = os.path.lexists(path)
     what = "no longer the file that was opened" if other else "no longer there"
     return StoreNotFound(f"The store {path} is {what}. Look for who has moved or removed it.")
+
+
+def foreign_log(path: str) -> StoreCorrupt:
+    """The error for a log that was left by a process which had another file open."""
+    return StoreCorrupt(
+        f"{path}-wal does not belong to {path}: a process that was killed has left it, and a "
+        "backup was put there since. SQLite would read the one into the other, and neither would "
+        f"be left. Nothing was changed. Move {path}-wal and {path}-shm away, or use `limpet "
+        "restore BACKUP --replace`, which does that."
+    )
 
 
 def not_synced(path: str, error: Exception) -> StoreUnavailable:
