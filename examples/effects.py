@@ -6,7 +6,7 @@
     mail
     Killed
     $ python effects.py
-    asked whether order-7:mail was sent: yes
+    asked whether the mail was sent: yes
     letter
     chat
     order-7 is settled
@@ -74,7 +74,7 @@ def mail(_customer: str) -> str:
 def was_sent(key: str) -> str | None:
     """The step's result if it happened, None if it did not. Asked only when that is in doubt."""
     found = happened(key)
-    print(f"asked whether {key} was sent: {'yes' if found else 'no'}", flush=True)
+    print(f"asked whether the mail was sent: {'yes' if found else 'no'}", flush=True)
     return key if found else None
 
 

@@ -922,7 +922,8 @@ def test_password_in_a_url_is_not_repeated() -> None:
 def hostile(path: str) -> str:
     """A store whose texts would like to take over the terminal."""
     with limpet.open(path) as store:
-        store.conversation("evil").append({"role": HOSTILE, "content": HOSTILE, "name": HOSTILE})
+        said = {"role": HOSTILE, "content": HOSTILE, "name": HOSTILE}
+        store.conversation("evil").append(said, check=False)
         with store.task("evil-task", goal=HOSTILE, agent="agent") as task:
             task.plan(["x"])
             task.step("x", lambda: {HOSTILE: [HOSTILE]})

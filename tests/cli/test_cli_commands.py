@@ -13,6 +13,7 @@ import pytest
 import limpet
 from limpet.cli import main
 from limpet.mcp import server
+from limpet.transfer.backup import backup
 from tests.support.commands import run
 from tests.support.doubtful import leave_in_doubt
 
@@ -65,6 +66,9 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "sweep": ([], "Nothing to do."),
     "work": (["app:registry", "--until-idle", "--poll", "0.05"], ""),
     "mcp": (["acme"], ""),
+    "backup": (["backup.db"], "backup.db"),
+    "restore": (["kept.db", "--replace"], "The store that was there is now "),
+    "salvage": (["agents.db", "new.db"], "new.db"),
     "doctor": ([], "All is well."),
     "copy": (["agents.db", "copy.db"], "verified."),
     "export": (["alice", "--messages"], "Where is my order?"),
@@ -90,6 +94,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with store.task("failed", "Fail") as task:
             task.fail("on purpose")
         leave_in_doubt(store, "task", "pay", "send")
+    backup("agents.db", "kept.db")
     yield
     sys.modules.pop("app", None)
 

@@ -355,12 +355,12 @@ decided by Ann
 5 resumed
 6 step 'post' begins (if in doubt: ask)
 7 attempt 1 at step 'post' failed: TimeoutError: the printer does not answer
-8 stopped: TimeoutError: the printer does not answer (all.py:LINE)
+8 stopped in step 'post': TimeoutError: the printer does not answer (all.py:LINE)
 9 step 'post' resolved by Ann: done
 --- invoice-7, TIME
 +++ invoice-7, TIME
 steps
-  + send: sent as invoice-7:send
+  + send: sent as default:invoice-7:INCARNATION:send
 learned: the API allows 100 calls a minute
 learned: the API allows 100 calls a minute
 Learn how often to call: every second
@@ -401,6 +401,7 @@ def test_the_other_examples_of_the_page_run() -> None:
 def _timeless(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME", text)
     text = re.sub(r"\(all\.py:\d+\)", "(all.py:LINE)", text)
+    text = re.sub(r":[0-9a-f]{16}:", ":INCARNATION:", text)
     return re.sub(r"(under 1|\d+) ms", "N ms", text)
 
 
