@@ -106,6 +106,32 @@ def test_repair_sets_aside_what_is_damaged_and_keeps_the_rest(root: Path) -> Non
     assert "✓ taken out" in again
 
 
+@pytest.mark.parametrize("line", [3, 4])
+def test_a_task_of_which_a_repair_took_something_out_is_paused_once(root: Path, line: int) -> None:
+    """A step that was done would run again; whoever has looked at it lets it go on, for good."""
+    with limpet.open(f"file:{root}") as store:
+        with store.task("report", goal="Report") as task:
+            for name in ("a", "b", "c"):
+                task.step(name, str, name)
+        with store.task("whole", goal="Report") as task:
+            task.step("a", str, "a")
+    path = root / "default" / "task" / "report.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line - 1] = lines[line - 1].replace(b'"at"', b'"AT"')
+    path.write_bytes(b"".join(lines))
+    shown = run("--store", f"file:{root}", "doctor", "--repair").stdout
+    assert "Task 'report' is paused: a step that was done may run again" in shown
+    with limpet.open(f"file:{root}") as store:
+        assert {info.id: info.status for info in store.tasks()} == {
+            "report": "paused",
+            "whole": "open",
+        }
+        store.resume("report")
+    damage(root)
+    shown = run("--store", f"file:{root}", "doctor", "--repair").stdout
+    assert "is paused" not in shown
+
+
 def test_repair_reports_to_programs(root: Path) -> None:
     """What was done is in the document."""
     damage(root)

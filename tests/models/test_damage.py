@@ -117,6 +117,40 @@ def test_a_record_that_is_missing_is_noticed_by_every_read(where: Where, seq: in
                 pytest.fail(f"{name} gave {read(store)!r}")
 
 
+NEWEST: dict[str, Callable[[limpet.Store], object]] = {
+    "the last message": lambda store: store.conversation("alice").last(),
+    "the last messages": lambda store: store.conversation("alice").messages(last=2),
+    "a small window": lambda store: store.conversation("alice").window(max_tokens=12),
+    "what is new": lambda store: store.conversation("alice").items(after=2),
+    "a journal's news": lambda store: store.journal("conversation", "alice").read(after=2),
+    "a journal's end": lambda store: store.journal("conversation", "alice").read(
+        reverse=True, limit=2
+    ),
+    "pages": lambda store: list(store.journal("conversation", "alice").pages(after=1, size=2)),
+    "a pop": lambda store: store.conversation("alice").pop(),
+}
+
+
+@pytest.mark.parametrize("where", [place for place in PLACES if place != "file"], indirect=True)
+@pytest.mark.parametrize("name", NEWEST)
+def test_a_newest_record_that_is_missing_is_noticed_by_who_reads_no_more_than_the_end(
+    where: Where, name: str
+) -> None:
+    """The one before it is not taken for the last; sync and async."""
+    fill(where.url)
+    lose(where.url, CHAT, 5)
+
+    async def last() -> object:
+        async with limpet.open_async(where.url) as store:
+            return await store.conversation("alice").last()
+
+    with limpet.open(where.url) as store:
+        with pytest.raises(StoreCorrupt, match=r"Entry 5|record"):
+            pytest.fail(f"It gave {NEWEST[name](store)!r}")
+        with pytest.raises(StoreCorrupt, match=r"Entry 5|record"):
+            pytest.fail(f"It gave {asyncio.run(last())!r}")
+
+
 @pytest.mark.parametrize("seq", [1, 2, 3])
 def test_a_finished_step_of_which_the_record_is_missing_does_not_run_again(
     where: Where, seq: int
@@ -137,6 +171,27 @@ def test_a_finished_step_of_which_the_record_is_missing_does_not_run_again(
             asyncio.run(resumed())
         assert ran == []
         assert store.backend.acquire(TASK, "another", 60).holder == "another"
+
+
+@pytest.mark.parametrize("seq", [1, 2, 3, 4])
+def test_a_state_of_which_a_save_is_missing_says_so_and_ends(where: Where, seq: int) -> None:
+    """What needs the missing one is refused, at once; what does not is given."""
+    if (where.name, seq) == ("file", 4):
+        pytest.skip("A file that ends earlier ends as if the writer had died: nobody can tell.")
+    document = {f"line {number}": "x" * 100 for number in range(50)}
+    with limpet.open(where.url) as store:
+        for number in range(1, 5):
+            store.state("team").save({**document, "number": number})
+    lose(where.url, Key("default", "state", "team"), seq)
+    with limpet.open(where.url) as store:
+        state = store.state("team")
+        for position in range(seq, 5):
+            with pytest.raises((StoreCorrupt, Unreadable)):
+                pytest.fail(f"It gave {state.at(position)!r}")
+        with pytest.raises((StoreCorrupt, Unreadable)):
+            pytest.fail(f"It gave {state.load()!r}")
+        if where.name != "file":
+            assert [state.at(n)["number"] for n in range(1, seq)] == [*range(1, seq)]
 
 
 def test_a_memory_of_which_a_record_is_missing_says_so(where: Where) -> None:

@@ -33,8 +33,9 @@ from limpet.memory.entries import MemoryEntry
 from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
 from limpet.tasks import task
+from limpet.tasks.entries import PAUSED
 from limpet.tasks.state import TaskState
-from limpet.transfer.salvage import recount
+from limpet.transfer.salvage import pause, recount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,14 +153,30 @@ def repair_store(store: Store) -> list[str]:
     """Repair what the backend can; what was done."""
     repaired = store.backend.repair()
     for tenant, kind in store.backend.kinds() if repaired else ():
-        if kind != conversation.KIND:
+        if kind not in (conversation.KIND, task.KIND):
             continue
-        # Let the heads of conversations say how many messages the repair has left.
         theirs = store.as_tenant(tenant)
         for head in heads(theirs, kind):
-            if store.backend.lost(head.key):
+            lost = store.backend.lost(head.key)
+            if not lost:
+                continue
+            if kind == conversation.KIND:
+                # Let its head say how many messages the repair has left.
                 recount(theirs, head.key.id)
+            elif not was_paused(theirs, head.key.id, lost[-1][1]):
+                pause(theirs, head.key.id, lost)
+                resume = theirs.scope.command("task", "resume", head.key.id)
+                repaired.append(
+                    f"Task {head.key.id!r} is paused: a step that was done may run again. Look at "
+                    f"what it has, then let it go on: {resume}."
+                )
     return repaired
+
+
+def was_paused(store: Store, id_: str, after: int) -> bool:
+    """Whether somebody has looked at what an earlier repair has left of a task."""
+    entries = store.journal(task.KIND, id_).read(after=after)
+    return any(entry.type == PAUSED for entry in entries)
 
 
 # -- looking ---------------------------------------------------------------------------------------

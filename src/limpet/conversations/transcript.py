@@ -263,7 +263,7 @@ class Transcript:
         high, more = upto, True
         while more:
             records = await self.journal.page(after=after, upto=high, limit=size, reverse=True)
-            if high is None and size == PAGE:  # all of it is to be read
+            if high is None:
                 await self.journal.check_end(records[0].seq if records else after)
             more = len(records) == size
             high = records[-1].seq - records[-1].count if records else 0

@@ -319,7 +319,7 @@ class AsyncJournal:
         """The same in pages of about *size* entries, each read when it is asked for."""
         low, high, more = after, upto, True
         size = min(max(size, 1), PAGE)
-        is_all = not after and upto is None
+        to_end = upto is None
 
         async def pull() -> list[Entry] | None:
             nonlocal low, high, more
@@ -327,9 +327,9 @@ class AsyncJournal:
             if more:
                 records = await self.page(after=low, upto=high, limit=size, reverse=reverse)
                 more = len(records) == size
-                if is_all and reverse and high is None:
-                    await self.check_end(records[0].seq if records else 0)
-                elif is_all and not reverse and not more:
+                if to_end and reverse and high is None:
+                    await self.check_end(records[0].seq if records else low)
+                elif to_end and not reverse and not more:
                     more = await self.check_end(records[-1].seq if records else low)
             if not records:
                 return None

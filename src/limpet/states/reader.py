@@ -114,7 +114,7 @@ class Reader:
             records: list[Record] = []
             if 0 < upto <= LAST:
                 records = await self._journal.page(upto=upto, limit=limit, reverse=True, gaps=True)
-            if not records or records[0].seq < upto:
+            if not records or not records[0].seq - records[0].count < upto <= records[0].seq:
                 raise await self._missing(upto, position)
             for record in records:
                 if record.seq < upto:

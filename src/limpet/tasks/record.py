@@ -595,6 +595,11 @@ class TaskRecord:
         except Conflict as error:
             self.live.check_follows(known, error.actual)
             raise
+        except LeaseLost as error:
+            held = self.live.lock.held
+            if held is not None and not held.is_parents and held.lease.epoch == request.epoch:
+                held.lost = error  # nothing more is begun until that is found out by a renewal
+            raise
         if not done.repeated:
             self.live.check_follows(known, done.seq - request.count)
         return done

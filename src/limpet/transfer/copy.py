@@ -46,6 +46,8 @@ from limpet.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
+    from limpet.errors import StoreError
+
 __all__ = ["Copied", "Survey", "check", "copy", "survey"]
 
 # What became of a journal.
@@ -108,7 +110,7 @@ def survey(
 ) -> Survey:
     """What `copy` with the same arguments will find."""
     found = Survey()
-    for head in heads(source, tenants, kinds):
+    for head in heads(source, tenants, kinds, damaged=[]):
         found.journals += 1
         found.entries += head.seq - head.first + 1
         found.size += head.size
@@ -139,6 +141,7 @@ def copy(
         raise InvalidURL(f"{source.url} and {target.url} are the same store.")
     run = _Run(source, target, dry_run=dry_run, salvage=salvage, progress=progress)
     pending: set[Future[Copied]] = set()
+    damaged: list[tuple[Key, StoreError]] = []
 
     def finished() -> list[Copied]:
         ended = wait(pending, return_when=FIRST_COMPLETED).done
@@ -147,27 +150,35 @@ def copy(
 
     with ThreadPoolExecutor(threads, thread_name_prefix="limpet-copy") as pool:
         try:
-            for head in heads(source, tenants, kinds):
+            for head in heads(source, tenants, kinds, damaged=damaged):
                 pending.add(pool.submit(_JournalCopy(run, head).copy))
                 while len(pending) >= 2 * threads:
                     yield from finished()
             while pending:
                 yield from finished()
+            for key, error in damaged:
+                yield Copied(key=key, outcome=FAILED, why=str(error))
         finally:
             run.stopped.set()
             for future in pending:
                 future.cancel()
 
 
-def heads(source: Backend, tenants: Collection[str], kinds: Collection[str]) -> Iterator[Head]:
-    """The journals of these *tenants* and *kinds*, or of all.
+def heads(
+    source: Backend,
+    tenants: Collection[str],
+    kinds: Collection[str],
+    *,
+    damaged: list[tuple[Key, StoreError]] | None = None,
+) -> Iterator[Head]:
+    """The journals of these *tenants* and *kinds*, or of all; *damaged* as in `Backend.heads`.
 
     A kind comes with what belongs to it: "task-result" is of "task".
     """
     for tenant, kind in source.kinds():
         wanted = not kinds or any(kind == one or kind.startswith(f"{one}-") for one in kinds)
         if wanted and (not tenants or tenant in tenants):
-            yield from source.heads(tenant, kind)
+            yield from source.heads(tenant, kind, damaged=damaged)
 
 
 def _are_one(source: Backend, target: Backend) -> bool:

@@ -22,12 +22,12 @@ from limpet.transfer.copy import copy
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from limpet.store import Store
     from limpet.transfer.copy import Copied
 
-__all__ = ["recount", "salvage"]
+__all__ = ["pause", "recount", "salvage"]
 
 
 def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
@@ -50,21 +50,19 @@ def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
                 if journal.key.kind == conversation.KIND:
                     recount(store, journal.key.id)
                 elif journal.key.kind == task.KIND:
-                    pause(store, journal)
+                    pause(store, journal.key.id, journal.lost)
             yield journal
 
 
-def pause(store: Store, journal: Copied) -> None:
+def pause(store: Store, id_: str, lost: Sequence[tuple[int, int]]) -> None:
     """Let nobody work on a task before a person has looked at it.
 
-    The result of a step may be among what is lost, and the step would run again.
+    The result of a step may be among the entries that are *lost*, and the step would run again.
     """
-    runs = ", ".join(
-        f"{first}" if first == last else f"{first} to {last}" for first, last in journal.lost
-    )
+    runs = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in lost)
     with suppress(TaskFinished):  # nobody works on that
         store.pause(
-            journal.key.id,
+            id_,
             because=f"Entries {runs} are lost: a step that was done may run again.",
         )
 

@@ -783,3 +783,17 @@ def test_an_append_is_one_round_trip(lone: RedisBackend, tape: Tape) -> None:
     assert len(tape.sent) == 3
     append(lone, key=KEY._replace(id="two"), expect=Expect(None, 0))
     assert len(tape.sent) == 4
+
+
+def test_the_record_behind_one_that_is_missing_does_not_stand_in_for_it(
+    backend: RedisBackend,
+) -> None:
+    """Whoever reads up to the missing one is given what is before it."""
+    for number in range(1, 5):
+        append(backend, b"%d" % number, count=2)
+    name = backend._keys.journal(KEY)
+    backend._client.command(name, "HDEL", name, 6, writes=True)
+    for upto, found in ((8, [2, 4, 8]), (7, [2, 4, 8]), (6, [2, 4]), (5, [2, 4]), (3, [2, 4])):
+        assert [record.seq for record in backend.read(KEY, upto=upto)] == found
+        reverse = backend.read(KEY, upto=upto, reverse=True)
+        assert [record.seq for record in reverse] == found[::-1]

@@ -126,6 +126,29 @@ def test_an_append_whose_sync_failed_can_be_repeated_under_its_id(
     assert said(store) == 4 + after
 
 
+def test_a_transaction_whose_sync_failed_is_there_once_when_it_is_repeated(
+    disk: Faults, store: limpet.Store
+) -> None:
+    """With the rows of the caller's own; what the connections then know is not trusted either."""
+    no_checkpoints(store)
+
+    def pay(connection: Any) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS paid (step TEXT)")
+        connection.execute("INSERT INTO paid VALUES ('pay')")
+
+    with store.task("bill", goal="Pay") as task:
+        before = backend(store)._database.writer()
+        disk.arm(error="ioerr", op="sync", where="journal")
+        with pytest.raises(limpet.StoreUnavailable, match="may be there"):
+            task.transaction("pay", pay)
+        assert backend(store)._database.writer() is not before
+        disk.disarm()
+        task.transaction("pay", pay)
+        assert list(task.results) == ["pay"]
+    with backend(store)._database.reader() as connection:
+        assert connection.execute("SELECT count(*) FROM paid").get == 1
+
+
 def test_an_error_of_the_disk_keeps_what_sqlite_said_as_its_cause(
     disk: Faults, store: limpet.Store
 ) -> None:

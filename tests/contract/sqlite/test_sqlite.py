@@ -332,6 +332,14 @@ def test_missing_directories_are_made_for_their_owner_only(tmp_path: Path) -> No
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    """Nobody is told to make a directory that cannot be made."""
+    (tmp_path / "plain").write_text("text")
+    for below in ("plain/agents.db", "plain/more/agents.db"):
+        with pytest.raises(limpet.errors.StoreNotFound, match="plain is no directory"):
+            limpet.open(tmp_path / below)
+
+
 def test_a_link_to_a_store_opens_it(filled: str, tmp_path: Path) -> None:
     """Its log lies beside the file itself, for whoever opens that one."""
     (tmp_path / "linked.db").symlink_to(filled)

@@ -791,7 +791,10 @@ def test_a_lease_renews_itself_while_a_step_runs(store: Store) -> None:
 
 
 def test_a_late_worker_is_fenced_and_its_write_is_not_there(place: Place, store: Store) -> None:
-    """It slept through its lease, another took over: what it says now does not count."""
+    """It slept through its lease, another took over: what it says now does not count.
+
+    Nor is anything more begun, though no renewal has noticed.
+    """
     with cut_short(store, by=LeaseLost) as late:
         late.step("fetch", lambda: "early")
         store.backend.acquire(KEY, "rival", 60, over=held(late).lease.epoch)
@@ -799,7 +802,7 @@ def test_a_late_worker_is_fenced_and_its_write_is_not_there(place: Place, store:
             LeaseLost, match=r"taken over, and nothing was written\. .*stop this one"
         ):
             late.step("send", lambda: "late")
-        late.step("send again", lambda: "later")
+        late.step("send again", lambda: pytest.fail("it ran"))
     looked = place.open().task("report").checkpoint()
     assert looked.results == {"fetch": "early"}
     assert looked.updated_at == late.checkpoint().updated_at

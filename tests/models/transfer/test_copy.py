@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -15,6 +16,7 @@ from msgspec import structs
 
 import limpet
 from limpet.backends.contract import UNSET, Append, Appended, Backend, Key, Origin, Record
+from limpet.backends.file.backend import FileBackend
 from limpet.backends.memory import MemoryBackend
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.backends.url import connect
@@ -533,6 +535,23 @@ def test_one_damaged_journal_does_not_keep_the_others(target: MemoryBackend) -> 
     done = copied(source, target)
     assert (done[ONE].outcome, done[ONE].why) == ("failed", "A page is damaged.")
     assert done[TWO].outcome == "new"
+
+
+def test_a_journal_that_cannot_even_be_listed_does_not_keep_the_others(
+    target: MemoryBackend, tmp_path: Path
+) -> None:
+    """As after a crash of another program: a file of no bytes; in a dry run, too."""
+    with closing(FileBackend(str(tmp_path / "state"))) as source:
+        for key in (ONE, TWO):
+            write(source, key, b"a")
+        Path(source._directory.paths(ONE).journal).write_bytes(b"")
+        for dry_run in (True, False):
+            done = {one.key: one for one in copying.copy(source, target, dry_run=dry_run)}
+            assert done[ONE].outcome == "failed"
+            assert "the file is empty" in done[ONE].why
+            assert done[TWO].outcome == "new"
+        assert copying.survey(source).journals == 1
+    assert target.head(TWO) is not None
 
 
 def test_entries_that_are_missing_in_the_source_are_noticed(target: MemoryBackend) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "GONE",
     "NotSynced",
     "explain",
     "linked",
@@ -46,7 +47,8 @@ __all__ = [
 #: What the system says when a disk, a quota or a limit on files is full.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR}
+#: What is raised where a file, or a directory above it, is no longer there.
+GONE = (FileNotFoundError, NotADirectoryError)
 
 #: What most files have less of that are read whole.
 _SMALL = 65536
@@ -196,7 +198,7 @@ def explain(error: OSError, path: str) -> StoreError:
             f"{path} cannot be written or read ({error.strerror}): a file, a directory or the file "
             "system is closed to this user. Change owner or mode, or open it with readonly=True."
         )
-    if error.errno in _NOT_THERE:
+    if isinstance(error, GONE):
         return StoreNotFound(
             f"The store {path} is no longer there: {error.strerror} ({error.filename}). "
             "Look for who has moved or removed it."

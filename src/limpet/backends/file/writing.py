@@ -434,8 +434,10 @@ class Stripe:
                 disk.sync_directory(os.path.dirname(os.path.dirname(kind)))
                 disk.sync_directory(os.path.dirname(kind))
             disk.sync_directory(kind)
-        except BaseException:
+        except BaseException as error:
             self._forget(path)  # so that it is asked again before anything goes on
+            if isinstance(error, OSError) and not isinstance(error, disk.GONE):
+                raise disk.NotSynced(error.errno, error.strerror) from error
             raise
         if len(self._durable_names) > MOST_NAMES:
             self._durable_names.clear()

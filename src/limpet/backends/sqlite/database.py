@@ -324,6 +324,12 @@ def _create(path: str) -> None:
 def check_path(path: str) -> None:
     directory = os.path.dirname(path) or "."
     if not os.path.isdir(directory):
+        above = directory
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            msg = f"{above} is no directory, so {path} cannot be opened. Name a file elsewhere."
+            raise StoreNotFound(msg)
         msg = (
             f"The directory {directory} does not exist, so {path} cannot be opened. "
             f"Create it first (mkdir -p {directory}), or name another file."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,7 +11,7 @@ import apsw
 
 from limpet.backends.sqlite.appender import Appender, now
 from limpet.backends.transactions import OpenTransaction, already_ended
-from limpet.errors import TransactionMisused
+from limpet.errors import StoreUnavailable, TransactionMisused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,9 +59,11 @@ class Transactions:
                 connection.execute("COMMIT")
         except apsw.ConstraintError:  # a deferred one of the caller's
             raise
-        except apsw.Error:
-            with self._database.translated(connection):
-                raise
+        except apsw.Error as error:
+            explained = self._database.explained(error, connection)
+            if isinstance(explained, StoreUnavailable):
+                self._database.distrust()
+            raise explained from error
 
     @contextmanager
     def _connected(self) -> Iterator[apsw.Connection]:
@@ -73,7 +75,10 @@ class Transactions:
             yield connection
         finally:
             self._owner = self._connection = None
-            connection.close(force=True)  # undoes what was not committed
+            # Undoes what was not committed. It is closed all the same if that fails: what could not
+            # be moved into the file is in the log.
+            with suppress(apsw.Error):
+                connection.close(force=True)
 
     def before_fork(self) -> bool:
         """If this very thread is in one, undo it and say so: nothing may be forked."""

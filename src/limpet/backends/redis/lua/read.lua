@@ -19,9 +19,16 @@ if last < head.first or first > head.seq or most < 1 then
   return {head.incarnation, 0, records, ids}
 end
 
--- The record that holds `last` ends there or behind it.
+-- The record that holds `last` ends there or behind it. If it is missing, another one does.
+local wanted = last
 while redis.call('HEXISTS', KEYS[1], last) == 0 and last < head.seq do
   last = last + 1
+end
+if last > wanted then
+  local record = redis.call('HGET', KEYS[1], last)
+  if record and last - struct.unpack('>I4', record, 9) >= wanted then
+    last = wanted
+  end
 end
 
 -- Numbers at which no record ends are asked for in vain; that costs less than to know them.
