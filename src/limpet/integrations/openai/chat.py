@@ -346,8 +346,11 @@ class AsyncChat:
     async def requests(self) -> list[Request]:
         """Every request that was answered: model, usage, how long it took. Reads everything."""
         found: list[Request] = []
-        async for entries in self.conversation.transcript.journal.pages():
-            found += [Request.of(entry) for entry in entries if entry.type == REQUEST]
+        journal = self.conversation.transcript.journal
+        async for entries in journal.pages():
+            for entry in entries:
+                if entry.type == REQUEST:
+                    found.append(journal.understand(entry, Request.of))
         return found
 
     async def usage(self) -> Usage:
