@@ -21,7 +21,7 @@ from limpet.llm.messages.repair import INTERRUPTED
 from limpet.tasks.context import open_task
 from limpet.tasks.entries import describe
 from limpet.tasks.retry import ASK, RETRY, StepPolicy
-from limpet.tasks.steps import ABOUT_THE_TASK
+from limpet.tasks.steps import ABOUT_THE_TASK, INTERRUPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -209,6 +209,8 @@ class ToolRunner:
         except ABOUT_THE_TASK:
             raise
         except Exception as error:
+            if isinstance(error, tuple(INTERRUPTS)):
+                raise
             if error is not function.raised and not isinstance(error, StepTimedOut):
                 raise
             if function.returned:
