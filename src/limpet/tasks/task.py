@@ -16,8 +16,8 @@ from limpet.core.journal import listed_fields
 from limpet.core.runtime import AsyncEntered, SyncWrapper, run_to_end, sync
 from limpet.errors import NotLoaded, TaskHalted, TaskNotOpen, besides
 from limpet.tasks import entries as kinds
-from limpet.tasks.control import cancel
 from limpet.tasks.context import Outside, StepContext, current_step, effect, open_task
+from limpet.tasks.control import cancel
 from limpet.tasks.ending import Ending
 from limpet.tasks.entries import KIND, text
 from limpet.tasks.memories import TaskMemories

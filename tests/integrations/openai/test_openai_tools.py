@@ -193,7 +193,7 @@ def test_what_asks_a_run_to_end_is_not_told_to_the_model(rig: Rig, within: str) 
 
     def turn(server: Server) -> str:
         with contextlib.ExitStack() as stack:
-            options = {}
+            options: dict[str, Any] = {}
             if within != "no task":
                 options["task"] = stack.enter_context(store.task("t", "Look"))
             return str(rig.chat(server, tools=known, **options).send("Look.").text)

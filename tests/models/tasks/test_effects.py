@@ -77,7 +77,7 @@ def test_a_call_within_a_step_is_part_of_that_step() -> None:
 
 
 def test_a_colon_in_an_effects_name_makes_it_no_other_effect() -> None:
-    """ "mail" for "to:ann" is not "mail:to" for "ann", in whichever order a run makes the calls."""
+    """What "mail" does for "to:ann" is not what "mail:to" does for "ann", in whichever order."""
     mail, mail_to, odd = Calls("mail"), Calls("mail:to"), Calls("mail%3Ato")
     effects = [
         effect(name="mail", key=lambda to: f"to:{to}")(mail),

@@ -161,18 +161,21 @@ def test_a_child_that_is_begun_as_its_parent_is_cancelled_is_cancelled_too() -> 
     def sub(child: Task) -> None:
         child.step("work", ran.append, "work")
 
+    def work(task: Task) -> None:
+        store.cancel("t", because="the customer has left")
+        task.child("sub", sub)
+
     with limpet.open("memory:") as store:
-        with pytest.raises(TaskCancelled, match="'t/sub'"), store.task("t", GOAL) as task:
-            store.cancel("t", because="the customer has left")
-            task.child("sub", sub)
+        with pytest.raises(TaskCancelled, match="'t/sub'"):
+            store.task("t", GOAL).work(work)
         assert {found.id: found.status for found in store.tasks()} == {
             "t": "cancelled",
             "t/sub": "cancelled",
         }
         assert store.task("t/sub").checkpoint().error == "the customer has left"
+        assert ran == []
         store.resume("t")
-        with store.task("t") as task:
-            task.child("sub", sub)
+        store.task("t").work(lambda task: task.child("sub", sub))
     assert ran == ["work"]
 
 

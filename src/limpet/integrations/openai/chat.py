@@ -348,9 +348,8 @@ class AsyncChat:
         found: list[Request] = []
         journal = self.conversation.transcript.journal
         async for entries in journal.pages():
-            for entry in entries:
-                if entry.type == REQUEST:
-                    found.append(journal.understand(entry, Request.of))
+            stored = (entry for entry in entries if entry.type == REQUEST)
+            found.extend(journal.understand(entry, Request.of) for entry in stored)
         return found
 
     async def usage(self) -> Usage:
