@@ -820,7 +820,8 @@ def test_the_settings_of_an_effect_are_honoured(one_by_one: Rig) -> None:
             reply = one_by_one.chat(server, tools=[sure]).resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == ["paid before", "paid 2"]
-    assert looked == [f"bills:pay:{reply.calls[0].id}"]
+    head: Any = one_by_one.place.open().journal("task", "bills").head()
+    assert looked == [f"default:bills:{head.incarnation}:pay:{reply.calls[0].id}"]
 
 
 def test_an_effect_that_asks_a_person_halts_the_chat_until_one_has_said(one_by_one: Rig) -> None:
