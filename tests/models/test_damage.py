@@ -285,7 +285,61 @@ def test_a_sealed_record_of_another_shape_is_unreadable(
                 pytest.fail(f"{name_} gave {read(store)!r}")
 
 
-@pytest.mark.parametrize("shape", [b'["step",5]', b'["step",{}]', b'["planned",{"steps":7}]', b"5"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(b'["repaired",5]', b'["repaired",{}]', b'["repaired",{"repairs":[5]}]'),
+        *(b'["shortened",null]', b'["shortened",{"upto":1}]'),
+    ],
+    ids=lambda shape: shape[:40].decode(),
+)
+def test_a_note_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
+    """A conversation's repairs cannot be listed, and the error says where to look."""
+    with limpet.open(tmp_path / "agents.db") as store:
+        store.conversation("alice").append(user("1"))
+        store.backend.append(Append(key=CHAT, body=seal(shape), count=1))
+        for read in (
+            store.conversation("alice").repairs,
+            lambda: store.conversation("alice").window(max_tokens=1000),
+        ):
+            with pytest.raises(Unreadable, match=r"Entry 2 of conversation 'alice'"):
+                pytest.fail(f"It gave {read()!r}")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(b"null", b"{}", b"5", b'{"model":"m"}'),
+        b'{"model":"m","response_id":"r","seconds":1,"usage":5}',
+        b'{"model":"m","response_id":"r","seconds":1,"usage":{"input_tokens":[]}}',
+    ],
+    ids=lambda shape: shape[:40].decode(),
+)
+def test_a_chats_request_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
+    """What the conversation has cost cannot be said; it goes on."""
+    openai = pytest.importorskip("openai")
+    chats = pytest.importorskip("limpet.integrations.openai")
+    with limpet.open(tmp_path / "agents.db") as store:
+        store.conversation("alice").append(user("1"))
+        body = seal(b'["request",' + shape + b"]")
+        store.backend.append(Append(key=CHAT, body=body, count=1))
+        client = openai.OpenAI(api_key="key", base_url="http://127.0.0.1:9")
+        chat = chats.Chat(client, store.conversation("alice"), model="m")
+        for read in (chat.requests, chat.usage):
+            with pytest.raises(Unreadable, match=r"Entry 2 of conversation 'alice'"):
+                pytest.fail(f"It gave {read()!r}")
+        assert store.conversation("alice").messages() == [user("1")]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(b'["step",5]', b'["step",{}]', b'["planned",{"steps":7}]', b"5"),
+        b'["created",{"goal":"Report","deadline":1e308}]',
+        b'["step",{"name":"b","large":{"seq":null,"size":1,"preview":""}}]',
+    ],
+    ids=lambda shape: shape[:40].decode(),
+)
 def test_a_tasks_entry_of_another_shape_is_unreadable(tmp_path: Path, shape: bytes) -> None:
     """The task can be listed, and says what is wrong when it is opened."""
     with limpet.open(f"sqlite:{tmp_path}/agents.db") as store:
@@ -311,6 +365,7 @@ DEEP = b"[" * 3000 + b"]" * 3000
         *(b'["remembered",{"id":"m","text":7,"kind":"fact"}]', b'["superseded",null]'),
         *(b'["contradicted",{"id":"m"}]', b'["used",{"ids":5}]', b'["confirmed",[]]'),
         *(b'["forgotten","m"]', b'["rewritten",5]', b'["rewritten",[1,2,"forgotten",5]]'),
+        b'["rewritten",[1,99999999999999999999,"forgotten",{"ids":[]}]]',
     ],
     ids=lambda shape: shape[:40].decode(),
 )

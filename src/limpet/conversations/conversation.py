@@ -313,7 +313,7 @@ class AsyncConversation:
         notes = Notes()
         async for entries in self._journal.pages():
             for entry in entries:
-                notes.see(entry)
+                self._journal.understand(entry, notes.see)
         return notes.repairs
 
     async def items(self, *, after: int = 0) -> list[tuple[int, dict[str, Any]]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from limpet.core.codec import Codec, Run
     from limpet.core.runtime import Runtime
 
-__all__ = ["AsyncJournal", "Entry", "Journal", "listed_fields"]
+__all__ = ["MALFORMED", "AsyncJournal", "Entry", "Journal", "listed_fields"]
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -49,6 +49,9 @@ LOOKS = 3
 
 #: Behind every number.
 END = 1 << 62
+
+#: What comes of reading an entry that is not what we write: a number may be too large for a time.
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError, MsgspecError)
 
 #: Records a call to the backend: enough to be quick, few enough to be held at once.
 PAGE = 1000
@@ -447,7 +450,7 @@ class AsyncJournal:
         """What *how* makes of an *entry*; `Unreadable` if it cannot: it is not what we write."""
         try:
             return how(entry)
-        except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
+        except MALFORMED as error:
             why = f"it is not what is stored as {entry.type!r} ({type(error).__name__}: {error})."
             raise self.unreadable(entry.seq, why) from error
 

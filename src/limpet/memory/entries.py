@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -46,6 +46,10 @@ PREFIX, DIGITS = "m-", 24
 PIECE = 20
 #: Characters of a text with its context and tags, so that a rewrite can always store it again.
 LONGEST = 1_000_000
+
+
+#: A number or time of an entry, as far as an index can hold it.
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class _Memory(Struct, gc=False):
@@ -103,7 +107,7 @@ class MemoryEntry(Struct, frozen=True, gc=False):
         `msgspec.ValidationError` if *body* is not what is stored under that type.
         """
         if type_ == REWRITTEN:
-            seq, at, type_, body = msgspec.convert(body, tuple[int, int, str, Any])
+            seq, at, type_, body = msgspec.convert(body, tuple[_Number, _Number, str, Any])
         if (shape := _SHAPES.get(type_)) is not None:
             msgspec.convert(body, shape)
         return cls(seq, at, type_, body)

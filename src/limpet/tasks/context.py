@@ -209,11 +209,14 @@ def _as_effect(
     except ValueError:  # some functions that are written in C have no signature
         bind = None
 
+    # What is before the first colon is the effect: "a" for "b:c" is not "a:b" for "c".
+    escaped = name.replace("%", "%25").replace(":", "%3A")
+
     def step_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if key is not None:
-            return f"{name}:{key(*args, **kwargs)}"
+            return f"{escaped}:{key(*args, **kwargs)}"
         given = [args, kwargs] if bind is None else bind(*args, **kwargs).arguments
-        return f"{name}:{_digest(name, given)}"
+        return f"{escaped}:{_digest(name, given)}"
 
     # The task may be one of the other sort: an async tool in a task that blocks, or the reverse.
     if inspect.iscoroutinefunction(function):

@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 
 from limpet.core.calls import Call, Ledger
 from limpet.core.checkpoint import Checkpoint, Decision
 from limpet.core.codec import fresh
+from limpet.core.journal import MALFORMED
 from limpet.errors import Unreadable
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import item_name, numbered
@@ -169,7 +170,7 @@ class TaskState:
                 change(self, entry.body, entry.at)
                 if "given" in entry.body:
                     self.given[entry.body.get("name") or entry.body["id"]] = entry.body["given"]
-            except (LookupError, TypeError, ValueError, AttributeError, MsgspecError) as error:
+            except MALFORMED as error:
                 msg = (
                     f"Entry {entry.seq} of task {self.task_id!r} cannot be read: it is not what is "
                     f"stored as {entry.type!r} ({type(error).__name__}: {error}). `limpet doctor` "
@@ -288,7 +289,7 @@ class TaskState:
     def _step(self, body: dict[str, Any], _at: datetime) -> None:
         name = body["name"]
         large = body.get("large")
-        self.results[name] = body["result"] if large is None else Large(**large)
+        self.results[name] = body["result"] if large is None else msgspec.convert(large, Large)
         if "signal" in body:  # which is taken by that
             waiting = self.signals.get(body["signal"])
             if waiting:

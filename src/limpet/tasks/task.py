@@ -17,6 +17,7 @@ from limpet.core.runtime import AsyncEntered, SyncWrapper, run_to_end, sync
 from limpet.errors import NotLoaded, TaskHalted, TaskNotOpen, besides
 from limpet.tasks import entries as kinds
 from limpet.tasks.context import Outside, StepContext, current_step, effect, open_task
+from limpet.tasks.control import cancel
 from limpet.tasks.ending import Ending
 from limpet.tasks.entries import KIND, text
 from limpet.tasks.memories import TaskMemories
@@ -607,6 +608,13 @@ class AsyncTask(_TaskView, AsyncEntered):
         child = AsyncTask(self.scope, f"{self.id}/{step.name}", options)
 
         async def call() -> Any:
+            # A cancellation reaches the children that are there. Had it not come by now, it would
+            # have found this one.
+            await self._record.catch_up()
+            if self.status == kinds.CANCELLED:
+                await cancel(self.scope, child.id, self.error, parent=self.id)
+                await child._record.catch_up()
+                child._live.check_running("work")
             done = len(child._state.results)
             if done:  # it is our progress too: see `TaskState.fruitless`
                 step.progress(None, f"{done} steps of the child are done", done)

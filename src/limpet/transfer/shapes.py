@@ -406,7 +406,7 @@ def task_of(document: Message, goal: str | None = None, *, cut: bool = False) ->
             entries.append(entry)
     calls = _in_doubt(fields, steps)
     entries += [(kinds.BEGAN, msgspec.to_builtins(call)) for call in calls.values()]
-    ending = _Ending(fields, calls)
+    ending = _Ending(fields, calls, cut=cut)
     labels = {} if agent is None else {"agent": check_id(agent, "agent id", 128)}
     if ending.due is not None:
         labels[kinds.DUE] = ending.due
@@ -489,6 +489,7 @@ class _Steps:
 
     def __init__(self, fields: _Fields, *, cut: bool) -> None:
         self._fields = fields
+        self._cut = cut
         self.plan = [_planned(item, at) for at, item in enumerate(fields.list("plan"))]
         self.names = _step_names(self.plan)
         completed = fields.take("completed")
@@ -591,6 +592,8 @@ class _Steps:
                 f"Which step is {step!r}? The plan has {len(self.plan)}, and whether they are "
                 "counted from 0 or from 1 cannot be told. Give the step's name."
             )
+        if self._cut and not self.plan and _position(found) is not None:
+            raise NotImportable(f"Which step is {step!r}? The plan that it counts in was cut off.")
         if not isinstance(found, str) or (self._first is not None and found.isdecimal()):
             msg = f"Which step is {step!r}? None in the plan has that number. Give the step's name."
             raise NotImportable(msg)
@@ -718,7 +721,7 @@ class _Wait(Struct):
 class _Ending:
     """How the work has ended, or what halted it: the last entries, and the status."""
 
-    def __init__(self, fields: _Fields, calls: dict[str, Call]) -> None:
+    def __init__(self, fields: _Fields, calls: dict[str, Call], *, cut: bool) -> None:
         self.status = kinds.OPEN
         self.entries: list[tuple[str, Any]] = []
         self.due: str | None = None
@@ -732,6 +735,9 @@ class _Ending:
         if told in (kinds.DONE, kinds.FAILED, kinds.CANCELLED, kinds.PAUSED, kinds.WAITING):
             self.status = told
             fields.left.discard("status")
+        if cut and self.status == kinds.DONE and "outcome" not in fields.document:
+            self.status = kinds.OPEN  # the first outcome stays, so it must not be a wrong one
+            fields.notes.append("it was done, and its outcome is cut off: finish it again")
         if self.status == kinds.DONE:
             self.entries.append((kinds.FINISHED, {"outcome": fields.take("outcome")}))
         elif self.status == kinds.FAILED:

@@ -263,8 +263,9 @@ class _Run(Struct, frozen=True):
             errors = flatten(error)
             if not all(isinstance(one, (Exception, SystemExit, TaskHalted)) for one in errors):
                 raise  # KeyboardInterrupt, for one
-            if any(isinstance(one, tuple(INTERRUPTS)) for one in errors):
-                raise
+            for one in errors:  # itself, and not its group: the engine has to know it
+                if isinstance(one, tuple(INTERRUPTS)):
+                    raise one from None
             if all(isinstance(one, _NOT_FAILED) for one in errors):
                 raise errors[0] from None
             if task.status == kinds.OPEN:  # or it is recorded already

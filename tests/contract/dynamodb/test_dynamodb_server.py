@@ -390,6 +390,9 @@ def test_a_missing_region_is_told(nothing: pytest.MonkeyPatch) -> None:
 def test_the_region_of_the_environment_is_used(nothing: pytest.MonkeyPatch) -> None:
     """As the error advises, and as other programs for AWS read it; boto3 alone does not."""
     nothing.setenv("AWS_DEFAULT_REGION", "eu-west-2")
+    nothing.setenv("AWS_REGION", "")  # as a shell leaves it that has nothing to put there
+    with pytest.raises(limpet.StoreError, match=r"No AWS credentials.*a \(eu-west-2\)"):
+        limpet.open("dynamodb://a")
     nothing.setenv("AWS_REGION", "eu-west-1")
     for url, region in (
         ("dynamodb://a", "eu-west-1"),

@@ -214,6 +214,23 @@ def test_a_step_is_not_tried_again_after_a_soft_time_limit() -> None:
     assert len(fetch.calls) == 1
 
 
+def test_a_soft_time_limit_in_a_group_is_one_too(tmp_path: Path) -> None:
+    """A TaskGroup wraps what its parts end with; the job is retried, and the task stays open."""
+
+    def job(task: limpet.Task) -> None:
+        raise ExceptionGroup("parts", [ValueError("cut short"), SoftTimeLimitExceeded()])
+
+    interrupted = limpet.Registry()
+    interrupted.task("job")(job)
+    url = f"sqlite:{tmp_path}/agents.db"
+    with limpet.open(url) as store:
+        store.submit("job", "t", "Fetch it")
+        with pytest.raises(Retried):
+            run_job(Job(), JobRunner(interrupted, url), "t", "default")
+        assert store.task("t").info().status == "open"
+        assert store.task("t").info().held_by is None
+
+
 class Retried(Exception):
     """Raised as Celery does, with when to retry."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
-import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -25,6 +25,7 @@ from limpet.integrations.openai import (
 )
 from limpet.integrations.openai.turn import TurnLock
 from limpet.llm.messages.repair import INTERRUPTED
+from limpet.tasks.steps import INTERRUPTS
 from limpet.testing.providers import check_chat, check_responses
 from tests.support import openai_rig
 from tests.support.openai_rig import HELLO, Cut, Rig, Till, cut_short, paying
@@ -32,6 +33,7 @@ from tests.support.openai_server import Answer, Request, Server
 from tests.support.stores import Place, user
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 rig, one_by_one = openai_rig.rig, openai_rig.one_by_one
@@ -158,6 +160,52 @@ def test_an_error_in_a_tool_is_told_to_the_model_as_data(rig: Rig) -> None:
         rig.chat(server, tools=[till.pay]).send(HELLO)
     assert rig.results() == ['{"error":"ValueError: no money"}'] * 2
     assert till.paid == [1, 2]
+
+
+class TimeIsUp(Exception):
+    """By what an engine asks a run to end, as Celery does with its soft time limit."""
+
+
+@pytest.fixture
+def _engine() -> Iterator[None]:
+    """An engine that asks a run to end like that."""
+    INTERRUPTS.add(TimeIsUp)
+    yield
+    INTERRUPTS.discard(TimeIsUp)
+
+
+@pytest.mark.usefixtures("_engine")
+@pytest.mark.parametrize("within", ["no task", "a task", "an effect"])
+def test_what_asks_a_run_to_end_is_not_told_to_the_model(rig: Rig, within: str) -> None:
+    """It ends the turn: the tool has not failed, and the next run goes on from there."""
+    times = [TimeIsUp(), None]
+
+    def look() -> str:
+        """Look."""
+        error = times.pop(0)
+        if error is not None:
+            raise error
+        return "all is well"
+
+    store = rig.place.open()
+    looked = limpet.effect(in_doubt="retry")(look) if within == "an effect" else look
+    known = [tool(looked, idempotent=True)]
+
+    def turn(server: Server) -> str:
+        with contextlib.ExitStack() as stack:
+            options: dict[str, Any] = {}
+            if within != "no task":
+                options["task"] = stack.enter_context(store.task("t", "Look"))
+            return str(rig.chat(server, tools=known, **options).send("Look.").text)
+
+    with Server(Answer(calls=(("look", ""),)), Answer("It is.")) as server:
+        with pytest.raises(TimeIsUp):
+            turn(server)
+        assert (rig.results(), len(server.requests)) == ([], 1)
+        if within != "no task":
+            assert store.task("t").info().status == "open"
+        assert turn(server) == "It is."
+    assert rig.results() == ["all is well"]
 
 
 def test_results_that_are_no_text_become_json(rig: Rig) -> None:
@@ -772,8 +820,8 @@ def test_the_settings_of_an_effect_are_honoured(one_by_one: Rig) -> None:
             reply = one_by_one.chat(server, tools=[sure]).resume()
     assert till.paid == [1, 2]
     assert [made.result for made in reply.calls] == ["paid before", "paid 2"]
-    (key,) = looked
-    assert re.fullmatch(rf"default:bills:\w+:pay:{reply.calls[0].id}", key)
+    head: Any = one_by_one.place.open().journal("task", "bills").head()
+    assert looked == [f"default:bills:{head.incarnation}:pay:{reply.calls[0].id}"]
 
 
 def test_an_effect_that_asks_a_person_halts_the_chat_until_one_has_said(one_by_one: Rig) -> None:

@@ -76,6 +76,22 @@ def test_a_call_within_a_step_is_part_of_that_step() -> None:
     assert len(sent.calls) == 2
 
 
+def test_a_colon_in_an_effects_name_makes_it_no_other_effect() -> None:
+    """What "mail" does for "to:ann" is not what "mail:to" does for "ann", in whichever order."""
+    mail, mail_to, odd = Calls("mail"), Calls("mail:to"), Calls("mail%3Ato")
+    effects = [
+        effect(name="mail", key=lambda to: f"to:{to}")(mail),
+        effect(name="mail:to", key=lambda to: to)(mail_to),
+        effect(name="mail%3Ato", key=lambda to: to)(odd),
+    ]
+    with limpet.open("memory:") as store:
+        for order in (1, -1):
+            with store.task("t", GOAL) as task:
+                found = [send("ann") for send in effects[::order]]
+                assert found[::order] == ["mail", "mail:to", "mail%3Ato"]
+                assert len(task.results) == 3
+
+
 def test_the_same_call_after_an_error_is_the_same_call() -> None:
     """A model that tries again does not send twice what may have been sent."""
     sent = Calls(TimeoutError("no answer"))

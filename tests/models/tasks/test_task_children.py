@@ -9,6 +9,7 @@ import pytest
 import limpet
 from limpet import AsyncTask, Registry, Task, TaskHalted, TaskWaiting
 from limpet.core.ids import make_key
+from limpet.errors import TaskCancelled
 from limpet.tasks.ending import Ending
 from limpet.tasks.record import LiveTask
 from tests.support.dying import Calls, Killed, dying, killed
@@ -151,6 +152,31 @@ def test_cancelling_a_task_cancels_its_children_and_resuming_it_resumes_those() 
         assert {statuses()[id_] for id_ in cancelled} == {"open"}
         store.signal("t/sub/inner", "approval", "yes")
         assert job(outer).run(store, "t").outcome == ["yes", "yes"]
+
+
+def test_a_child_that_is_begun_as_its_parent_is_cancelled_is_cancelled_too() -> None:
+    """It was not there yet when the cancellation looked for children; nothing of it is done."""
+    ran: list[str] = []
+
+    def sub(child: Task) -> None:
+        child.step("work", ran.append, "work")
+
+    def work(task: Task) -> None:
+        store.cancel("t", because="the customer has left")
+        task.child("sub", sub)
+
+    with limpet.open("memory:") as store:
+        with pytest.raises(TaskCancelled, match="'t/sub'"):
+            store.task("t", GOAL).work(work)
+        assert {found.id: found.status for found in store.tasks()} == {
+            "t": "cancelled",
+            "t/sub": "cancelled",
+        }
+        assert store.task("t/sub").checkpoint().error == "the customer has left"
+        assert ran == []
+        store.resume("t")
+        store.task("t").work(lambda task: task.child("sub", sub))
+    assert ran == ["work"]
 
 
 def test_a_child_that_was_cancelled_by_itself_stays_so_when_its_parent_is_resumed() -> None:

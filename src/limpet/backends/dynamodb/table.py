@@ -51,7 +51,8 @@ class Table:
     ) -> None:
         self.name = name
         # Boto3 looks at AWS_DEFAULT_REGION only; the other SDKs of AWS at this one, and first.
-        self.region = os.environ.get("AWS_REGION") if region is None else region
+        # One that is set and empty is none.
+        self.region = (os.environ.get("AWS_REGION") or None) if region is None else region
         self.endpoint_url = endpoint_url
         self.timeout = timeout
         self.server = ""  # what it calls itself

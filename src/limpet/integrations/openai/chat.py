@@ -346,8 +346,10 @@ class AsyncChat:
     async def requests(self) -> list[Request]:
         """Every request that was answered: model, usage, how long it took. Reads everything."""
         found: list[Request] = []
-        async for entries in self.conversation.transcript.journal.pages():
-            found += [Request.of(entry) for entry in entries if entry.type == REQUEST]
+        journal = self.conversation.transcript.journal
+        async for entries in journal.pages():
+            stored = (entry for entry in entries if entry.type == REQUEST)
+            found.extend(journal.understand(entry, Request.of) for entry in stored)
         return found
 
     async def usage(self) -> Usage:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -68,7 +69,7 @@ class Usage(Struct, frozen=True):
     @classmethod
     def of(cls, stored: dict[str, int]) -> Usage:
         """That of one request."""
-        return cls(1, **{key: stored[key] for key in cls.__struct_fields__[1:] if key in stored})
+        return msgspec.convert({**stored, "requests": 1}, cls)
 
     @classmethod
     def sum(cls, usages: Iterable[Usage]) -> Usage:
