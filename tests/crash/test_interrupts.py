@@ -80,7 +80,7 @@ class Strike:
         place = caller.f_code.co_filename
         if event not in ("call", "c_return") or not place.startswith(self._where):
             return
-        if event == "call" and is_exit(frame):
+        if event == "call" and code.co_name == "__exit__":
             return  # before its first line, nothing of it can help
         if code.co_name == self._since:
             self._since = None
@@ -91,14 +91,6 @@ class Strike:
         if not self._left and not self.hit:
             self.hit = True
             raise KeyboardInterrupt
-
-
-def is_exit(frame: FrameType) -> bool:
-    """Whether it is that of an __exit__ of ours, or of the coroutine of which that is the twin."""
-    name = frame.f_code.co_name
-    if name == "twin":
-        name = frame.f_locals["method"].__name__
-    return name in ("__exit__", "__aexit__")
 
 
 def strikes(*where: str, since: str | None = None, before: str | None = None) -> Iterator[Strike]:

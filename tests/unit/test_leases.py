@@ -120,6 +120,26 @@ def test_a_renewal_that_gets_no_answer_keeps_no_other_waiting() -> None:
     keeper.stop()
 
 
+def test_a_lease_whose_taker_is_interrupted_on_the_way_back_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it would be renewed for as long as the process lives, and nobody would have it."""
+    take = LeaseKeeper.take
+
+    def interrupted(*args: Any, **options: Any) -> HeldLease:
+        take(*args, **options)
+        raise KeyboardInterrupt
+
+    with limpet.open("memory:") as store:
+        monkeypatch.setattr(LeaseKeeper, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.task("t", GOAL).__enter__()
+        monkeypatch.undo()
+        assert store.scope.store.leases._held == []
+        with store.task("t", GOAL):
+            pass
+
+
 def test_what_is_given_up_on_the_thread_that_renews_it_does_not_wait_for_itself() -> None:
     """The garbage collector may end a stream there."""
     backend = Renewals()

@@ -124,11 +124,13 @@ class LeaseKeeper:
         *,
         agent: str | None = None,
         over: int | None = None,
+        on_taken: Callable[[HeldLease], None] = lambda _: None,
         on_renewed: Callable[[], None] = lambda: None,
         every: float = 60,
     ) -> HeldLease:
         """Take the lease on *key*, and renew it until `drop`.
 
+        *on_taken* is given it: whoever is interrupted on the way back from here has it to release.
         After each renewal, *every* so many seconds, *on_renewed* is called. In one call, which ends
         although its caller is cancelled: a lease is not left with nobody to renew or release it.
         """
@@ -143,6 +145,7 @@ class LeaseKeeper:
                     self._held.append(held)
                     self._start_thread()
                     self._changed.notify_all()
+                on_taken(held)
             finally:
                 with self._lock:
                     self._taking.pop(key, None)
@@ -342,11 +345,15 @@ class LeaseLock:
             raise
 
     def _take(self, over: int | None) -> None:
-        self.held = self._keeper.take(
+        def hold(held: HeldLease) -> None:
+            self.held = held
+
+        self._keeper.take(
             self._key,
             self._ttl,
             agent=self._agent,
             over=over,
+            on_taken=hold,
             on_renewed=self._on_renewed,
             every=self._every,
         )

@@ -260,6 +260,12 @@ class AsyncTask(_TaskView, AsyncEntered):
         finally:  # an interrupt may have come before that
             await lock.release()
 
+    def leave(self) -> None:
+        """For `Task`, blocking: see to it that it is closed, if an interrupt came before that."""
+        if self._live.lock.held is not None:
+            open_task.set(self._outer)
+            self._live.lock.release_now()
+
     # -- steps -------------------------------------------------------------------------------
 
     # A result is what was stored, by whatever the function was then, so what it returns today is
@@ -666,13 +672,25 @@ class Task(_TaskView, SyncWrapper[AsyncTask]):
         return run_to_end(self._core.load(name, as_))
 
     _enter = sync(AsyncTask.__aenter__)
+    _exit = sync(AsyncTask.__aexit__)
 
     def __enter__(self) -> Self:
         """Take the lease, then create the task or read what it has come to."""
         self._enter()
         return self
 
-    __exit__ = sync(AsyncTask.__aexit__)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Note what went wrong, if anything did, and give up the lease."""
+        try:
+            self._exit(kind, error, trace)
+        finally:  # an interrupt may have come before that began
+            self._core.leave()
+
     step = sync(AsyncTask.step)
     load = sync(AsyncTask.load)
     wait_for = sync(AsyncTask.wait_for)

@@ -40,6 +40,8 @@ from tests.support.autogen_teams import agent, played, talk
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from autogen_agentchat.base import ChatAgent, Team
+
     Keep = Callable[[Any], Awaitable[Any]]
     Scenario = Callable[[Keep], Awaitable[Any]]
 
@@ -264,6 +266,32 @@ async def _(keep: Keep) -> Any:
         return await outcome(second)
 
     return await during(keep, act)
+
+
+@scenario("another run after one that was cancelled, on a runtime of the user's")
+async def _(keep: Keep) -> Any:
+    speaks, go_on = asyncio.Event(), asyncio.Event()
+
+    async def act(_: Any, messages: Sequence[Any]) -> str:
+        speaks.set()
+        await go_on.wait()
+        return "Done."
+
+    runtime = SingleThreadedAgentRuntime()
+    runtime.start()
+    own: list[ChatAgent | Team] = [Own(name, act) for name in ("anna", "ben")]
+    team = await keep(RoundRobinGroupChat(own, max_turns=20, runtime=runtime))
+    found = []
+    for task, token in (("A.", CancellationToken()), (None, None)):
+        run = asyncio.create_task(team.run(task=task, cancellation_token=token))
+        await speaks.wait()
+        if token is not None:
+            token.cancel()
+        asyncio.get_running_loop().call_soon(go_on.set)  # who speaks comes to an end first
+        ended = await outcome(run)
+        found.append(ended if isinstance(ended, str) else ended[-1])
+    await runtime.stop_when_idle()
+    return found
 
 
 @scenario("two runs at once")

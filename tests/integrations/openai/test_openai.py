@@ -361,6 +361,18 @@ PAGES = {
     "number": (JSON, "3"),
     "no choice": (JSON, '{"id": "r1", "status": "completed", "choices": [], "output": null}'),
     "no message": (JSON, '{"choices": [{"message": null}], "status": "completed", "output": [3]}'),
+    "odd content": (
+        JSON,
+        """{"id": "r1", "model": "m", "status": "completed", "choices": [{"finish_reason": "stop",
+        "message": {"role": "assistant", "content": 5}}],
+        "output": [{"type": "message", "role": "assistant", "content": 5}]}""",
+    ),
+    "odd role": (
+        JSON,
+        """{"id": "r1", "model": "m", "status": "completed", "choices": [{"finish_reason": "stop",
+        "message": {"role": "user", "content": "Who?"}}],
+        "output": [{"type": "message", "role": "user", "content": []}]}""",
+    ),
     "odd calls": (
         JSON,
         """{"id": "r1", "model": "m", "status": "completed", "choices": [{"finish_reason": "stop",

@@ -15,7 +15,10 @@ from autogen_agentchat.agents import MessageFilterAgent, SocietyOfMindAgent
 from autogen_agentchat.conditions import TimeoutTermination
 from autogen_agentchat.teams import BaseGroupChat, GraphFlow
 from autogen_agentchat.teams._group_chat._events import (
+    GroupChatAgentResponse,
+    GroupChatRequestPublish,
     GroupChatStart,
+    GroupChatTeamResponse,
     GroupChatTermination,
     SerializableException,
 )
@@ -34,11 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMAT_ERRORS",
+    "OF_A_RUN",
     "TOOL_FUNCTION",
     "GroupChatStart",
     "GroupChatTermination",
     "active_speakers",
     "code_executor",
+    "containers_of",
     "counter_attributes",
     "edges",
     "function_of",
@@ -205,6 +210,23 @@ async def manager_of(team: BaseGroupChat) -> Any | None:
         return None
     address = AgentId(team._group_chat_manager_topic_type, team._team_id)
     return await team._runtime.try_get_underlying_agent_instance(address)
+
+
+#: What a manager and the containers of its agents tell each other in a run.
+OF_A_RUN = (
+    GroupChatStart,
+    GroupChatRequestPublish,
+    GroupChatAgentResponse,
+    GroupChatTeamResponse,
+)
+
+
+async def containers_of(team: BaseGroupChat) -> list[Any]:
+    """What gives the members of a team their messages; nothing, in a runtime far away."""
+    if not isinstance(team._runtime, SingleThreadedAgentRuntime):
+        return []
+    addresses = [AgentId(topic, team._team_id) for topic in team._participant_topic_types]
+    return [await team._runtime.try_get_underlying_agent_instance(at) for at in addresses]
 
 
 def speaker_choice(manager: Any) -> str:

@@ -227,6 +227,7 @@ class TeamMember(Member):
         self._counters = None if condition is None else Counters(condition)
         self._patches = Patches()
         self.manager: Any = None
+        self.containers: list[Any] = []  # of its members
 
     @property
     def stops_between_turns(self) -> bool:
@@ -236,6 +237,7 @@ class TeamMember(Member):
     async def attach(self) -> None:
         await super().attach()
         self.manager = await internals.manager_of(self.it)
+        self.containers = await internals.containers_of(self.it)
 
     async def save_own(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.base import Response, TaskResult
 from autogen_agentchat.messages import BaseChatMessage, ModelClientStreamingChunkEvent, TextMessage
-from autogen_core import MessageHandlerContext
+from autogen_core import CancellationToken, MessageHandlerContext
 
 from limpet.errors import TaskHalted
 from limpet.integrations.autogen import internals
@@ -204,6 +205,7 @@ class TeamRunner:
         self._is_at_boundary = False  # whether the turn that begins is the one that was broken off
         self._is_streamed = False  # whether the caller sees what is put out as it comes
         self._is_over = False  # whether nothing more will be put out
+        self._at_work = 0  # how many messages are being handled, in a runtime of the user's
         #: By the ids of messages: what has to be durable before each is put out.
         self._required: dict[str, tuple[int, int | None]] = {}
         self.patches = Patches()
@@ -215,6 +217,8 @@ class TeamRunner:
         if member.manager is not None:
             self._validate = put(member.manager, "validate_group_state", self._on_validate)
         if not member.stops_between_turns:
+            for it in [member.manager, *member.containers] if member.manager is not None else ():
+                put(it, "on_message_impl", partial(self._on_run_message, it.on_message_impl))
             return
         manager, queue = member.manager, internals.output_queue(team)
         runtime = internals.runtime_of(team)
@@ -270,7 +274,7 @@ class TeamRunner:
                     given = [] if run.started else keeper.created(run.task)
                 stream = self._run_to_end(
                     task=given or None,
-                    cancellation_token=cancellation_token,
+                    cancellation_token=self._token_for_run(cancellation_token),
                     output_task_messages=output_task_messages,
                 )
                 async with aclosing(stream) as items:
@@ -307,7 +311,7 @@ class TeamRunner:
                 self._keeper.current.output = output
             await self._keeper.end(result.stop_reason if result else None)
         except BaseException as error:
-            self._keeper.break_off()
+            await self._break_off(options["cancellation_token"])
             cause = self._keeper.cause(error)
             if cause is error and isinstance(error, RuntimeError) and self._first_error is not None:
                 cause = self._first_error
@@ -338,10 +342,50 @@ class TeamRunner:
             raise refusal
         self._is_used = True
         try:
+            await self._until_idle()
             async with self._keeper.using():
                 yield
         finally:
             self._is_used = False
+
+    # -- in a runtime of the user's ----------------------------------------------------------------
+    # There AutoGen goes on with a run that was broken off, beside the next one, and amid what that
+    # loads. So each run has a token of its own, by which it is known to be over.
+
+    def _token_for_run(self, given: CancellationToken | None) -> CancellationToken | None:
+        """One of its own, which is cancelled with the one that was *given*."""
+        if self._member.stops_between_turns:
+            return given
+        token = CancellationToken()
+        if given is not None:
+            given.add_callback(token.cancel)
+        return token
+
+    async def _break_off(self, token: CancellationToken) -> None:
+        """Give up a run; who speaks comes to an end first, as AutoGen has it in its own runtime."""
+        self._keeper.break_off()
+        if not self._member.stops_between_turns:
+            token.cancel()
+            await self._until_idle()
+
+    async def _on_run_message(
+        self, receive: Callable[[Any, Any], Awaitable[Any]], message: Any, ctx: Any
+    ) -> Any:
+        """In place of what a manager or a container does with *message*: nothing, if it is late."""
+        if not isinstance(message, internals.OF_A_RUN):
+            return await receive(message, ctx)
+        if ctx.cancellation_token.is_cancelled():
+            return None
+        self._at_work += 1
+        try:
+            return await receive(message, ctx)
+        finally:
+            self._at_work -= 1
+            self._keeper.wake()
+
+    async def _until_idle(self) -> None:
+        """Wait for those who are at work."""
+        await self._keeper.until(lambda: self._at_work == 0)
 
     # -- what it is asked --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from limpet.errors import LimpetError
 from limpet.llm.messages import shape_of, to_chat, to_responses
+from limpet.llm.messages.check import fault_of
 from limpet.llm.messages.convert import alone
 from limpet.llm.tokens import Counter, counter
 
@@ -126,6 +127,14 @@ class ModelReply(Struct, frozen=True):
     def calls(self) -> list[ToolCall]:
         """The tools it calls."""
         return [call for message in self.messages for call in calls_in(message)]
+
+    def check(self) -> None:
+        """`TypeError` if it has a message that its provider would not take back with the next."""
+        for message in self.messages:
+            role = message.get("role", "assistant")
+            fault = fault_of(message) if role == "assistant" else f"has the role {role!r:.40}"
+            if fault is not None:
+                raise TypeError(f"its message {fault}")
 
     def with_own_ids(self) -> ModelReply:
         """The same with an id of its own for every call: there are models that give one to all."""
@@ -389,7 +398,8 @@ def _check_parsed(reply: Any) -> None:
 
 def _dumped(model: Any) -> Message:
     """What the provider sent, without what it left open."""
-    return model.to_dict(mode="json", exclude_none=True)  # type: ignore[no-any-return]
+    # Without pydantic's warnings: what does not fit is either taken as it is, or an error of ours.
+    return model.to_dict(mode="json", exclude_none=True, warnings=False)  # type: ignore[no-any-return]
 
 
 def _description(tool: Tool) -> dict[str, Any]:

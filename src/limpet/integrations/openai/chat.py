@@ -259,6 +259,7 @@ class AsyncChat:
     async def _store(self, lock: TurnLock, reply: ModelReply, seconds: float) -> None:
         """Store a reply and what it cost, and that the calls which run next begin."""
         with reading(*MALFORMED):
+            reply.check()
             reply = reply.with_own_ids()
             calls = reply.calls()
         messages = [(MESSAGE, with_whole_characters(message)) for message in reply.messages]
