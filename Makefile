@@ -8,6 +8,7 @@
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
 ROUNDS ?= 10
+SEED ?= $(shell date +%s)
 
 # Tests mostly wait: for a disk, a server, a clock. Three processes, each with servers of its own; a
 # class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
@@ -58,7 +59,7 @@ matrix: dev-env ## kill a task at each of its writes, and print what became of i
 	@rm -rf .matrix && $(BIN)/python -m tests.support.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
 soak: dev-env servers ## run all of the matrices, and the crash tests ROUNDS=10 times as long
-	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m 'soak or long' --timeout 0 $(ARGS)
+	@LIMPET_SOAK=$(ROUNDS) LIMPET_SEED=$(SEED) $(BIN)/python -m pytest -m 'soak or long' --timeout 0 $(ARGS)
 
 # Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.
 # uv itself is not pinned: what it writes is.

@@ -48,6 +48,7 @@ __all__ = [
     "Work",
     "ack",
     "crash",
+    "experiments",
     "run",
     "seeded",
     "soak",
@@ -60,6 +61,9 @@ __all__ = [
     "work",
     "work_async",
 ]
+
+#: What this process has gone through so far: how many "kills" and "power losses".
+experiments: Counter[str] = Counter()
 
 #: The first line of every program, before it does anything: moments are counted from here.
 READY = b"#ready\n"
@@ -154,7 +158,9 @@ def crash(
             _listen(alive, deadline)
             for group in alive:
                 group.strike_if_due()
-        return [child.outcome() for group in groups for child in group.children]
+        outcomes = [child.outcome() for group in groups for child in group.children]
+    experiments["kills"] += sum(outcome.killed for outcome in outcomes)
+    return outcomes
 
 
 def run(*programs: Program, patience: float = 60) -> list[Outcome]:
