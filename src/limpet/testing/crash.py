@@ -217,7 +217,7 @@ _starter = functools.cache(_Starter)
 
 
 def serve(handle: int) -> None:
-    """Fork programs as `_Starter` says; return in each as that program, and at the end."""
+    """Fork programs as `_Starter` asks, until it is gone; and be each of them, in the fork."""
     orders: Connection[Any, Any] = Connection(handle)
     while True:
         try:
@@ -238,18 +238,14 @@ def serve(handle: int) -> None:
         orders.send(pid)
     os.setpgid(0, group)
     orders.close()
-    os.dup2(out, 1)
-    os.dup2(errors, 2)
-    os.closerange(3, max(out, errors) + 1)
+    for ours, number in ((out, 1), (errors, 2)):
+        os.dup2(ours, number)
+        os.close(ours)
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
-    os.chdir(directory)
-    _be(program)
-
-
-def _be(program: Program) -> None:
     sys.argv = [program.target, *program.args]
+    os.chdir(directory)
     if program.target.endswith(".py"):
         go: Callable[[], object] = partial(runpy.run_path, program.target, run_name="__main__")
     else:
