@@ -3,11 +3,13 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast servers lint format docs bench bench-memory matrix soak lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format docs bench bench-memory matrix soak endurance lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
 ROUNDS ?= 10
+SEED ?= $(shell date +%s)
+MINUTES ?= 60
 
 # Tests mostly wait: for a disk, a server, a clock. Three processes, each with servers of its own; a
 # class or a file stays in one of them. `make test TOGETHER=` runs them one by one.
@@ -58,7 +60,10 @@ matrix: dev-env ## kill a task at each of its writes, and print what became of i
 	@rm -rf .matrix && $(BIN)/python -m tests.support.matrix sqlite:.matrix/place.db sync; rm -rf .matrix
 
 soak: dev-env servers ## run all of the matrices, and the crash tests ROUNDS=10 times as long
-	@LIMPET_SOAK=$(ROUNDS) $(BIN)/python -m pytest -m 'soak or long' --timeout 0 $(ARGS)
+	@LIMPET_SOAK=$(ROUNDS) LIMPET_SEED=$(SEED) $(BIN)/python -m pytest -m 'soak or long' --timeout 0 $(ARGS)
+
+endurance: dev-env ## keep every model at work under kills, for MINUTES=60, and see that nothing grows
+	@$(BIN)/python -m tests.support.endurance .endurance $(MINUTES) && rm -rf .endurance
 
 # Names no index, so that it installs from any mirror. Pins are kept; UPGRADE=1 moves them all.
 # uv itself is not pinned: what it writes is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,11 +15,15 @@ from tests.support.servers import AWS_ENVIRONMENT, SHARED, close_shared, shared
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _pytest.terminal import TerminalReporter
+
     from tests.support.servers import Server
 
 
 # Its suites are to say what was expected, and what came.
 pytest.register_assert_rewrite("limpet.testing")
+
+from limpet.testing.crash import experiments, soak  # noqa: E402 - after it is registered
 
 # How long a machine takes says nothing about Limpet.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,6 +51,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     slow = Counter(item.path for item in items if any(map(item.get_closest_marker, TAKE_TIME)))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Note with each test how many kills and power losses it went through."""
+    before = experiments.copy()
+    try:
+        yield
+    finally:
+        item.user_properties.extend((experiments - before).items())
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say how many there were in all, and from which seed."""
+    total: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            if report.when == "call":
+                total.update(dict(report.user_properties))
+    if total:
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(total.items()))
+        seed = os.environ.get("LIMPET_SEED", "one for each test")
+        terminalreporter.write_line(f"Experiments: {counts} (rounds: {soak()}, seed: {seed})")
 
 
 def _asks_for(item: pytest.Item) -> Iterator[object]:

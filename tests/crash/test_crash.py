@@ -273,6 +273,26 @@ def test_a_program_that_fails_by_itself_is_not_taken_for_a_killed_one() -> None:
         run(Program("operator:truediv", ("1", "0")))
 
 
+WHERE = """
+import os
+from limpet.testing.crash import ack
+ack(f"{os.getcwd()} {os.environ['LIMPET_CACHE']} {os.getpgrp() == os.getpid()}")
+"""
+
+
+def test_a_program_has_the_directory_and_the_environment_of_the_test_that_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is forked from a process that was there before the test."""
+    (tmp_path / "where.py").write_text(WHERE)
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        monkeypatch.setenv("LIMPET_CACHE", place)
+        (outcome,) = run(Program(f"{tmp_path}/where.py"))
+        assert outcome.acked == [f"{tmp_path / place} {place} True"]
+
+
 def test_a_program_that_never_comes_to_its_moment_is_not_waited_for(said: Talk) -> None:
     """It is killed, and the error says how far it had come."""
     with pytest.raises(TimeoutError, match=r"talk.* lines"):

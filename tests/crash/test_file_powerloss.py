@@ -16,7 +16,7 @@ import pytest
 import limpet
 from limpet.backends.contract import Append, Key
 from limpet.backends.file.backend import FileBackend
-from limpet.testing.crash import seeded, soak
+from limpet.testing.crash import experiments, seeded, soak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -262,6 +262,7 @@ class History:
         moment = self._rng.randint(self._begun, len(self.log))
         log = self.log[:moment]
         Disk(log, self._rng).make(self.root, target)
+        experiments["power losses"] += 1
         return sum(op.what == "ack" for op in log)
 
 

@@ -248,6 +248,7 @@ task = store.task("sync", "goal")
 task.__enter__()
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60  # that the machine is busy is no matter
     store = limpet.open_async(sys.argv[1])
     await store.conversation("alice").append({"role": "user", "content": "hello"})
     await store.task("async", "goal").__aenter__()

@@ -14,8 +14,11 @@ ends them with SIGKILL at a random `Moment` and returns what each had acknowledg
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import math
+import multiprocessing
 import os
 import pkgutil
 import runpy
@@ -31,6 +34,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import shake_128
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +53,7 @@ __all__ = [
     "Work",
     "ack",
     "crash",
+    "experiments",
     "run",
     "seeded",
     "soak",
@@ -60,6 +66,9 @@ __all__ = [
     "work",
     "work_async",
 ]
+
+#: What this process has gone through so far: how many "kills" and "power losses".
+experiments: Counter[str] = Counter()
 
 #: The first line of every program, before it does anything: moments are counted from here.
 READY = b"#ready\n"
@@ -96,11 +105,6 @@ class Program:
 
     target: str
     args: tuple[str, ...] = ()
-
-    def command(self) -> list[str]:
-        """How to start it, in an interpreter of its own."""
-        start = "from limpet.testing import crash; crash.main()"
-        return [sys.executable, "-c", start, self.target, *self.args]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,9 @@ def crash(
             _listen(alive, deadline)
             for group in alive:
                 group.strike_if_due()
-        return [child.outcome() for group in groups for child in group.children]
+        outcomes = [child.outcome() for group in groups for child in group.children]
+    experiments["kills"] += sum(outcome.killed for outcome in outcomes)
+    return outcomes
 
 
 def run(*programs: Program, patience: float = 60) -> list[Outcome]:
@@ -162,16 +168,90 @@ def run(*programs: Program, patience: float = 60) -> list[Outcome]:
     return crash(programs, [NEVER] * len(programs), patience=patience)
 
 
-def main() -> None:
-    """Be the program that the command line names."""
-    target, *args = sys.argv[1:]
-    if target.endswith(".py"):
-        sys.argv = [target, *args]
-        program: Callable[[], object] = partial(runpy.run_path, target, run_name="__main__")
+class _Starter:
+    """A process that has Limpet imported, and forks each program: many times as fast as anew.
+
+    It opens no store and has one thread, so that a program finds nothing but what it would have
+    imported itself.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._orders = ours
+        self._one_at_a_time = threading.Lock()
+        start = f"from limpet.testing import crash; crash.serve({theirs.fileno()})"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", start],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        theirs.close()
+        atexit.register(self._end)
+
+    def start(self, program: Program, group: int, out: int, errors: int) -> int:
+        """Start *program* in that process group (0: a new one), and return its number."""
+        path = [entry for entry in sys.path if entry]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+        with self._one_at_a_time:
+            self._orders.send((program, group, path, environment, os.getcwd()))
+            send_handle(self._orders, out, self._process.pid)
+            send_handle(self._orders, errors, self._process.pid)
+            pid: int = self._orders.recv()
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """How the program ended. Until then nobody else can get its number."""
+        with self._one_at_a_time:
+            self._orders.send(pid)
+            code: int = self._orders.recv()
+        return code
+
+    def _end(self) -> None:
+        self._process.kill()  # closing our end would not do: a fork of this process has it too
+        self._process.wait()
+        self._orders.close()
+
+
+_starter = functools.cache(_Starter)
+
+
+def serve(handle: int) -> None:
+    """Fork programs as `_Starter` asks, until it is gone; and be each of them, in the fork."""
+    orders: Connection[Any, Any] = Connection(handle)
+    while True:
+        try:
+            order = orders.recv()
+        except EOFError:
+            return
+        if isinstance(order, int):
+            orders.send(os.waitstatus_to_exitcode(os.waitpid(order, 0)[1]))
+            continue
+        program, group, path, environment, directory = order
+        out, errors = recv_handle(orders), recv_handle(orders)
+        pid = os.fork()
+        if pid == 0:
+            break
+        os.setpgid(pid, group)  # both do it: neither may go on before it is so
+        os.close(out)
+        os.close(errors)
+        orders.send(pid)
+    os.setpgid(0, group)
+    orders.close()
+    for ours, number in ((out, 1), (errors, 2)):
+        os.dup2(ours, number)
+        os.close(ours)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    sys.argv = [program.target, *program.args]
+    os.chdir(directory)
+    if program.target.endswith(".py"):
+        go: Callable[[], object] = partial(runpy.run_path, program.target, run_name="__main__")
     else:
-        program = partial(pkgutil.resolve_name(target), *args)
+        go = partial(pkgutil.resolve_name(program.target), *program.args)
     os.write(1, READY)
-    program()
+    go()
 
 
 class _Child:
@@ -180,26 +260,18 @@ class _Child:
     def __init__(self, program: Program, group: int) -> None:
         self.program = program
         self.ended = False
+        self._code: int | None = None
         self.acks = -1  # the first line says that it is ready
         self._heard = bytearray()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
-        self._process = subprocess.Popen(
-            program.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            process_group=group,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._out, theirs = os.pipe()
+        try:
+            self.pid = _starter().start(program, group, theirs, self._errors.fileno())
+        finally:
+            os.close(theirs)
 
     def fileno(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        return self._out
 
     def listen(self) -> None:
         said = os.read(self.fileno(), 65536)
@@ -208,7 +280,7 @@ class _Child:
         self._heard += said
 
     def outcome(self) -> Outcome:
-        code = self._process.wait()
+        code = self.wait()
         complaints = self.complaints()
         assert code in (0, -signal.SIGKILL), f"{self.program} ended with {code}:\n{complaints}"
         assert not complaints, f"{self.program} said:\n{complaints}"
@@ -219,10 +291,14 @@ class _Child:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
 
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = _starter().wait(self.pid)
+        return self._code
+
     def close(self) -> None:
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self.wait()
+        os.close(self._out)
         self._errors.close()
 
 

@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import apsw
 
+from limpet.testing.crash import experiments
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
@@ -321,6 +323,7 @@ def crash_states(log: Sequence[Event], rng: Random, count: int) -> Iterator[Cras
         for event in log[played:point]:
             disk.play(event)
         played = point
+        experiments["power losses"] += 1
         yield CrashState(point, tuple(disk.acked), disk.after_crash(rng))
 
 
