@@ -65,6 +65,9 @@ HELD = 64 * 1024 * 1024
 #: Entries to an append, where a thread is written anew.
 BATCH = 500
 
+#: Bytes from which on an entry is compressed, where that saves something: most have one message.
+COMPRESS_OVER = 256
+
 #: Where a checkpoint is: its id, the journal's, the namespace, and what LangGraph calls the thread.
 Place = tuple[str, str, str, Any]
 Places = list[Place]
@@ -403,7 +406,9 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             if draft is None:
                 return
             try:
-                done = await journal.write([(draft.kind, draft.body)], expect=expect)
+                pairs = [(draft.kind, draft.body)]
+                body = journal.encode(pairs, COMPRESS_OVER)
+                done = await journal.write(pairs, expect=expect, body=body)
             except Conflict:
                 await self._catch_up(journal, thread, await journal.head())
                 continue

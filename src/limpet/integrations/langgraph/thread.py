@@ -9,26 +9,32 @@ What an entry holds is in its ``parts``, each a value as `values` writes it. Whe
 needed, a part stands for it: ``{"$": 2}`` is the third of this entry, ``{"$": [41, 0]}`` the first
 of entry 41. What is small stands there itself. The bodies of entries::
 
-    checkpoint  {id, ns?, up?, whole?, ts, v?, versions, gone?, seen?, saw?, meta?, unmeta?,
-                 updated?, more?, values, parts?, thread?}
-    writes      {ns?, cp?, task, path?, writes: [[index, channel, value]], parts?}
+    checkpoint  {id, ns?, up?, whole?, ts, at?, versions?, gone?, seen?, saw?, meta?, unmeta?, v?,
+                 updated?, more?, put?, list?, add?, patch?, none?, parts?, thread?}
+    writes      {ns?, cp?, task, path?, writes: [[channel, value]], parts?}
     dropped     {ids: [[ns, id]], before}
 
-``ns`` is left out where it is "", ``up`` and ``cp`` where they are the newest checkpoint of their
-namespace, everything else where it is empty or as it was in the parent; with ``whole`` there is
-nothing of a parent's. ``values`` has for each
-channel that changed ``["put", value]``, ``["list", [element]]``, ``["patch", …]`` (as
-`limpet.core.deltas` writes patches of lists) or ``["none"]``.
+What is as it was in the parent, or as is to be expected, is left out: ``ns`` where it is "", ``up``
+and ``cp`` where they are the last checkpoint of their namespace (``cp`` is the number of its entry,
+or its id), a step that is one more than the parent's, ``updated`` where it is all channels that
+have a new value. ``ts`` is how many microseconds after its id a checkpoint was made, or the time
+itself. ``at`` is the new version of all channels that changed, ``versions`` of some; ``put`` has
+their values, ``list`` and ``add`` elements of lists, ``patch`` other changes of lists (as
+`limpet.core.deltas` writes them), ``none`` channels that are empty now. ``path`` is a text, or how
+many others came before it. With ``whole``, nothing is as in the parent.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from limpet.backends.contract import from_micros
 from limpet.core import deltas
 from limpet.integrations.langgraph.values import encode
 
@@ -51,6 +57,8 @@ SHORT = 48
 #: So many of a list's newest elements are compared by what they are stored as, even where they are
 #: the same objects as before: a node may have changed one in its place. Further back nobody looks.
 LOOKED_AT = 16
+
+_MICROSECOND = timedelta(microseconds=1)
 
 _decode = msgspec.json.Decoder().decode
 
@@ -173,6 +181,8 @@ class ThreadLog:
         self._writes: dict[tuple[str, str], list[Write]] = {}
         self._parts: dict[bytes, Part] = {}  # by their JSON: what is stored already
         self._placed: dict[tuple[int, int], Part] = {}
+        self._at: dict[int, Node] = {}  # by the numbers of their entries
+        self._paths: dict[str, int] = {}  # of tasks: how many others came before
 
     # -- what there is ---------------------------------------------------------------------------
 
@@ -291,50 +301,68 @@ class ThreadLog:
             body["up"] = parent
             if before is None and parent is not None:
                 body["whole"] = True
-        body |= self._about_changes(before, checkpoint, metadata)
         objects: dict[str, list[Any]] = {}
-        values: dict[str, Any] = {channel: ["none"] for channel in new_versions}
         versions = checkpoint["channel_versions"]
+        changed = _Changes()
         for channel, value in checkpoint["channel_values"].items():
             known = None if before is None else before.values.get(channel)
             if channel not in new_versions and known and known[0] == versions.get(channel):
                 continue
             if value.__class__ is list:
                 earlier = known[1] if known and isinstance(known[1], Listed) else None
-                values[channel], objects[channel] = self._listed(earlier, value, parts)
+                how, stored, objects[channel] = self._listed(earlier, value, parts)
+                changed[how][channel] = stored
             else:
-                values[channel] = ["put", parts.shape(self.values.dump(value))]
-        body["values"] = values
+                changed["put"][channel] = parts.shape(self.values.dump(value))
+        empty = [name for name in new_versions if name not in checkpoint["channel_values"]]
+        body |= self._about(before, checkpoint, metadata, changed.names, empty)
+        body |= {how: stored for how, stored in changed.items() if stored}
+        if empty:
+            body["none"] = empty
         if parts.new:
             body["parts"] = [msgspec.Raw(data) for data in parts.new]
         if self.thread is not None:
             body["thread"] = self.thread
         return Draft(CHECKPOINT, body, objects)
 
-    def _about_changes(
-        self, before: Node | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]
+    def _about(
+        self,
+        before: Node | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        changed: Sequence[str],
+        empty: Sequence[str],
     ) -> dict[str, Any]:
-        """What a checkpoint says of itself otherwise than the one *before* did."""
+        """What a checkpoint says of itself otherwise than is to be expected after *before*.
+
+        *changed* are the channels of which it has a new value, *empty* those that have none any
+        more.
+        """
         old = _about_nothing() if before is None else _decode(before.about)
         was, dump = old["checkpoint"], self.values.dump
-        body: dict[str, Any] = {}
+        body: dict[str, Any] = {"ts": _short_time(checkpoint["id"], checkpoint["ts"])}
         if checkpoint["v"] != was.get("v"):
             body["v"] = checkpoint["v"]
-        body["versions"], body["gone"] = _changes(
-            was["channel_versions"], checkpoint["channel_versions"]
-        )
+        versions, gone = _changes(was["channel_versions"], checkpoint["channel_versions"])
+        same = {encode(version) for version in versions.values()}
+        if len(same) == 1 and set(versions) == {*changed, *empty}:
+            body["at"] = next(iter(versions.values()))
+        else:
+            body["versions"] = versions
         seen, some_are_gone = _seen(was["versions_seen"], checkpoint["versions_seen"])
         if some_are_gone:
             body["saw"] = checkpoint["versions_seen"]
         else:
             body["seen"] = seen
-        body["meta"], body["unmeta"] = _changes(
-            old["metadata"], {key: dump(value) for key, value in metadata.items()}
-        )
-        body = {key: value for key, value in body.items() if value or key in ("v", "versions")}
+        meta = {key: dump(value) for key, value in metadata.items()}
+        body["meta"], body["unmeta"] = _changes(_expected(old["metadata"]), meta)
+        body["gone"] = gone
+        body = {key: value for key, value in body.items() if value or key in ("at", "ts", "v")}
         updated = checkpoint.get("updated_channels", UNSET)
-        if updated is not None:
-            body["updated"] = None if updated is UNSET else list(updated)
+        if updated is UNSET:
+            body["updated"] = False
+        elif updated is None or list(updated) != sorted(changed):
+            body["updated"] = updated
         more = {key: dump(value) for key, value in checkpoint.items() if key not in _KNOWN}
         if more != old.get("more", {}):
             body["more"] = more
@@ -342,47 +370,36 @@ class ThreadLog:
 
     def _listed(
         self, earlier: Listed | None, value: list[Any], parts: _Parts
-    ) -> tuple[list[Any], list[Any]]:
-        """What is stored of a list, and the objects of the elements that came."""
+    ) -> tuple[str, Any, list[Any]]:
+        """How a list is stored, what is stored of it, and the objects of the elements that came."""
         if earlier is None:
-            shapes = [parts.element(self._encoded(item)) for item in value]
-            return ["list", shapes], value[:]
+            return "list", [parts.element(self._encoded(item)) for item in value], value[:]
         length = earlier.length
         same = self._same(earlier, value)
         if same == length:
             new = value[same:]
-            return ["patch", {"add": [parts.element(self._encoded(item)) for item in new]}], new
+            return "add", [parts.element(self._encoded(item)) for item in new], new
         # Elements by what they are stored as; those that are objects of before need no encoding.
-        rest = [part.data for part in earlier.parts[same:length]]
         far = max(same, length - LOOKED_AT)
-        known = {
-            id(made): part.data
-            for made, part in zip(earlier.objects[same:far], earlier.parts[same:far], strict=True)
-            if made is not UNSET
-        }
-        now = [known.get(id(item)) or self._encoded(item) for item in value[same:]]
+        pairs = zip(earlier.objects[same:far], earlier.parts[same:far], strict=True)
+        known = {id(made): part.data for made, part in pairs if made is not UNSET}
         tokens: dict[bytes, int] = {}
-        old_tokens = [tokens.setdefault(data, len(tokens)) for data in rest]
-        new_tokens = [tokens.setdefault(data, len(tokens)) for data in now]
-        data_of = list(tokens)
-        patch = deltas.diff(old_tokens, new_tokens)
-        if patch is None:
-            return ["patch", {"add": []}], []
-        objects: list[Any] = []
+
+        def token(data: bytes) -> int:
+            return tokens.setdefault(data, len(tokens))
+
+        old = [token(part.data) for part in earlier.parts[same:length]]
+        new = [token(known.get(id(item)) or self._encoded(item)) for item in value[same:]]
+        patch = deltas.diff(old, new) or {}
         if "add" in patch:
             patch = {"cut": [[length - same, 0, patch["add"]]]}
-        found: dict[str, Any] = {}
-        if "at" in patch:
-            found["at"] = [
-                [same + at, parts.element(data_of[inner["put"]])] for at, inner in patch["at"]
-            ]
-        if "cut" in patch:
-            found["cut"] = [
-                [same + at, count, [parts.element(data_of[token]) for token in items]]
-                for at, count, items in patch["cut"]
-            ]
-        objects = value[:]
-        return ["patch", found], objects
+        elements = [parts.element(data) for data in tokens]
+        at = [[same + at, elements[inner["put"]]] for at, inner in patch.get("at", ())]
+        cut = [
+            [same + at, count, [elements[number] for number in items]]
+            for at, count, items in patch.get("cut", ())
+        ]
+        return "patch", {"at": at, "cut": cut}, value[:]
 
     def _same(self, earlier: Listed, value: list[Any]) -> int:
         """With how many elements of *earlier* the list *value* begins."""
@@ -422,19 +439,24 @@ class ThreadLog:
         }
         parts = _Parts(self)
         new = [
-            [index, channel, parts.shape(self.values.dump(value))]
+            [channel, parts.shape(self.values.dump(value)), index]
             for index, channel, value in writes
             if index < 0 or (task, index) not in known
         ]
         if not new:
             return None
+        for position, write in enumerate(new):
+            if write[2] == position:
+                del write[2]
         body: dict[str, Any] = {"task": task, "writes": new}
         if ns:
             body["ns"] = ns
-        if self._explicit or checkpoint != self._last.get(ns):
+        if node is None or self._explicit:
             body["cp"] = checkpoint
+        elif checkpoint != self._last.get(ns):
+            body["cp"] = node.seq
         if path:
-            body["path"] = path
+            body["path"] = path if self._explicit else self._paths.get(path, path)
         if parts.new:
             body["parts"] = [msgspec.Raw(data) for data in parts.new]
         return Draft(WRITES, body)
@@ -491,19 +513,28 @@ class ThreadLog:
         before = None if alone else self.node(ns, parent)
         old = _about_nothing() if before is None else _decode(before.about)
         was = old["checkpoint"]
-        checkpoint = {"v": body.get("v", was.get("v")), "id": id_, "ts": body["ts"]}
-        versions = _changed(was["channel_versions"], body["versions"], body.get("gone", ()))
-        checkpoint["channel_versions"] = versions
+        new = _new_values(body, {} if before is None else before.values, resolve, objects)
+        versions = was["channel_versions"]
+        changed = dict.fromkeys(new, body["at"]) if "at" in body else body.get("versions", {})
+        versions = _changed(versions, changed, body.get("gone", ()))
         seen = body.get("saw")
         if seen is None:
             seen = was["versions_seen"]
-            for name, versions in body.get("seen", {}).items():
-                seen[name] = {**seen.get(name, {}), **versions}
-        checkpoint["versions_seen"] = seen
-        if "updated" not in body or body["updated"] is not None:
-            checkpoint["updated_channels"] = body.get("updated")
-        about = {"checkpoint": checkpoint}
-        about["metadata"] = _changed(old["metadata"], body.get("meta", {}), body.get("unmeta", ()))
+            for name, noticed in body.get("seen", {}).items():
+                seen[name] = {**seen.get(name, {}), **noticed}
+        checkpoint = {
+            "v": body.get("v", was.get("v")),
+            "id": id_,
+            "ts": _long_time(id_, body["ts"]),
+            "channel_versions": versions,
+            "versions_seen": seen,
+        }
+        expected = sorted(name for name, value in new.items() if value is not NONE)
+        updated = body.get("updated", expected)
+        if updated is not False:
+            checkpoint["updated_channels"] = updated
+        meta = _changed(_expected(old["metadata"]), body.get("meta", {}), body.get("unmeta", ()))
+        about = {"checkpoint": checkpoint, "metadata": meta}
         more = body.get("more", old.get("more"))
         if more:
             about["more"] = more
@@ -512,18 +543,14 @@ class ThreadLog:
             for channel, known in ({} if before is None else before.values).items()
             if channel in versions and versions[channel] == known[0]
         }
-        for channel, stored in body["values"].items():
-            earlier = None if before is None else before.values.get(channel)
-            value = _value(
-                stored, None if earlier is None else earlier[1], resolve, objects.get(channel)
-            )
-            values[channel] = versions.get(channel), value
+        values.update((name, (versions.get(name), value)) for name, value in new.items())
         self.thread = body.get("thread", self.thread)
         again = self.node(ns, id_)
         if again is not None:
             self.children[ns, again.parent].remove(again)
         node = Node(seq, ns, id_, parent, encode(about), values)
         self.size += len(node.about) + 300
+        self._at[seq] = node
         self.nodes.setdefault(ns, {})[id_] = node
         self.children.setdefault((ns, parent), []).append(node)
         self._last[ns] = id_
@@ -538,10 +565,17 @@ class ThreadLog:
     ) -> None:
         ns = body.get("ns", "")
         checkpoint = body["cp"] if "cp" in body else self._last[ns]
+        if checkpoint.__class__ is int:
+            checkpoint = self._at[checkpoint].id
+        path = body.get("path", "")
+        if path.__class__ is int:
+            path = next(islice(self._paths, path, None))
+        elif path:
+            self._paths.setdefault(path, len(self._paths))
         found = self._writes.setdefault((ns, checkpoint), [])
-        for index, channel, stored in body["writes"]:
-            task, path, shape = body["task"], body.get("path", ""), resolve(stored)
-            found.append(Write(seq, ns, checkpoint, task, path, index, channel, shape))
+        for position, (channel, stored, *other) in enumerate(body["writes"]):
+            index, shape = other[0] if other else position, resolve(stored)
+            found.append(Write(seq, ns, checkpoint, body["task"], path, index, channel, shape))
             self.size += 200
 
     def _take_dropped(
@@ -610,34 +644,41 @@ class _Parts:
         return self.element(encode(tree))
 
 
-def _value(
-    stored: list[Any],
-    before: One | Listed | None,
+def _new_values(
+    body: dict[str, Any],
+    before: Mapping[str, tuple[Any, One | Listed]],
     resolve: Callable[[Any], Any],
-    objects: list[Any] | None,
-) -> One | Listed:
-    """What is stored of a channel, as its value."""
-    kind = stored[0]
-    if kind == "none":
-        return NONE
-    if kind == "put":
-        return One(resolve(stored[1]))
-    if kind == "list":
-        parts = _as_parts(resolve(stored[1]))
-        return Listed(parts, len(parts), objects or [UNSET] * len(parts))
-    if not isinstance(before, Listed):
+    objects: dict[str, list[Any]],
+) -> dict[str, One | Listed]:
+    """The values that a checkpoint has of its own; those of its parent are *before*."""
+    found: dict[str, One | Listed] = dict.fromkeys(body.get("none", ()), NONE)
+    for channel, stored in body.get("put", {}).items():
+        found[channel] = One(resolve(stored))
+    for channel, stored in body.get("list", {}).items():
+        parts = _as_parts(resolve(stored))
+        made = objects.get(channel) or [UNSET] * len(parts)
+        found[channel] = Listed(parts, len(parts), made)
+    for channel, stored in body.get("add", {}).items():
+        found[channel] = _list_before(before, channel).added(
+            _as_parts(resolve(stored)), objects.get(channel, ())
+        )
+    for channel, patch in body.get("patch", {}).items():
+        old = _list_before(before, channel)
+        parts, held = old.parts[: old.length], old.objects[: old.length]
+        for at, element in patch["at"]:
+            parts[at], held[at] = _as_parts([resolve(element)])[0], UNSET
+        for at, count, items in patch["cut"]:
+            parts[at : at + count] = _as_parts(resolve(items))
+            held[at : at + count] = [UNSET] * len(items)
+        found[channel] = Listed(parts, len(parts), objects.get(channel) or held)
+    return found
+
+
+def _list_before(before: Mapping[str, tuple[Any, One | Listed]], channel: str) -> Listed:
+    value = before[channel][1]
+    if not isinstance(value, Listed):
         raise ValueError("it changes a list that is not there")  # noqa: TRY004 - of what is stored
-    patch = stored[1]
-    if "add" in patch:
-        return before.added(_as_parts(resolve(patch["add"])), objects or ())
-    parts, held = before.parts[: before.length], before.objects[: before.length]
-    for at, element in patch.get("at", ()):
-        parts[at] = _as_parts([resolve(element)])[0]
-        held[at] = UNSET
-    for at, count, items in patch.get("cut", ()):
-        parts[at : at + count] = _as_parts(resolve(items))
-        held[at : at + count] = [UNSET] * len(items)
-    return Listed(parts, len(parts), objects or held)
+    return value
 
 
 def _as_parts(shapes: list[Any]) -> list[Part]:
@@ -657,6 +698,53 @@ def _whole(shape: Any) -> Any:
     if kind is dict:
         return {key: _whole(item) for key, item in shape.items()}
     return shape
+
+
+class _Changes(dict[str, dict[str, Any]]):
+    """How channels have changed: by the way in which that is stored, and by their names."""
+
+    def __init__(self) -> None:
+        super().__init__(put={}, list={}, add={}, patch={})
+
+    @property
+    def names(self) -> list[str]:
+        return [name for stored in self.values() for name in stored]
+
+
+def _expected(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What metadata is to be expected after *metadata*."""
+    step = metadata.get("step")
+    return {**metadata, "step": step + 1} if step.__class__ is int else metadata
+
+
+#: The beginning of the times in ids (1582), before 1970, in tenths of microseconds.
+_BEGAN = 0x01B21DD213814000
+
+
+def _time_in(id_: str) -> datetime | None:
+    """The time that a checkpoint's id begins with, if it is one of LangGraph's (UUID 6)."""
+    digits = id_.replace("-", "")
+    try:
+        ticks = int(digits[:12], 16) << 12 | int(digits[13:16], 16)
+        return from_micros((ticks - _BEGAN) // 10) if digits[12] == "6" else None
+    except (ValueError, IndexError, OverflowError):
+        return None
+
+
+def _short_time(id_: str, ts: str) -> int | str:
+    """*ts* as microseconds from the time in an id, if that says all of it; or as it is."""
+    began = _time_in(id_)
+    try:
+        after = None if began is None else (datetime.fromisoformat(ts) - began) // _MICROSECOND
+    except (ValueError, TypeError):
+        return ts
+    return ts if after is None or _long_time(id_, after) != ts else after
+
+
+def _long_time(id_: str, ts: int | str) -> str:
+    """The reverse."""
+    began = None if isinstance(ts, str) else _time_in(id_)
+    return str(ts) if began is None else (began + int(ts) * _MICROSECOND).isoformat()
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
