@@ -15,6 +15,7 @@ The serialiser is strict: of all that is read, only types that are allowed becom
 from __future__ import annotations
 
 import math
+import threading
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any, Self
 
@@ -86,10 +87,22 @@ class StrictSerializer(JsonPlusSerializer):
                     "more under that name, or does not take what was stored. Put it back, or "
                     "start the thread from an earlier checkpoint."
                 )
-                raise Unreadable(msg)
+                self._unmade.error = Unreadable(msg)
+                raise self._unmade.error
             return made
 
         self._unpack_ext_hook = hook
+        self._unmade = threading.local()
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """As LangGraph's. What could not be made is said by name: MessagePack's reader forgets."""
+        try:
+            return super().loads_typed(data)
+        except ValueError:
+            error = self._unmade.__dict__.pop("error", None)
+            if error is None:
+                raise
+            raise error from None
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
         """The same, with more that is allowed."""
