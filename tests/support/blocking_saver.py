@@ -4,6 +4,8 @@ LangGraph's conformance suite awaits everything. With this in between it says th
 of ``aput``.
 """
 
+# ruff: noqa: D102  # LangGraph's own class describes the methods
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

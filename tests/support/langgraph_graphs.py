@@ -181,7 +181,8 @@ def _next(state: Any) -> Any:
     if state.interrupts:
         (asked,) = state.interrupts
         return Command(resume=f"{asked.value} Yes.")
-    return None if state.next else END
+    # Not by `next`, which leaves out the tasks whose writes are stored and not yet applied.
+    return None if state.tasks else END
 
 
 def finish(graph: Graph, thread: str, durability: Any = "sync") -> dict[str, Any]:
@@ -249,14 +250,16 @@ class Told(TypedDict):
     log: Annotated[list[str], operator.add]
 
 
-def clash(url: str, way: str, options: str, who: str, begin: str, end: str) -> None:
+def clash(  # noqa: PLR0917 - what a process is told comes by position
+    url: str, way: str, options: str, who: str, begin: str, end: str
+) -> None:
     """Run a graph of three nodes on the thread ``shared``, and acknowledge what became of it.
 
     It begins when there is the file *begin*, and its second node ends when there is the file *end*.
     It makes the files ``ready-ann``, ``in-ann`` (in that node) and ``done-ann``, if that is *who*.
     """
     place = Path(url.partition(":")[2]).parent
-    exclusive = options == "exclusive"
+    given: dict[str, Any] = {options: True} if options else {}
 
     def second(state: Told) -> Any:
         (place / f"in-{who}").touch()
@@ -272,7 +275,7 @@ def clash(url: str, way: str, options: str, who: str, begin: str, end: str) -> N
     graph.add_edge("second", "third")
 
     async def awaited() -> None:
-        async with LimpetSaver(url, exclusive=exclusive) as saver:
+        async with LimpetSaver(url, **given) as saver:
             made = graph.compile(checkpointer=saver)
             await made.ainvoke({"log": [who]}, config_of("shared"), durability="sync")
 
@@ -282,10 +285,11 @@ def clash(url: str, way: str, options: str, who: str, begin: str, end: str) -> N
         if way == "async":
             asyncio.run(awaited())
         else:
-            with LimpetSaver(url, exclusive=exclusive) as saver:
+            with LimpetSaver(url, **given) as saver:
                 made = graph.compile(checkpointer=saver)
                 made.invoke({"log": [who]}, config_of("shared"), durability="sync")
         ack("ended")
     except (Conflict, LeaseHeld) as error:
         ack(f"{type(error).__name__} {error}".replace("\n", " "))
-    (place / f"done-{who}").touch()
+    finally:
+        (place / f"done-{who}").touch()

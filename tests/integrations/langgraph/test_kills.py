@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,9 +34,9 @@ def test_killed_at_every_write_a_graph_ends_as_if_nothing_had_been(
     expected, passed = graphs.run(url, "whole", kind, way)
     assert len(expected["log"]) == 1 + 5 * graphs.ROUNDS
     for number, moment in enumerate(passed, 1):
-        code, _ = in_a_process(lambda n=number: graphs.run(url, f"{n}", kind, way, n))
+        code, _ = in_a_process(partial(graphs.run, url, f"{number}", kind, way, number))
         assert code == signal.SIGKILL, f"{moment} was not reached"
-        _, (found, _) = in_a_process(lambda n=number: graphs.run(url, f"{n}", kind, way))
+        _, (found, _) = in_a_process(partial(graphs.run, url, f"{number}", kind, way))
         assert found == json.loads(json.dumps(expected)), f"killed {moment}, number {number}"
     assert len(passed) >= 2 * 3 * graphs.ROUNDS
 

@@ -495,6 +495,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         thread = await self._thread(journal, name)
         parent = get_checkpoint_id(config) or None
         is_meant = self._forks == "allow" or isinstance(parent, Addressed)
+        # `update_state(…, as_node="__copy__")` and a replay: a second child of the same parent.
+        is_meant = is_meant or metadata.get("source") == "fork"
         if parent is None:
             # Of a subgraph, which may begin anew: the graph that it is in notices another writer.
             is_meant = is_meant or bool(ns) or ns not in thread.told_empty
