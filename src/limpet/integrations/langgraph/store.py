@@ -69,9 +69,11 @@ if TYPE_CHECKING:
 
     from langchain_core.embeddings import Embeddings
 
-    from limpet.backends.contract import Head
+    from limpet.backends.contract import Appended, Head
     from limpet.integrations.langgraph.store_fold import StoredItem
     from limpet.store import AsyncStore, Store
+
+    Entries = list[tuple[str, Any]]
 
 __all__ = ["LimpetStore"]
 
@@ -180,12 +182,11 @@ class LimpetStore(BaseStore):
         the namespaces that this process uses.
         """
         total = 0
-        for path, head in self._found((), in_order=False):
+        for path, _ in self._found((), in_order=False):
             namespace = self._namespace(path)
             if self._ahead is None:  # nothing is dropped by a clock that may be wrong
-                head = None
                 self._ahead = namespace.note([(REFRESHED, {"keys": []})]).at - _here()
-            total += namespace.sweep(self._now(), head)
+            total += namespace.sweep(self._now())
         return total
 
     async def asweep_ttl(self) -> int:
@@ -299,56 +300,61 @@ class LimpetStore(BaseStore):
             else:
                 results.append(None)
         for path, keys in read.items():
-            entries = [(REFRESHED, {"keys": list(dict.fromkeys(keys))})]
-            self._written(self._namespace(path), entries, self._namespace(path).note(entries))
+            namespace = self._namespace(path)
+            entries: Entries = [(REFRESHED, {"keys": list(dict.fromkeys(keys))})]
+            self._written(namespace, entries, namespace.note(entries))
         if batch.puts:
             self._write(batch, now)
         return results
 
     def _write(self, batch: _Batch, now: int) -> None:
         """Store what *batch* puts and deletes; durable on return."""
-        changes: dict[tuple[str, ...], list[tuple[str, Any]]] = {}
-        lasting: dict[tuple[str, ...], bool] = {}  # whether an item is put that does not expire
-        for place, op in batch.puts.items():
-            path, key = place
-            if op.value is None:
-                # Nothing is written where nothing is: a namespace must not begin with a deletion.
-                if self._namespace(path).item(key, now) is not None:
-                    changes.setdefault(path, []).append((DELETED, {"key": key}))
-                    lasting.setdefault(path, False)
-                continue
-            ttl = None if op.ttl is None else op.ttl * 60
-            entries = changes.setdefault(path, [])
-            entries.append(put(key, op.value, ttl))
-            if place in batch.vectors:
-                entries.append(embedded(key, batch.vectors[place]))
-            lasting[path] = lasting.get(path, False) or ttl is None
-        backend = self._scope.backend
-        namespaces = [(self._namespace(path), changes[path]) for path in sorted(changes, key=id_of)]
+        changes = self._changes(batch, now)
         try:
-            if len(namespaces) > 1 and backend.transactional:
-                requests = [one.request(new, lasting=lasting[one.path]) for one, new in namespaces]
-                for (one, new), done in zip(namespaces, backend.append_all(requests), strict=True):
-                    self._written(one, new, done)
-            else:
-                for one, new in namespaces:
-                    if any(type_ != DELETED for type_, _ in new):
-                        self._written(one, new, one.write(new, lasting=lasting[one.path]))
-                    else:
-                        self._written(one, new, one.note(new, lasting=False))
+            # All of them first: what cannot be stored keeps the others from being stored, too.
+            requests = [one.request(entries, lasting=lasts) for one, entries, lasts in changes]
         except (NotStorable, TooLarge):
             for place, op in batch.puts.items():
                 _check_storable(self._namespace(place.namespace), place, op)
             raise
+        backend = self._scope.backend
+        if len(requests) > 1 and backend.transactional:
+            answers = backend.append_all(requests)
+        else:
+            answers = list(map(backend.append, requests))
+        for (one, entries, _), done in zip(changes, answers, strict=True):
+            self._written(one, entries, done)
         minutes = (self.ttl_config or {}).get("sweep_interval_minutes")
         if minutes is not None and time.monotonic() - self._swept >= minutes * 60:
             self._swept = time.monotonic()
             with self._lock:
                 used = list(self._namespaces.values())
             for one in used:
-                self._tidy(one.sweep, now)
+                self._tidy(one.sweep, self._now())
 
-    def _written(self, namespace: Namespace, entries: Sequence[Any], done: Any) -> None:
+    def _changes(self, batch: _Batch, now: int) -> list[tuple[Namespace, Entries, bool]]:
+        """The entries that *batch* adds to each namespace; see `NamespaceMeta` for the flag.
+
+        By their ids: two writers that lock several must do it in one order.
+        """
+        changes: dict[tuple[str, ...], Entries] = {}
+        lasting: set[tuple[str, ...]] = set()
+        for place, op in batch.puts.items():
+            path, key = place
+            if op.value is not None:
+                entries = changes.setdefault(path, [])
+                entries.append(put(key, op.value, None if op.ttl is None else op.ttl * 60))
+                if place in batch.vectors:
+                    entries.append(embedded(key, batch.vectors[place]))
+                if op.ttl is None:
+                    lasting.add(path)
+            elif self._namespace(path).item(key, now) is not None:
+                # Nothing is written where nothing is: no namespace begins with a deletion.
+                changes.setdefault(path, []).append((DELETED, {"key": key}))
+        paths = sorted(changes, key=id_of)
+        return [(self._namespace(path), changes[path], path in lasting) for path in paths]
+
+    def _written(self, namespace: Namespace, entries: Entries, done: Appended) -> None:
         self._ahead = done.at - _here()
         self._tidy(namespace.compact_if_due, done, len(entries), self._now())
 
@@ -371,9 +377,11 @@ class LimpetStore(BaseStore):
         for path, head in self._found(tuple(op.namespace_prefix)):
             if vector is None and len(found) >= last:
                 break
-            for key, item in self._namespace(path).items(now, head).items():
-                if not op.filter or fits(item.value, op.filter):
-                    found.append((_Place(path, key), item))
+            found += [
+                (_Place(path, key), item)
+                for key, item in self._namespace(path).items(now, head).items()
+                if not op.filter or fits(item.value, op.filter)
+            ]
         if vector is None:
             return [(*one, None) for one in found[op.offset : last]]
         best = scores(vector, [list(item.vectors.values()) for _, item in found])
@@ -464,26 +472,28 @@ class _Batch:
         queries = []
         for op in self.ops:
             if isinstance(op, PutOp):
-                if not isinstance(op.key, str):
-                    msg = f"A key must be text, not {type(op.key).__name__} ({op.key!r:.80})."
-                    raise InvalidId(msg)
-                if op.value is not None and not isinstance(op.value, Mapping):
-                    kind = type(op.value).__name__
-                    where = _named(_Place(op.namespace, op.key))
-                    raise NotStorable(f"{where} must be a mapping, not {kind}.", where)
+                _check(op.key, op.value, _named(_Place(op.namespace, op.key)))
                 _check_minutes(op.ttl, "ttl")
                 self.puts[_Place(op.namespace, op.key)] = op
             elif isinstance(op, SearchOp):
                 queries += [op.query] if op.query else []
-            elif not isinstance(op, (GetOp, ListNamespacesOp)):
-                msg = f"Unknown operation type: {type(op)}"  # type: ignore[unreachable]
-                raise ValueError(msg)  # noqa: TRY004 - as LangGraph's stores do
+            elif type(op) not in (GetOp, ListNamespacesOp):
+                raise ValueError(f"Unknown operation type: {type(op)}")
         self.queries = list(dict.fromkeys(queries))
 
 
 def _here() -> int:
     """The present, by this machine's clock, in microseconds."""
     return time.time_ns() // 1000
+
+
+def _check(key: object, value: object, where: str) -> None:
+    """Raise if they cannot be the key and the value of an item."""
+    if not isinstance(key, str):
+        raise InvalidId(f"A key must be text, not {type(key).__name__} ({key!r:.80}).")
+    if value is not None and not isinstance(value, Mapping):
+        kind = type(value).__name__
+        raise NotStorable(f"{where} is a value of type {kind}. Put a mapping, as a dict.", where)
 
 
 def _check_minutes(minutes: object, what: str) -> None:

@@ -12,9 +12,8 @@ from limpet.backends.contract import micros
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.core.journal import AsyncJournal
-
     from limpet.backends.contract import Record
+    from limpet.core.journal import AsyncJournal
 
 __all__ = [
     "DELETED",
@@ -149,7 +148,7 @@ class Fold:
             self.dead += items.pop(body["key"], None) is not None
         elif type_ == REFRESHED:
             for key in body["keys"]:
-                item = items.get(key)
+                read = items.get(key)
                 # What has expired before it was read stays so, whoever did not see that yet.
-                if item is not None and item.ttl is not None and item.is_there(at):
-                    items[key] = structs.replace(item, expires=at + item.ttl)
+                if read is not None and read.ttl is not None and read.is_there(at):
+                    items[key] = structs.replace(read, expires=at + read.ttl)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from limpet.backends.contract import UNSET, Expect
+from limpet.backends.contract import Expect
 from limpet.core.runtime import run_to_end
 from limpet.errors import Conflict
 from limpet.integrations.langgraph.store_fold import EMPTIED, Fold, StoredItem
@@ -14,7 +14,7 @@ from limpet.integrations.langgraph.store_names import DIGEST, KIND, NamespaceMet
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from limpet.backends.contract import Append, Appended, Head, UnsetType
+    from limpet.backends.contract import Append, Appended, Head
     from limpet.core.scope import Scope
 
     Entries = Sequence[tuple[str, Any]]
@@ -117,19 +117,13 @@ class Namespace:
     # -- writing -------------------------------------------------------------------------------
 
     def request(self, entries: Entries, *, lasting: bool) -> Append:
-        """The append of *entries*, for `append_all`; see `NamespaceMeta` for *lasting*."""
+        """The append of *entries* that put and delete; for *lasting* see `NamespaceMeta`."""
+        # What is in a store has times to live of its own, and does not expire with the journal.
         return self.journal.request(entries, meta=self._meta(lasting=lasting), ttl=None)
 
-    def write(self, entries: Entries, *, lasting: bool) -> Appended:
-        """Append *entries*, durable on return."""
-        # What is in a store has times to live of its own, and does not expire with the journal.
-        meta = self._meta(lasting=lasting)
-        return run_to_end(self.journal.write(entries, meta=meta, ttl=None))
-
-    def note(self, entries: Entries, *, lasting: bool | UnsetType = UNSET) -> Appended:
-        """The same, for what makes no namespace of it that is not there."""
-        meta = UNSET if lasting is UNSET else self._meta(lasting=bool(lasting))
-        return run_to_end(self.journal.write(entries, meta=meta))
+    def note(self, entries: Entries) -> Appended:
+        """Append *entries* that put and delete nothing."""
+        return run_to_end(self.journal.write(entries))
 
     def _meta(self, *, lasting: bool) -> bytes | None:
         path = list(self.path) if self._is_shortened else None
@@ -194,7 +188,8 @@ class Namespace:
 
 def _chunks(items: dict[str, StoredItem]) -> Iterator[list[tuple[str, Any]]]:
     """The entries of *items*, as many at a time as go into one append."""
-    size, entries = 0, []
+    size = 0
+    entries: list[tuple[str, Any]] = []
     for key, item in items.items():
         if entries and size + item.size > CHUNK:
             yield entries

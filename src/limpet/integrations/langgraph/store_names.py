@@ -69,13 +69,9 @@ def namespace_of(head: Head) -> tuple[str, ...]:
 
 
 def _written(namespace: tuple[str, ...]) -> str:
-    for label in namespace:
-        if not isinstance(label, str):
-            msg = (
-                f"A namespace is a tuple of text, and {namespace!r:.80} has a "
-                f"{type(label).__name__} in it. Write it as text."
-            )
-            raise InvalidId(msg)
+    if not all(isinstance(label, str) for label in namespace):
+        msg = f"A namespace is a tuple of text, and {namespace!r:.80} is not. Write it as text."
+        raise InvalidId(msg)
     return ".".join(_quoted(label) or EMPTY for label in namespace) if namespace else TOP
 
 
