@@ -1,4 +1,4 @@
-"""Stores of LangGraph for tests: Limpet's by its sync and async methods, and one to compare with."""
+"""Stores for tests of LangGraph's: Limpet's, sync and async, and one to compare it with."""
 
 from __future__ import annotations
 
@@ -87,12 +87,21 @@ class Reference(InMemoryStore):
         self._written: set[tuple[str, ...]] = set()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Whoever reads a namespace does not make it (#8734)."""
+        """Whoever deletes nothing from a namespace does not make it (#8734)."""
         found = super().batch(ops)
         self._written |= {path for path, items in self._data.items() if items}
+        self._leave_out_ghosts()
+        return found
+
+    def _prepare_ops(self, ops: Iterable[Op]) -> Any:
+        """Nor does who reads one (#8734)."""
+        prepared = super()._prepare_ops(ops)
+        self._leave_out_ghosts()
+        return prepared
+
+    def _leave_out_ghosts(self) -> None:
         for path in set(self._data) - self._written:
             del self._data[path]
-        return found
 
     def _handle_list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         """One from which all was deleted is not listed (#8734)."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INDEX: Any = {"dims": 5, "embed": embed, "fields": ["text"]}
 
 #: How many runs of batches are tried at each place.
-EXAMPLES = {"memory": 60, "sqlite": 25, "file": 15, "postgresql": 8, "redis": 8, "dynamodb": 3}
+EXAMPLES = {"memory": 40, "sqlite": 16, "file": 10, "postgresql": 6, "redis": 6, "dynamodb": 2}
 
 # Labels that LangGraph's own put refuses come through its batch, and are labels.
 labels = st.sampled_from(["a", "b", "ü", " x ", "%", "a.b", "", "A"])
@@ -60,7 +60,12 @@ few = st.integers(0, 5)
 reads = (
     st.builds(GetOp, namespaces, keys)
     | st.builds(
-        SearchOp, namespaces, filters | st.none(), few, few, st.none() | st.text("abcde", min_size=1)
+        SearchOp,
+        namespaces,
+        filters | st.none(),
+        few,
+        few,
+        st.none() | st.text("abcde", min_size=1),
     )
     | st.builds(
         ListNamespacesOp,
