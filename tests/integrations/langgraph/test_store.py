@@ -27,6 +27,7 @@ import limpet
 from limpet.core.journal import Journal
 from limpet.errors import EmbeddingFailed, InvalidId, LimpetError, NotStorable, StoreClosed
 from limpet.integrations.langgraph import LimpetStore, store_journal
+from limpet.integrations.langgraph import store as langgraph_store
 from limpet.integrations.langgraph.store_names import KIND, id_of, namespace_of
 from limpet.testing.boundaries import Boundaries
 from tests.support.commands import run
@@ -391,6 +392,18 @@ def test_a_late_read_brings_nothing_back(rig: Rig, clock: Clock) -> None:
     journal_of(rig).append(("refreshed", {"keys": ["k", "never there"]}))
     assert store.get(NS, "k") is None
     assert rig.again().get(NS, "k") is None
+
+
+def test_the_clock_of_the_backend_counts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock is an hour ahead drops nothing that another has just put."""
+    rig.store().put(NS, "k", {"n": 1}, ttl=5)
+    here = time.time_ns() // 1000
+    monkeypatch.setattr(langgraph_store, "_here", lambda: here + 3600_000_000)
+    again = rig.again()
+    assert again.sweep_ttl() == 0
+    assert again.get(NS, "k").value == {"n": 1}
+    again.put(NS, "l", {"n": 2}, ttl=5)
+    assert [hit.key for hit in again.search(NS)] == ["k", "l"]
 
 
 def test_a_sweep_leaves_nothing_of_what_has_gone(rig: Rig, clock: Clock) -> None:

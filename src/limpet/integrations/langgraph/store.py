@@ -185,7 +185,7 @@ class LimpetStore(BaseStore):
         for path, _ in self._found((), in_order=False):
             namespace = self._namespace(path)
             if self._ahead is None:  # nothing is dropped by a clock that may be wrong
-                self._ahead = namespace.note([(REFRESHED, {"keys": []})]).at - _here()
+                self._refresh(namespace, [])
             total += namespace.sweep(self._now())
         return total
 
@@ -300,9 +300,7 @@ class LimpetStore(BaseStore):
             else:
                 results.append(None)
         for path, keys in read.items():
-            namespace = self._namespace(path)
-            entries: Entries = [(REFRESHED, {"keys": list(dict.fromkeys(keys))})]
-            self._written(namespace, entries, namespace.note(entries))
+            self._refresh(self._namespace(path), list(dict.fromkeys(keys)))
         if batch.puts:
             self._write(batch, now)
         return results
@@ -317,13 +315,13 @@ class LimpetStore(BaseStore):
             for place, op in batch.puts.items():
                 _check_storable(self._namespace(place.namespace), place, op)
             raise
-        backend = self._scope.backend
+        backend, began = self._scope.backend, _here()
         if len(requests) > 1 and backend.transactional:
             answers = backend.append_all(requests)
         else:
             answers = list(map(backend.append, requests))
         for (one, entries, _), done in zip(changes, answers, strict=True):
-            self._written(one, entries, done)
+            self._written(one, entries, done, began)
         minutes = (self.ttl_config or {}).get("sweep_interval_minutes")
         if minutes is not None and time.monotonic() - self._swept >= minutes * 60:
             self._swept = time.monotonic()
@@ -343,7 +341,7 @@ class LimpetStore(BaseStore):
             path, key = place
             if op.value is not None:
                 entries = changes.setdefault(path, [])
-                entries.append(put(key, op.value, None if op.ttl is None else op.ttl * 60))
+                entries.append(put(key, dict(op.value), None if op.ttl is None else op.ttl * 60))
                 if place in batch.vectors:
                     entries.append(embedded(key, batch.vectors[place]))
                 if op.ttl is None:
@@ -354,8 +352,16 @@ class LimpetStore(BaseStore):
         paths = sorted(changes, key=id_of)
         return [(self._namespace(path), changes[path], path in lasting) for path in paths]
 
-    def _written(self, namespace: Namespace, entries: Entries, done: Appended) -> None:
-        self._ahead = done.at - _here()
+    def _refresh(self, namespace: Namespace, keys: list[str]) -> None:
+        """Let the times to live of what was read begin again."""
+        entries: Entries = [(REFRESHED, {"keys": keys})]
+        began = _here()
+        self._written(namespace, entries, namespace.note(entries), began)
+
+    def _written(self, namespace: Namespace, entries: Entries, done: Appended, began: int) -> None:
+        # The backend has looked at its clock between *began* and now. If both may be right, they
+        # are; else ours is off by as much as there is no other way to explain it.
+        self._ahead = min(max(0, done.at - _here()), done.at - began)
         self._tidy(namespace.compact_if_due, done, len(entries), self._now())
 
     def _tidy(self, act: Any, *args: Any) -> None:
