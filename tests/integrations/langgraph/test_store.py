@@ -25,7 +25,15 @@ from typing_extensions import TypedDict
 
 import limpet
 from limpet.core.journal import Journal
-from limpet.errors import EmbeddingFailed, InvalidId, LimpetError, NotStorable, StoreClosed
+from limpet.errors import (
+    EmbeddingFailed,
+    InvalidId,
+    LimpetError,
+    MissingExtra,
+    NotStorable,
+    StoreClosed,
+)
+from limpet.integrations import langgraph as integration
 from limpet.integrations.langgraph import LimpetStore, store_journal
 from limpet.integrations.langgraph import store as langgraph_store
 from limpet.integrations.langgraph.store_names import KIND, id_of, namespace_of
@@ -549,6 +557,34 @@ def test_no_task_and_no_thread_is_left(tmp_path: Path) -> None:
     asyncio.run(use(), debug=True)
     gc.collect()
     assert set(threading.enumerate()) <= before
+
+
+def test_a_put_that_is_cancelled_does_not_land_later(tmp_path: Path) -> None:
+    """It ends first: whoever was told that it is over finds it stored, or never will."""
+
+    async def use(store: LimpetStore) -> None:
+        for number in range(20):
+            writing = asyncio.ensure_future(store.aput(NS, f"{number}", {}))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.wait({writing})
+            found = store.get(NS, f"{number}")
+            await asyncio.sleep(0.005)
+            assert store.get(NS, f"{number}") == found
+
+    with LimpetStore(tmp_path / "a.db") as store:
+        asyncio.run(use(store))
+
+
+def test_without_langgraph_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is not there at all is no attribute."""
+    monkeypatch.setitem(sys.modules, "langgraph.store.base", None)
+    monkeypatch.delitem(sys.modules, "limpet.integrations.langgraph.store")
+    with pytest.raises(MissingExtra, match=r"\[langgraph\]"):
+        _ = integration.LimpetStore
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = integration.nothing
 
 
 # -- processes -------------------------------------------------------------------------------------
