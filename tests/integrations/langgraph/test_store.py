@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,7 @@ from limpet.errors import (
     MissingExtra,
     NotStorable,
     StoreClosed,
+    StoreReadOnly,
 )
 from limpet.integrations import langgraph as integration
 from limpet.integrations.langgraph import LimpetStore, store_journal
@@ -299,6 +301,17 @@ def test_an_async_embedder_is_for_async_methods(tmp_path: Path) -> None:
             store.put(NS, "k", {"text": "aab"})
 
 
+def test_what_is_not_json_is_embedded_as_it_is_stored(rig: Rig) -> None:
+    """And what cannot be stored is an error of ours here as well."""
+    store = rig.store(index={"dims": 5, "embed": embed})
+    store.put(NS, "k", {"when": datetime(2026, 1, 2, tzinfo=UTC), "said": ("aab",)})
+    (hit,) = store.search((), query="aab")
+    assert hit.value == {"when": "2026-01-02T00:00:00Z", "said": ["aab"]}
+    assert hit.score > 0
+    with pytest.raises(NotStorable, match=r"users\.ann/k\['x'\]"):
+        store.put(NS, "k", {"x": object()})
+
+
 # -- time to live ----------------------------------------------------------------------------------
 
 
@@ -390,6 +403,19 @@ def test_reads_that_follow_each_other_write_nothing(rig: Rig, clock: Clock) -> N
     clock.move(1.1)
     store.get(NS, "k")
     assert head_of(rig).seq == before + 1
+
+
+def test_a_store_that_is_read_only_can_be_read(tmp_path: Path, clock: Clock) -> None:
+    """Though what is read cannot live on by that."""
+    with LimpetStore(tmp_path / "a.db") as store:
+        store.put(NS, "k", {}, ttl=5)
+    clock.move(2)
+    with limpet.open(tmp_path / "a.db", readonly=True) as opened:
+        store = LimpetStore(opened)
+        assert store.get(NS, "k") is not None
+        assert store.search(NS)
+        with pytest.raises(StoreReadOnly):
+            store.put(NS, "k", {})
 
 
 def test_a_late_read_brings_nothing_back(rig: Rig, clock: Clock) -> None:

@@ -25,7 +25,6 @@ of ours tells how far this machine's clock is off.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -53,7 +52,7 @@ from langgraph.store.base import (
 
 from limpet.backends import forks
 from limpet.backends.contract import from_micros
-from limpet.core.codec import fresh
+from limpet.core.codec import fresh, is_plain, plain
 from limpet.core.ids import MAX_SECONDS, make_key
 from limpet.errors import EmbeddingFailed, InvalidId, LimpetError, NotStorable, TooLarge
 from limpet.integrations.langgraph.store_filters import fits, matches
@@ -165,8 +164,8 @@ class LimpetStore(BaseStore):
         """The same, awaited. If it is cancelled, it ends first: nothing is stored afterwards."""
         batch = _Batch(ops)
         if self.embeddings is not None:
-            embed = self.embeddings.aembed_query
-            queries = await asyncio.gather(*map(embed, batch.queries))
+            # One after the other: where one fails, no other is left running.
+            queries = [await self.embeddings.aembed_query(text) for text in batch.queries]
             texts = self._texts(batch)
             found = await self.embeddings.aembed_documents(list(texts)) if texts else []
             self._embed(batch, queries, texts, found)
@@ -240,8 +239,11 @@ class LimpetStore(BaseStore):
             paths = self._fields
             if op.index is not None:
                 paths = [(path, tokenize_path(path)) for path in op.index]
+            value = dict(op.value)
+            if not is_plain(value):  # then LangGraph's function wants what will be stored
+                value = plain(value, _named(place))
             for path, tokens in paths:
-                found = get_text_at_path(op.value, tokens)
+                found = get_text_at_path(value, tokens)
                 for number, text in enumerate(found):
                     name = f"{path}.{number}" if len(found) > 1 else path
                     texts.setdefault(text, []).append((place, name))
@@ -299,7 +301,7 @@ class LimpetStore(BaseStore):
                 results.append(self._list(op, now))
             else:
                 results.append(None)
-        for path, keys in read.items():
+        for path, keys in read.items() if not self._scope.backend.readonly else ():
             self._refresh(self._namespace(path), list(dict.fromkeys(keys)))
         if batch.puts:
             self._write(batch, now)
