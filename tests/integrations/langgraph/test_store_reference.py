@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 
-from limpet.integrations.langgraph import store_journal
+from limpet.integrations.langgraph.store import journal as store_journal
 from limpet.integrations.langgraph.store.names import id_of
 from tests.support.langgraph_stores import PLACES, Reference, Rig, embed, plain
 from tests.support.places import SERVERS

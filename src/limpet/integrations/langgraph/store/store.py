@@ -5,14 +5,14 @@
     graph = builder.compile(checkpointer=…, store=LimpetStore("agents.db"))
 
 **How it is stored.** Each namespace is a journal of its own kind, ``langgraph-store``, under its
-labels joined by full stops (`store_names`). Why not one journal an item: a search would read each.
+labels joined by full stops (`names`). Why not one journal an item: a search would read each.
 Why not one for all: whoever reads one user's items would read everybody's, and could not delete
 them by a command. Why not a state a namespace: a save of a state names the one before it, so that
 two who put different items would be in each other's way, and each would read before it writes.
 Here a put is one append without a condition; the newest in the journal's order counts.
 
-**How it is read.** Each process keeps a fold of the namespaces that it uses (`store_fold`). A read
-asks for the journal's head, and reads what is new if its number is another (`store_journal`). What
+**How it is read.** Each process keeps a fold of the namespaces that it uses (`fold`). A read
+asks for the journal's head, and reads what is new if its number is another (`journal`). What
 is replaced, deleted or expired is dropped when there is more of it than of what is left; by a
 write, in the thread of that write. There are no threads and tasks of its own.
 
