@@ -36,8 +36,9 @@ from limpet.errors import (
     StoreReadOnly,
 )
 from limpet.integrations import langgraph as integration
-from limpet.integrations.langgraph import LimpetStore, store_journal
+from limpet.integrations.langgraph import LimpetStore
 from limpet.integrations.langgraph import store as langgraph_store
+from limpet.integrations.langgraph.store import journal as store_journal
 from limpet.integrations.langgraph.store.names import KIND, id_of, namespace_of
 from limpet.testing.boundaries import Boundaries
 from tests.support.commands import run
