@@ -37,8 +37,8 @@ from limpet.errors import (
 )
 from limpet.integrations import langgraph as integration
 from limpet.integrations.langgraph import LimpetStore
-from limpet.integrations.langgraph.store import store as langgraph_store
 from limpet.integrations.langgraph.store import journal as store_journal
+from limpet.integrations.langgraph.store import store as langgraph_store
 from limpet.integrations.langgraph.store.names import KIND, id_of, namespace_of
 from limpet.testing.boundaries import Boundaries
 from tests.support.commands import run
