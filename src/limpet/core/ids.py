@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import UNSET, Key, UnsetType
 from limpet.errors import InvalidId
@@ -11,7 +12,15 @@ from limpet.errors import InvalidId
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_id", "check_labels", "check_prefix", "check_seconds", "check_ttl", "make_key"]
+__all__ = [
+    "check_id",
+    "check_labels",
+    "check_prefix",
+    "check_seconds",
+    "check_ttl",
+    "make_key",
+    "written_out",
+]
 
 #: In UTF-8. The three parts of a key and a separator fit the narrowest backend's sort key.
 MAX_ID_BYTES = 512
@@ -58,6 +67,27 @@ def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
         )
         raise InvalidId(msg)
     return text
+
+
+def written_out(text: Any, prefix: str) -> str:
+    """The id for what a framework calls *text*: that, wherever it can be an id.
+
+    What is empty, too long, has spaces at its ends or characters that nobody can type is written
+    out behind *prefix*, such that no two texts have one id.
+    """
+    if not isinstance(text, str):
+        return check_id(text, "id")  # which raises
+    if not text.startswith(prefix):
+        with suppress(InvalidId):
+            return check_id(text, "id")
+    from hashlib import sha256  # noqa: PLC0415 - few ids need it, and it is slow to import
+    from urllib.parse import quote  # noqa: PLC0415 - as above
+
+    written = prefix + quote(text, safe="", errors="surrogatepass")
+    if len(written) <= MAX_ID_BYTES:
+        return written
+    # What is written out has no colon.
+    return f"{prefix}sha256:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def check_prefix(text: str) -> str:

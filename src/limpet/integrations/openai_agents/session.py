@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from hashlib import sha256
 from itertools import dropwhile
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import quote
 
 from limpet.backends.contract import UNSET, UnsetType
-from limpet.core.ids import MAX_ID_BYTES, check_id
+from limpet.core.ids import written_out
 from limpet.core.runtime import AsyncEntered
-from limpet.errors import Conflict, ConversationNotFound, InvalidId, StoreClosed
+from limpet.errors import Conflict, ConversationNotFound, StoreClosed
 from limpet.integrations.openai_agents.sdk import sdk
 from limpet.llm.messages.shape import ITEM_CALLS, ITEM_RESULTS
 from limpet.store import AsyncStore, Store, as_async, open_async
@@ -91,7 +89,7 @@ class LimpetSession(AsyncEntered):
         self._max_tokens = max_tokens
         self._own = open_async(store) if isinstance(store, (str, os.PathLike)) else None
         self._conversation = (self._own or as_async(store)).conversation(
-            _conversation_id(session_id), labels=labels, ttl=ttl
+            written_out(session_id, WRITTEN_OUT), labels=labels, ttl=ttl
         )
 
     def __repr__(self) -> str:
@@ -254,25 +252,6 @@ class _Snapshot(NamedTuple):
     items: Items
     complete: bool
     replace_suffix: Callable[[int, Items], Awaitable[bool]]
-
-
-def _conversation_id(session_id: Any) -> str:
-    """The id of the conversation that a session is stored in: its own, wherever that can be one.
-
-    The SDK takes any text. One that is empty, too long, with spaces at its ends or characters that
-    nobody can type is written out, such that no two sessions have one conversation.
-    """
-    if not isinstance(session_id, str) or not session_id.startswith(WRITTEN_OUT):
-        try:
-            return check_id(session_id, "session id")
-        except InvalidId:
-            if not isinstance(session_id, str):
-                raise
-    written = WRITTEN_OUT + quote(session_id, safe="", errors="surrogatepass")
-    if len(written) <= MAX_ID_BYTES:
-        return written
-    digest = sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{WRITTEN_OUT}sha256:{digest}"  # what is written out has no colon
 
 
 def _wrapped(item: Any) -> Any:
