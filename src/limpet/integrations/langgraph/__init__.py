@@ -1,18 +1,17 @@
 """LangGraph: checkpoints that cost what is new in them, and no fork that nobody asked for.
 
->>> from typing import Annotated, TypedDict
->>> from operator import add
->>> from langgraph.graph import START, StateGraph
+>>> from langgraph.graph import START, MessagesState, StateGraph
 >>> from limpet.integrations.langgraph import LimpetSaver
->>> class State(TypedDict):
-...     said: Annotated[list[str], add]
->>> builder = StateGraph(State)
->>> _ = builder.add_node("answer", lambda state: {"said": [f"You said {state['said'][-1]}."]})
+>>> def answer(state):
+...     return {"messages": [("ai", f"You said {state['messages'][-1].content}.")]}
+>>> builder = StateGraph(MessagesState)
+>>> _ = builder.add_node("answer", answer)
 >>> _ = builder.add_edge(START, "answer")
+>>> alice = {"configurable": {"thread_id": "alice"}}
 >>> with LimpetSaver("memory:") as saver:
 ...     graph = builder.compile(checkpointer=saver)
-...     graph.invoke({"said": ["hello"]}, {"configurable": {"thread_id": "alice"}})
-{'said': ['hello', 'You said hello.']}
+...     graph.invoke({"messages": [("user", "hello")]}, alice)["messages"][-1].content
+'You said hello.'
 """
 
 from __future__ import annotations
