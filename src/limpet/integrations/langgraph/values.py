@@ -33,13 +33,14 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 
 from limpet.errors import NotStorable, Unreadable
+from limpet.integrations.langgraph.thread import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-__all__ = ["StrictSerializer", "Values", "encode"]
+__all__ = ["StrictSerializer", "Values"]
 
 #: Ext types that name a class, which must be one that is allowed.
 _NAMED = {
@@ -58,7 +59,6 @@ _BUILTIN = frozenset({dict, list, tuple, str, int, float, bool, bytes, type(None
 
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 
-encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
