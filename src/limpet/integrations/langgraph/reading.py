@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asked",
-    "Checkpoint",
     "Readable",
+    "ThreadCheckpoint",
     "asked_of",
     "checkpoints_of",
     "delta_channels",
@@ -110,7 +110,7 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else encode(key).decode()
 
 
-def _object(code: int, inner: Any) -> Any:
+def _object(code: int, inner: Any) -> Any:  # noqa: PLR0911 - one line for each way
     if code == _SNAPSHOT:
         return readable(inner)
     if code == _ARRAY:
@@ -301,7 +301,7 @@ def _node_in(write: Write) -> str:
     return name.partition(",")[0]
 
 
-class Checkpoint(Struct, frozen=True):
+class ThreadCheckpoint(Struct, frozen=True):
     """A checkpoint, without its values."""
 
     number: int  # of its entry in the journal
@@ -318,7 +318,7 @@ class Checkpoint(Struct, frozen=True):
     metadata: dict[str, Any]
 
 
-def checkpoints_of(log: ThreadLog) -> list[Checkpoint]:
+def checkpoints_of(log: ThreadLog) -> list[ThreadCheckpoint]:
     """All checkpoints, in the order in which they were stored."""
     main = set()
     for ns in log.nodes:
@@ -344,7 +344,7 @@ def _seq(node: Node) -> int:
     return node.seq
 
 
-def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> Checkpoint:
+def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> ThreadCheckpoint:
     about = log.about(node)
     metadata = about["metadata"]
     seen = about["checkpoint"]["versions_seen"]
@@ -354,7 +354,7 @@ def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> C
         for name, versions in seen.items()
         if not name.startswith("__") and before.get(name) != versions
     ]
-    return Checkpoint(
+    return ThreadCheckpoint(
         number=node.seq,
         id=node.id,
         namespace=node.ns,

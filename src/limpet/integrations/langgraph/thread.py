@@ -32,15 +32,13 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from limpet.backends.contract import from_micros
 from limpet.core import deltas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from msgspec import UnsetType
 
     from limpet.core.journal import Entry
     from limpet.integrations.langgraph.reading import Readable
@@ -197,9 +195,7 @@ class ThreadLog:
     True
     """
 
-    def __init__(
-        self, values: Values | Readable, *, seq: int = 0, explicit: bool = False
-    ) -> None:
+    def __init__(self, values: Values | Readable, *, seq: int = 0, explicit: bool = False) -> None:
         self.values = values
         self._explicit = explicit  # what is drafted names its parents: it may be all that is left
         self.incarnation: str | None = None

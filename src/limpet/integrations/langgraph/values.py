@@ -33,7 +33,6 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 
 from limpet.errors import NotStorable, Unreadable
-from limpet.integrations.langgraph.thread import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
