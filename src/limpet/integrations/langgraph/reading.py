@@ -364,16 +364,18 @@ def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> T
         source=metadata.get("source"),
         at=about["checkpoint"]["ts"],
         nodes=nodes,
-        changes=dict(_changes({} if parent is None else parent.values, node.values)),
+        changes=dict(_changes(log, {} if parent is None else parent.values, node.values)),
         metadata=metadata,
     )
 
 
 def _changes(
-    old: Mapping[str, tuple[Any, One | Listed]], new: Mapping[str, tuple[Any, One | Listed]]
+    log: ThreadLog,
+    old: Mapping[str, tuple[Any, One | Listed]],
+    new: Mapping[str, tuple[Any, One | Listed]],
 ) -> Iterator[tuple[str, str]]:
     """The graph's channels that are otherwise than before, and how."""
-    for channel in {**old, **new}:
+    for channel in sorted({*old, *new}):
         was = old.get(channel, (None, NONE))[1]
         now = new.get(channel, (None, NONE))[1]
         if is_own(channel) or now is was:
@@ -388,8 +390,10 @@ def _changes(
                 part.data for part in now.parts[: now.length]
             ]:
                 yield channel, "changed"
-        else:
-            yield channel, "set" if was is NONE else "changed"
+        elif was is NONE:
+            yield channel, "set"
+        elif log.value(was) != log.value(now):
+            yield channel, "changed"
 
 
 def node_of(log: ThreadLog, which: str) -> Node:
