@@ -199,7 +199,7 @@ def test_a_thread_is_given_to_programs_whole(url: str) -> None:
 def test_plain_messages_and_failed_nodes_are_shown(tmp_path: Path) -> None:
     """Not everybody has LangChain's messages, and not every node ends well."""
 
-    def fail(state: Plain) -> Any:  # noqa: ARG001 - as LangGraph calls it
+    def fail(state: Plain) -> Any:
         raise ValueError("the model is away")
 
     url = str(tmp_path / "agents.db")

@@ -15,8 +15,6 @@
 {'said': ['hello', 'You said hello.']}
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
