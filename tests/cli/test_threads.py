@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import subprocess
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.types import Command, interrupt
 
@@ -45,6 +47,17 @@ class Plain(TypedDict, total=False):
     """What somebody knows who has plain messages."""
 
     said: Annotated[list[Any], operator.add]
+
+
+def joined(found: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
+    """What a channel has once that was written."""
+    return [*found, *itertools.chain.from_iterable(writes)]
+
+
+class Growing(TypedDict, total=False):
+    """What somebody knows whose checkpoints have only what came."""
+
+    said: Annotated[list[Any], DeltaChannel(joined, list, snapshot_frequency=4)]
 
 
 def assistant(
@@ -138,6 +151,21 @@ def test_an_answer_takes_the_status_away(url: str) -> None:
     with LimpetSaver(url) as saver:
         assistant(saver, ANSWERS).invoke(Command(resume="no"), config_of(" odd\n"))
     assert data(url, "ls", "--status", "interrupted") == []
+
+
+def test_the_status_is_that_of_the_newest_checkpoint_that_is_left(url: str) -> None:
+    """Whatever is pruned; and who goes on otherwise waits no more."""
+    with LimpetSaver(url) as saver:
+        saver.prune([" odd\n"])
+        assert [one["id"] for one in data(url, "ls", "--status", "interrupted")] == [
+            "thread-id:%20odd%0A"
+        ]
+        graph = assistant(saver)
+        ask(graph, "carol")
+        graph.update_state(config_of("carol"), {"messages": [AIMessage("Never mind.")]})
+    assert {one["id"] for one in data(url, "ls", "--status", "interrupted")} == {
+        "thread-id:%20odd%0A"
+    }
 
 
 def test_threads_are_listed_with_where_they_are(url: str) -> None:
@@ -288,6 +316,25 @@ def test_a_fork_is_told_from_the_line_of_the_newest(url: str) -> None:
     assert f"- fork 1: from {begin} to {found[7]['number']} (step 6), 3 checkpoints" in said
     assert "At six." in said
     assert "No. 1" not in said
+
+
+def test_what_a_delta_channel_has_is_put_together(tmp_path: Path) -> None:
+    """Its checkpoints have what was written, and now and then all of it."""
+    url = str(tmp_path / "agents.db")
+    with LimpetSaver(url) as saver:
+        builder = StateGraph(Growing)
+        builder.add_node("answer", lambda state: {"said": [AIMessage(f"No. {len(state['said'])}")]})
+        builder.add_edge(START, "answer")
+        graph = builder.compile(checkpointer=saver)
+        for number in range(5):
+            graph.invoke({"said": [HumanMessage(f"Question {number}")]}, config_of("alice"))
+    found = data(url, "show", "alice")
+    assert [message["content"] for message in found["values"]["said"]] == [
+        text for number in range(5) for text in (f"Question {number}", f"No. {2 * number + 1}")
+    ]
+    said = [one["changes"].get("said") for one in data(url, "history", "alice")]
+    assert said == [None, "+1", "+1"] * 5
+    assert [one["role"] for one in data(url, "search", "question")] == ["user"] * 5
 
 
 def test_a_subgraph_is_a_namespace_of_its_thread(tmp_path: Path) -> None:

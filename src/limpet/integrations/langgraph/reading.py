@@ -348,7 +348,19 @@ def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> T
     about = log.about(node)
     metadata = about["metadata"]
     seen = about["checkpoint"]["versions_seen"]
-    before = _NOTHING if parent is None else log.about(parent)["checkpoint"]["versions_seen"]
+    before, deltas = _NOTHING, delta_channels(about)
+    changes: dict[str, str] = {}
+    if parent is not None:
+        old = log.about(parent)
+        before, deltas = old["checkpoint"]["versions_seen"], [*deltas, *delta_channels(old)]
+        for write in log.consumed(parent, node):
+            if write.channel in deltas and not is_own(write.channel):
+                written = log.load(write.shape)
+                length = len(written) if isinstance(written, list) else 1
+                earlier = int(changes.get(write.channel, 0))
+                changes[write.channel] = f"{earlier + length:+}"
+    values = _changes(log, {} if parent is None else parent.values, node.values)
+    changes |= {channel: how for channel, how in values if channel not in deltas}
     nodes = [
         name
         for name, versions in seen.items()
@@ -364,7 +376,7 @@ def _checkpoint(log: ThreadLog, node: Node, parent: Node | None, line: int) -> T
         source=metadata.get("source"),
         at=about["checkpoint"]["ts"],
         nodes=nodes,
-        changes=dict(_changes(log, {} if parent is None else parent.values, node.values)),
+        changes=dict(sorted(changes.items())),
         metadata=metadata,
     )
 
