@@ -25,6 +25,7 @@ from limpet.cli.options import (
 from limpet.cli.output import Screen, json_document, safe, timestamp
 from limpet.conversations import conversation
 from limpet.core.leases import is_dead
+from limpet.integrations.langgraph import thread
 from limpet.memory import KIND as MEMORY
 from limpet.states import state
 from limpet.tasks import task
@@ -54,7 +55,7 @@ def name_of(head: Head) -> str:
 # -- delete ----------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Remove conversations, tasks and states.")
+@click.command(short_help="Remove conversations, tasks, states and threads.")
 @click.argument("names", metavar="ID...", nargs=-1, required=True)
 @click.option("--yes", "-y", "sure", is_flag=True, help="Do not ask.")
 @json_option
@@ -64,9 +65,9 @@ def delete(options: StoreOptions, *, names: tuple[str, ...], sure: bool, as_json
     """Remove what is under ID..., for good, after asking.
 
     ID is an id, or KIND/ID where several things have the same one. With --yes, 'order-*' means
-    every conversation, task and state whose id begins so. If one of them is not there, or is a task
-    that somebody works on, nothing goes at all. Memories go by `limpet memory forget`, and then
-    memory/NAMESPACE can.
+    every conversation, task, state and thread whose id begins so. If one of them is not there, or
+    is one that somebody works on, nothing goes at all. Memories go by `limpet memory
+    forget`, and then memory/NAMESPACE can.
     """
     with options.open(readonly=False) as store:
         found = {head.key: head for name in names for head in matching(store, name, sure=sure)}
@@ -120,10 +121,12 @@ def check_removable(head: Head) -> None:
     if head.lease and not is_dead(head.lease.holder):
         msg = (
             f"{name_of(head)} is worked on by {holder(head)}, until "
-            f"{timestamp(from_micros(head.lease.until))} at least, and nothing was removed. "
-            f"`limpet task cancel {shlex.quote(head.key.id)}` stops it before its next step."
+            f"{timestamp(from_micros(head.lease.until))} at least, and nothing was removed."
         )
-        raise Failure(msg, "TaskHeld")
+        if head.key.kind == thread.KIND:
+            raise Failure(msg, "LeaseHeld")
+        stop = f"`limpet task cancel {shlex.quote(head.key.id)}` stops it before its next step."
+        raise Failure(f"{msg} {stop}", "TaskHeld")
 
 
 # -- expire ----------------------------------------------------------------------------------------

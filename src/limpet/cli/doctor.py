@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from msgspec import Struct, ValidationError, field, structs
@@ -11,6 +11,7 @@ from rich.text import Text
 from limpet import Codec, LimpetError, StoreError, memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
+from limpet.cli import threads
 from limpet.cli.options import (
     FAILED,
     StoreOptions,
@@ -29,6 +30,7 @@ from limpet.core.index_files import cached
 from limpet.core.journal import Entry
 from limpet.core.meta import Meta
 from limpet.errors import Unreadable
+from limpet.integrations.langgraph import thread
 from limpet.memory.entries import MemoryEntry
 from limpet.states import state
 from limpet.states.format import SaveChecker, StateMeta
@@ -38,7 +40,7 @@ from limpet.tasks.state import TaskState
 from limpet.transfer.salvage import pause, recount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from limpet import Store
     from limpet.backends.contract import Backend, Head, Key, Record
@@ -242,7 +244,7 @@ def record_problems(  # noqa: C901 - all that can be wrong with a record, in one
     """What is missing or unreadable among the records of a journal."""
     name = f"{head.key.kind}/{head.key.id}"
     is_state = head.key.kind == state.KIND
-    codec, saves, shapes = Codec(), SaveChecker(), _Shapes(head)
+    codec, saves, check = Codec(), SaveChecker(), check_of(head)
     last = head.first - 1
 
     def missing(upto: int, what: str) -> Iterator[Problem]:
@@ -269,7 +271,7 @@ def record_problems(  # noqa: C901 - all that can be wrong with a record, in one
                 report.lost.append(f"{name}: {numbers(first, last)}, before it was copied here")
                 continue
             for entry in entries:
-                if trouble := saves.problem(entry) if is_state else shapes.problem(entry):
+                if trouble := saves.problem(entry) if is_state else check(entry):
                     yield Problem(name, entry.seq, trouble)
         yield from missing(head.seq, "Entries are missing from here on.")
     except StoreError as error:
@@ -278,28 +280,73 @@ def record_problems(  # noqa: C901 - all that can be wrong with a record, in one
         yield Problem(name, head.seq, TAKEN)
 
 
-class _Shapes:
-    """Whether the entries of a journal are what its model stores."""
+Check: TypeAlias = "Callable[[Entry], str | None]"
 
-    def __init__(self, head: Head) -> None:
-        self._kind = head.key.kind
-        self._task = TaskState(head.key.id)
 
-    def problem(self, entry: Entry) -> str | None:
-        """What is wrong with *entry*, which comes next; None if nothing is."""
-        if self._kind == conversation.KIND and entry.type in (MESSAGE, COPIED):
-            return None if isinstance(entry.body, dict) else NO_MESSAGE
-        if self._kind == task.KIND:
-            try:
-                self._task.apply(entry)
-            except Unreadable as error:
-                return str(error)
-        if self._kind == memory.KIND:
-            try:
-                MemoryEntry.of(entry.seq, 0, entry.type, entry.body)
-            except ValidationError as error:
-                return f"It is not what is stored as {entry.type!r} ({error})."
+def check_of(head: Head) -> Check:
+    """What says of each entry of a journal, in their order, what is wrong with it, or None."""
+    make = _CHECKS.get(head.key.kind)
+    return (lambda _: None) if make is None else make(head)
+
+
+def _check_conversation(_: Head) -> Check:
+    def problem(entry: Entry) -> str | None:
+        is_message = entry.type in (MESSAGE, COPIED)
+        return NO_MESSAGE if is_message and not isinstance(entry.body, dict) else None
+
+    return problem
+
+
+def _check_task(head: Head) -> Check:
+    folded = TaskState(head.key.id)
+
+    def problem(entry: Entry) -> str | None:
+        try:
+            folded.apply(entry)
+        except Unreadable as error:
+            return str(error)
         return None
+
+    return problem
+
+
+def _check_memory(_: Head) -> Check:
+    def problem(entry: Entry) -> str | None:
+        try:
+            MemoryEntry.of(entry.seq, 0, entry.type, entry.body)
+        except ValidationError as error:
+            return f"It is not what is stored as {entry.type!r} ({error})."
+        return None
+
+    return problem
+
+
+def _check_thread(_: Head) -> Check:
+    take = threads.fold()
+    broken = False
+
+    def problem(entry: Entry) -> str | None:
+        nonlocal broken
+        if broken:  # what comes behind is said in terms of it
+            return None
+        try:
+            take(entry)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            broken = True
+            why = f"{type(error).__name__}: {error}"
+            return f"It is not what is stored as {entry.type!r} ({why}); nor is what needs it."
+        return None
+
+    return problem
+
+
+#: What checks the entries of each kind; a state's saves are checked with what is lost of them.
+_CHECKS: dict[str, Callable[[Head], Check]] = {
+    conversation.KIND: _check_conversation,
+    task.KIND: _check_task,
+    memory.KIND: _check_memory,
+    thread.KIND: _check_thread,
+}
 
 
 def numbers(first: int, last: int) -> str:

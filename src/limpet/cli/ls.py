@@ -13,6 +13,7 @@ from rich.text import Text
 from limpet.backends.contract import from_micros
 from limpet.backends.decide import holder_for_people
 from limpet.backends.facts import human_size
+from limpet.cli import threads
 from limpet.cli.options import (
     AGE,
     MODELS,
@@ -28,17 +29,25 @@ from limpet.cli.options import (
     store_options,
 )
 from limpet.cli.output import Screen, count, json_document, safe
+from limpet.conversations.search import SOURCE as CONVERSATIONS
+from limpet.core import text_search
 from limpet.core.calls import calls_in_doubt
 from limpet.core.leases import is_dead, is_on_this_machine
+from limpet.core.runtime import run_to_end
 from limpet.errors import Unreadable
+from limpet.integrations.langgraph.search import SOURCE as THREADS
+from limpet.integrations.langgraph.search import place
+from limpet.integrations.langgraph.thread import INTERRUPTED
+from limpet.integrations.langgraph.thread import KIND as THREAD
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from limpet import Store
-    from limpet.backends.contract import Head
+    from limpet.backends.contract import Head, Key
+    from limpet.core.text_index import Hit
 
 __all__ = [
     "entries",
@@ -51,7 +60,7 @@ __all__ = [
     "status_style",
 ]
 
-_STYLES = {"open": "yellow", "done": "green", "failed": "red"}
+_STYLES = {"open": "yellow", INTERRUPTED: "yellow", "done": "green", "failed": "red"}
 
 
 # -- what a head says ------------------------------------------------------------------------------
@@ -132,13 +141,13 @@ _ORDERS: dict[str, Callable[[Head], Any]] = {
 }
 
 
-@click.command(short_help="List conversations, tasks, states, memories, your own.")
+@click.command(short_help="List conversations, tasks, states, memories, threads.")
 @click.argument("kind", metavar="[KIND]", required=False)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @click.option(
     "--status",
-    type=click.Choice(["open", "waiting", "paused", "done", "failed", "cancelled"]),
-    help="Only tasks that are so.",
+    type=click.Choice(["open", "waiting", "paused", "done", "failed", "cancelled", INTERRUPTED]),
+    help="Only tasks that are so; interrupted: only threads that wait for an answer.",
 )
 @label_option
 @click.option(
@@ -170,7 +179,8 @@ def ls(
 ) -> None:
     """List what is in the store, or only KIND.
 
-    That is conversations, tasks, states, memories (by namespace), and kinds of your own.
+    That is conversations, tasks, states, memories (by namespace), threads of LangGraph, and kinds
+    of your own. `limpet ls threads` reads each, and says at which step it is and what it asks.
     """
     now = datetime.now(UTC)
 
@@ -195,17 +205,20 @@ def ls(
             for head in heads(store, one, prefix=prefix, status=status, labels=labels)
             if fits(head)
         ]
+        named_threads = kind is not None and kinds == [THREAD]
+        # What a head does not say of a thread costs reading it: only where threads are asked for.
+        read = {head.key: threads.facts(store, head) for head in found if named_threads}
     if sort != "id":
         found.sort(key=_ORDERS[sort], reverse=True)
     if as_json:
-        click.echo(json_document([facts_of(head) for head in found]))
+        click.echo(json_document([facts_of(head) | read.get(head.key, {}) for head in found]))
     elif not found:
         asked = (kind, prefix, status, labels, older_than, newer_than, larger_than)
         what = "nothing like that" if any(asked) else "nothing yet"
         screen = Screen(stderr=True)
         screen.line(f"There is {what} in {options.name} for tenant {options.tenant!r}.")
     else:
-        print_heads(found, Screen())
+        print_heads(found, Screen(), {key: threads.facts_line(one) for key, one in read.items()})
 
 
 def kind_named(store: Store, name: str, there: list[str]) -> str:
@@ -219,8 +232,11 @@ def kind_named(store: Store, name: str, there: list[str]) -> str:
     return kind
 
 
-def print_heads(found: list[Head], screen: Screen) -> None:
-    """A table, a row for each; or some lines for each, where a table would not fit."""
+def print_heads(found: list[Head], screen: Screen, read: Mapping[Key, str]) -> None:
+    """A table, a row for each; or some lines for each, where a table would not fit.
+
+    *read* is what was found of some by reading them.
+    """
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("id", overflow="fold")
     table.add_column("status, labels", overflow="fold")
@@ -230,6 +246,8 @@ def print_heads(found: list[Head], screen: Screen) -> None:
     held = any(head.lease for head in found)
     if held:
         table.add_column("held by", overflow="fold")
+    if read:
+        table.add_column("where it is", overflow="fold")
     for head in found:
         name = Text.assemble((f"{head.key.kind}/", "dim"), (safe(head.key.id), "bold"))
         parts = ((status_of(head), status_style(head.status)), (labels_of(head), "cyan"))
@@ -242,10 +260,12 @@ def print_heads(found: list[Head], screen: Screen) -> None:
             screen.block(f"{entries(head)} · {size} · {updated}")
             if head.lease:
                 screen.block(f"held by {holding(head, screen)}")
+            screen.block(read.get(head.key, ""))
         else:
             length = f"{head.seq - (head.first - 1):,}"
-            who = [holding(head, screen)] if held else []
-            table.add_row(name, state, length, size, updated, *who)
+            more = [holding(head, screen)] if held else []
+            more += [safe(read[head.key])] if read else []
+            table.add_row(name, state, length, size, updated, *more)
     if not screen.narrow:
         screen.show(table)
 
@@ -272,13 +292,20 @@ def search(
 ) -> None:
     """Find the messages in which the words QUERY... are: all of them, else some.
 
+    That is messages of conversations and of LangGraph's threads, there with the checkpoint that had
+    them first.
+
     "several words" in quotes are found only next to each other, and a word that ends in * is the
     beginning of one. The index that this needs is local and made of the store: it is kept in a
     cache directory ($LIMPET_CACHE, or none for memory only) and brought up to date at each
     search. The first one takes a while.
     """
     with options.open() as store:
-        found = store.search_conversations(" ".join(query), k=most, prefix=prefix, labels=labels)
+        sources, scope = [CONVERSATIONS, THREADS], store.scope.as_sync()
+        search_all = text_search.search(
+            scope, " ".join(query), sources, k=most, prefix=prefix, labels=labels
+        )
+        found = [hit_of(hit) for hit in run_to_end(search_all)]
     if as_json:
         click.echo(json_document(found))
         return
@@ -286,14 +313,37 @@ def search(
         screen = Screen(stderr=True)
         screen.line(f"Nobody said that in {options.name}, tenant {options.tenant!r}.")
     screen = Screen()
-    # Conversations by their best hit, and within each in the order in which it was said.
-    order = {id_: number for number, id_ in enumerate(dict.fromkeys(hit.id for hit in found))}
-    hits = sorted(found, key=lambda hit: (order[hit.id], hit.position))
-    for number, (id_, group) in enumerate(groupby(hits, key=lambda hit: hit.id)):
+
+    def journal(hit: dict[str, Any]) -> tuple[str, str]:
+        return hit["kind"], hit["id"]
+
+    # Journals by their best hit, and within each in the order in which it was said.
+    order = {key: number for number, key in enumerate(dict.fromkeys(map(journal, found)))}
+    hits = sorted(found, key=lambda hit: (order[journal(hit)], hit["position"]))
+    for number, ((kind, id_), group) in enumerate(groupby(hits, key=journal)):
         if number:
             screen.line()
-        screen.line(("conversation/", "dim"), (safe(id_), "bold"))
+        screen.line((f"{kind}/", "dim"), (safe(id_), "bold"))
         for hit in group:
-            about = f"{hit.position} {safe(hit.role)} · {screen.since(hit.at)}"
+            about = f"{hit['position']} {safe(hit['role'])} · {screen.since(hit['at'])}"
+            if "checkpoint" in hit:
+                about += f" · {safe(hit['checkpoint'])}"
             screen.line("  ", (about, "dim"))
-            screen.block(hit.excerpt, indent=4)
+            screen.block(hit["excerpt"], indent=4)
+
+
+def hit_of(hit: Hit) -> dict[str, Any]:
+    """What was found, for JSON; of a thread with the checkpoint that had it first."""
+    found = {
+        "kind": hit.kind,
+        "id": hit.id,
+        "position": hit.position,
+        "at": from_micros(hit.at),
+        "role": hit.label,
+        "excerpt": hit.excerpt,
+        "score": hit.score,
+    }
+    if hit.kind == THREAD:
+        position, checkpoint, role = place(hit.position, hit.label)
+        found |= {"position": position, "checkpoint": checkpoint, "role": role}
+    return found

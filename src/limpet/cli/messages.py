@@ -11,6 +11,8 @@ from limpet.backends.facts import human_size
 from limpet.cli.output import json_line, one_line, shorten
 from limpet.conversations import transcript
 from limpet.core.calls import BEGAN, RESOLVED, Call, Resolution
+from limpet.integrations.langgraph import thread
+from limpet.integrations.langgraph.reading import is_own
 from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
@@ -158,6 +160,8 @@ def summary(entry: Entry, kind: str) -> str:
     summarise = _SUMMARIES.get(entry.type)
     if kind != kinds.KIND and entry.type in _CALLS:  # a task calls them steps
         summarise = _CALLS[entry.type]
+    if kind == thread.KIND:
+        summarise = _OF_THREADS.get(entry.type, summarise)
     if summarise is not None and isinstance(entry.body, dict):
         try:
             return one_line(summarise(entry.body))
@@ -212,6 +216,24 @@ def _resolved(body: dict[str, Any]) -> str:
     found = msgspec.convert(body, Resolution)
     return f"call {found.id} resolved{f' by {found.by}' if found.by else ''}: {found.how}"
 
+
+def _checkpoint(body: dict[str, Any]) -> str:
+    changed = {name for how in ("put", "list", "add", "patch") for name in body.get(how, ())}
+    known = ", ".join(sorted(name for name in changed if not is_own(name)))
+    where = f" in {body['ns']}" if body.get("ns") else ""
+    return f"{body['id']}{where}" + (f": {known}" if known else "")
+
+
+def _writes(body: dict[str, Any]) -> str:
+    where = f" in {body['ns']}" if body.get("ns") else ""
+    return f"task {body['task']}{where}: " + ", ".join(str(write[0]) for write in body["writes"])
+
+
+_OF_THREADS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    thread.CHECKPOINT: _checkpoint,
+    thread.WRITES: _writes,
+    thread.DROPPED: lambda body: f"{len(body['ids']):,} checkpoints",
+}
 
 _CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {BEGAN: _began, RESOLVED: _resolved}
 

@@ -19,8 +19,9 @@ from limpet import memory
 from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
 from limpet.cli.output import Screen, safe
 from limpet.conversations import conversation
-from limpet.core.ids import make_key
+from limpet.core.ids import make_key, written_out
 from limpet.errors import InvalidId, LimpetError, NotFound, StoreError, StoreNotFound, Unreadable
+from limpet.integrations.langgraph import thread
 from limpet.states import state
 from limpet.tasks import task
 
@@ -60,7 +61,7 @@ C = TypeVar("C", bound="Callable[..., Any]")
 
 #: The models that have an id of their own; a store may hold journals of other kinds too, which are
 #: named as KIND/ID.
-KINDS = (conversation.KIND, task.KIND, state.KIND)
+KINDS = (conversation.KIND, task.KIND, state.KIND, thread.KIND)
 MODELS = (*KINDS, memory.KIND)
 
 
@@ -215,10 +216,15 @@ def heads(store: limpet.Store, kind: str, **filters: Any) -> Iterator[Head]:
 
 def head_of(store: limpet.Store, kind: str, id_: str) -> Head | None:
     """The head of one journal; None if there is none, or if that cannot be an id."""
-    try:
-        return store.backend.head(make_key(store.tenant, kind, id_))
-    except InvalidId:
-        return None
+    ids = [id_, written_out(id_, thread.WRITTEN_OUT)] if kind == thread.KIND else [id_]
+    for one in dict.fromkeys(ids):  # a thread is found by its own id too
+        try:
+            head = store.backend.head(make_key(store.tenant, kind, one))
+        except InvalidId:
+            continue
+        if head is not None:
+            return head
+    return None
 
 
 def find(store: limpet.Store, name: str) -> Head:

@@ -1,7 +1,7 @@
 """``limpet show`` and ``limpet tail``: one journal as it is, and as it grows.
 
 A conversation is shown as chat, a task as the record of its work, a state as JSON; of a memory,
-what is remembered.
+what is remembered; of a thread of LangGraph's, where it is and what was said.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rich.text import Text
 from limpet import memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
+from limpet.cli import threads
 from limpet.cli.ls import entries, facts_of, holder, labels_of, status_of, status_style
 from limpet.cli.memory import print_memory
 from limpet.cli.messages import parts, role, summary, written
@@ -31,16 +32,19 @@ from limpet.conversations import conversation
 from limpet.core.calls import calls_in_doubt
 from limpet.core.leases import is_dead
 from limpet.errors import Unreadable
+from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
 from limpet.tasks import task
 from limpet.tasks.state import Large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from limpet import Checkpoint, Entry, State, StateVersion, Store, Task
     from limpet.backends.contract import Head
     from limpet.core.calls import Call
+    from limpet.integrations.langgraph.reading import ThreadCheckpoint
+    from limpet.integrations.langgraph.thread import Node
     from limpet.memory import Remembered
     from limpet.tasks.state import TaskState
 
@@ -63,13 +67,13 @@ INPUT = 1_000
 # -- show ------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Show a conversation, task, state or memory.")
+@click.command(short_help="Show a conversation, task, state, memory or thread.")
 @click.argument("id_", metavar="ID")
 @click.option(
     "--last",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the N newest messages, or memories.",
+    help="Only the N newest messages, memories or, with --json, checkpoints.",
 )
 @click.option(
     "--context", is_flag=True, help="The text that a model resumes the task from, and only that."
@@ -82,8 +86,10 @@ def show(
 ) -> None:
     """Show a conversation as chat, a task with its plan, results and decisions, or a saved state.
 
-    Of a memory, by its namespace, all that counts now; `limpet memory show` has more of it. ID is
-    an id, or KIND/ID where a conversation and a task have the same id.
+    Of a memory, by its namespace, all that counts now; `limpet memory show` has more of it. Of a
+    thread of LangGraph, who said what, the other values of its newest checkpoint, what is next and
+    what it asks, its forks and the subgraphs in it. ID is an id, or KIND/ID where a conversation
+    and a task have the same id.
     """
     with options.open() as store:
         head = find(store, id_)
@@ -91,7 +97,7 @@ def show(
         if context and kind != task.KIND:
             raise click.UsageError(f"--context is for tasks, and {id_!r} is a {kind}.")
         if last and kind in (task.KIND, state.KIND):
-            msg = f"--last is for conversations and memories, and {id_!r} is a {kind}."
+            msg = f"--last is for conversations, memories and threads, and {id_!r} is a {kind}."
             raise click.UsageError(msg)
         view = _VIEWS.get(kind, JournalView)(options, store, head, last)
         if as_json:
@@ -180,15 +186,20 @@ class ConversationView(JournalView):
     def print(self, screen: Screen) -> None:
         found = self.found()
         for message in found:
-            who = role(message)
-            about = [message.get(key) for key in ("name", "tool_call_id", "call_id")]
-            known = " ".join(one_line(value) for value in about if value)
             screen.line()
-            screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
-            for part in parts(message):
-                screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
+            print_message(message, screen)
         if not found:
             screen.line("It has no messages.")
+
+
+def print_message(message: Mapping[str, Any], screen: Screen) -> None:
+    """Who says it, and what."""
+    who = role(message)
+    about = [message.get(key) for key in ("name", "tool_call_id", "call_id")]
+    known = " ".join(one_line(value) for value in about if value)
+    screen.line((safe(who), _ROLES.get(who, "bold")), (f" {known}" if known else "", "dim"))
+    for part in parts(message):
+        screen.block(part.text, indent=4 if part.mark else 2, first=f"  {part.mark}")
 
 
 class MemoryView(JournalView):
@@ -230,6 +241,16 @@ class StateView(JournalView):
 
 #: A line of a section: the mark before it, its text, and its style.
 Row = tuple[str, str, str]
+
+
+def print_sections(sections: Iterable[tuple[str, Iterable[Row]]], screen: Screen) -> None:
+    """Parts of a record, each with its title; one without rows is not shown."""
+    for title, rows in sections:
+        for number, (mark, text, style) in enumerate(rows):
+            if number == 0:
+                screen.line()
+                screen.line((title, "bold"))
+            screen.block(text, indent=2 + len(mark), first=f"  {mark}", style=style)
 
 
 class TaskView(JournalView):
@@ -282,12 +303,7 @@ class TaskView(JournalView):
             screen.line(f"nobody works on it; last agent: {safe(self.point.agent_id or 'unnamed')}")
         if self.state.deadline and not self.task.done:
             screen.line(f"to be done by {screen.time(self.state.deadline)}")
-        for title, rows in self.sections(screen):
-            for number, (mark, text, style) in enumerate(rows):
-                if number == 0:
-                    screen.line()
-                    screen.line((title, "bold"))
-                screen.block(text, indent=2 + len(mark), first=f"  {mark}", style=style)
+        print_sections(self.sections(screen), screen)
 
     def sections(self, screen: Screen) -> Iterator[tuple[str, Iterable[Row]]]:
         """The parts of the record, each with its title; one without rows is not shown."""
@@ -376,7 +392,88 @@ class TaskView(JournalView):
             yield f"{count(len(errors), 'attempt')} failed, the last: {last}"
 
 
+class ThreadView(JournalView):
+    """A thread of LangGraph's: where it is, what was said, and what else it knows."""
+
+    def __init__(self, options: StoreOptions, store: Store, head: Head, last: int | None) -> None:
+        super().__init__(options, store, head, last)
+        self.log = threads.read(store, head)
+        self.newest = self.log.newest("")
+        self.checkpoints = reading.checkpoints_of(self.log)
+
+    def data(self) -> dict[str, Any]:
+        found = reading.state_of(self.log, self.head)
+        if self.last is not None:
+            found["checkpoints"] = found["checkpoints"][-self.last :]
+        return found
+
+    def print(self, screen: Screen) -> None:
+        name = reading.name_of(self.log, self.head)
+        if name != self.head.key.id:
+            screen.block(f"LangGraph calls it {name!r}", indent=0)
+        if self.newest is None:
+            screen.line("It has no checkpoints.")
+            return
+        print_sections(self.sections(self.newest), screen)
+        values = reading.values_of(self.log, self.newest)
+        said = {channel: reading.messages_in(value) for channel, value in values.items()}
+        for channel, messages in said.items():
+            if messages is not None:
+                screen.line()
+                screen.line((safe(channel), "bold"), (f" {count(len(messages), 'message')}", "dim"))
+                for message in messages[-self.last :] if self.last else messages:
+                    screen.line()
+                    print_message(message, screen)
+        others = [channel for channel in values if said[channel] is None]
+        for number, channel in enumerate(others):
+            if number == 0:
+                screen.line()
+                screen.line(("Other values", "bold"))
+            screen.block(f"{one_line(channel)}  {threads.value_line(values[channel])}")
+
+    def sections(self, newest: Node) -> Iterator[tuple[str, Iterable[Row]]]:
+        """What is known of the thread beside its values; one without rows is not shown."""
+        every = [one for one in self.checkpoints if not one.namespace]
+        at = next(one for one in every if one.number == newest.seq)
+        known = f"{newest.id}, {threads.step_line(at)}, the newest of {len(every):,}"
+        yield "Checkpoint", [("", known, "")]
+        asked = reading.asked_of(self.log, newest)
+        yield (
+            "Asks, and waits for an answer",
+            (("- ", threads.asked_line(one), "yellow") for one in asked),
+        )
+        errors = reading.errors_of(self.log, newest)
+        yield (
+            "Failed",
+            (("- ", f"{node}: {text}".removeprefix(": "), "red") for node, text in errors),
+        )
+        yield "Next", (("- ", name, "") for name in reading.next_of(self.log, newest))
+        yield "Forks", (("- ", text, "") for text in self.forks())
+        spaces = [ns for ns in self.log.nodes if ns]
+        yield "Subgraphs", (("- ", text, "") for text in map(self.subgraph, spaces))
+
+    def forks(self) -> Iterator[str]:
+        """Where other lines begin, and how far they went."""
+        lines: dict[int, list[ThreadCheckpoint]] = {}
+        for one in self.checkpoints:
+            if one.line:
+                lines.setdefault(one.line, []).append(one)
+        for number, line in lines.items():
+            begin = line[0].parent
+            where = "from the beginning" if begin is None else f"from {begin}"
+            last = f"to {line[-1].number} ({threads.step_line(line[-1])})"
+            inner = f" in {line[0].namespace}" if line[0].namespace else ""
+            length = count(len(line), "checkpoint")
+            yield f"fork {number}{inner}: {where} {last}, {length}"
+
+    def subgraph(self, ns: str) -> str:
+        """How far a subgraph is."""
+        every = [one for one in self.checkpoints if one.namespace == ns]
+        return f"{ns}: {count(len(every), 'checkpoint')}, {threads.step_line(every[-1])}"
+
+
 _VIEWS: dict[str, type[JournalView]] = {
+    thread.KIND: ThreadView,
     conversation.KIND: ConversationView,
     task.KIND: TaskView,
     state.KIND: StateView,

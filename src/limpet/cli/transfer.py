@@ -23,12 +23,14 @@ from rich.progress import (
 import limpet
 from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT, connect
+from limpet.cli import threads
 from limpet.cli.langgraph import import_langgraph
 from limpet.cli.options import (
     FAILED,
     Failure,
     Missing,
     StoreOptions,
+    head_of,
     json_option,
     label_option,
     pass_store,
@@ -46,13 +48,14 @@ from limpet.errors import (
     TooLarge,
 )
 from limpet.integrations.autogen.run import exported
+from limpet.integrations.langgraph import thread
 from limpet.tasks import task
 from limpet.transfer import copy as copying
 from limpet.transfer import export as exporting
 from limpet.transfer import imports as importing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from limpet.backends.contract import Backend, Head
     from limpet.states.state import State
@@ -278,7 +281,7 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 # -- export ----------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Write conversations, tasks or a state to JSON.")
+@click.command(short_help="Write conversations, tasks, threads or a state to JSON.")
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option(
     "--kind",
@@ -291,6 +294,11 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 @label_option
 @click.option(
     "--messages", "only_messages", is_flag=True, help="Only what was said, as models take it."
+)
+@click.option(
+    "--readable",
+    is_flag=True,
+    help="Of threads: only the newest values, and what each checkpoint says of itself.",
 )
 @click.option(
     "--format",
@@ -315,6 +323,7 @@ def export(
     prefix: str,
     labels: dict[str, str],
     only_messages: bool,
+    readable: bool,
     form: str | None,
     state: str | None,
     at: int | None,
@@ -325,10 +334,13 @@ def export(
     A whole export has every entry with its position and time, labels, summaries and all else:
     `limpet import` makes the same conversation of it, in any store. With --kind task it is tasks,
     with their large results, calls in doubt and outcomes. The right to work on a task is not
-    exported: let it be worked on in one store only.
+    exported: let it be worked on in one store only. With --kind thread it is threads of LangGraph,
+    with all their checkpoints.
 
-    With --messages an export has only the messages: of one conversation a list of them, of several
-    one line or key for each.
+    With --messages an export has only the messages: of one conversation or thread a list of them,
+    of several one line or key for each. With --readable it has of each thread the values of its
+    newest checkpoint without the form in which LangGraph stores them, what is next and asked, and
+    its checkpoints. `limpet import` makes no thread of either.
 
     With --state it is one document: the newest save of that state, or another (`limpet history`
     has their numbers). Of an AutoGen agent or team it is what load_state() takes in plain AutoGen.
@@ -336,26 +348,37 @@ def export(
     What is exported can be read by anybody who has the file, whatever the store was.
     """
     if state is not None:
-        if ids or kind != conversation.KIND or prefix or labels or only_messages or form:
+        others = (ids, prefix, labels, only_messages, readable, form)
+        if any(others) or kind != conversation.KIND:
             raise click.UsageError("--state goes with --at and --output only.")
         export_state(options, state, at, path)
         return
     if at is not None:
         raise click.UsageError("--at is for a state: say which with --state.")
-    if only_messages and kind != conversation.KIND:
-        raise click.UsageError(f"A {kind} has no messages: --messages is for conversations.")
+    wanted = "readable" if readable else "messages" if only_messages else None
+    check_wanted(wanted, kind, both=readable and only_messages)
     form = form or ("json" if path and path.endswith(".json") else "jsonl")
     with options.open() as store:
+        if kind == thread.KIND:  # which are named by what LangGraph calls them, too
+            named = [(id_, head_of(store, kind, id_)) for id_ in ids]
+            ids = tuple(id_ if head is None else head.key.id for id_, head in named)
         found = list(exporting.heads(store, ids, kind=kind, prefix=prefix, labels=labels))
         if not found:
             Screen(stderr=True).line(f"There is no {kind} like that in {options.name}.")
         with written_to(path) as put:
-            for text in exported_lines(
-                store, kind, found, form, only_messages=only_messages, single=len(ids) == 1
-            ):
+            for text in exported_lines(store, kind, found, form, wanted, single=len(ids) == 1):
                 put(text)
     if path:
         Screen(stderr=True).line(f"{count(len(found), kind)} written to {safe(path)}.")
+
+
+def check_wanted(wanted: str | None, kind: str, *, both: bool) -> None:
+    """Refuse what a kind has not, and *both* at once."""
+    if wanted == "messages" and kind not in (conversation.KIND, thread.KIND):
+        msg = f"A {kind} has no messages: --messages is for conversations and threads."
+        raise click.UsageError(msg)
+    if wanted == "readable" and (kind != thread.KIND or both):
+        raise click.UsageError("--readable is for threads, and goes without --messages.")
 
 
 def export_state(options: StoreOptions, id_: str, at: int | None, path: str | None) -> None:
@@ -372,23 +395,49 @@ def export_state(options: StoreOptions, id_: str, at: int | None, path: str | No
 
 
 def exported_lines(
-    store: Store, kind: str, found: list[Head], form: str, *, only_messages: bool, single: bool
+    store: Store, kind: str, found: list[Head], form: str, wanted: str | None, *, single: bool
 ) -> Iterator[str]:
-    """Those *found* of one *kind* as text in that *form*; *single*: one was named."""
-    if not only_messages:
-        if form == "json":
-            yield json_document(exporting.document(store, found, kind))
-        else:
-            yield from map(json_line, exporting.lines(store, found))
-        return
-    lines = exporting.messages_lines(store, found)
-    if single:
-        messages: list[Any] = next(iter(lines))["messages"]
-        yield from [json_document(messages)] if form == "json" else map(json_line, messages)
+    """Those *found* of one *kind* as text in that *form*; *single*: one was named.
+
+    *wanted* is what of them, if not all: their "messages", or what is "readable".
+    """
+    if wanted == "readable":
+        readables = ((head.key.id, threads.state(store, head)) for head in found)
+        yield from one_each(readables, form, single=single)
+    elif wanted == "messages":
+        said = ((head.key.id, messages_of(store, head)) for head in found)
+        yield from one_each(said, form, single=single, name="messages")
     elif form == "json":
-        yield json_document({line["id"]: line["messages"] for line in lines})
+        yield json_document(exporting.document(store, found, kind))
     else:
-        yield from map(json_line, lines)
+        yield from map(json_line, exporting.lines(store, found))
+
+
+def messages_of(store: Store, head: Head) -> list[Any]:
+    """What was said in a conversation or a thread."""
+    if head.key.kind == thread.KIND:
+        return threads.messages(store, head)
+    (line,) = exporting.messages_lines(store, [head])
+    messages: list[Any] = line["messages"]
+    return messages
+
+
+def one_each(
+    found: Iterable[tuple[str, Any]], form: str, *, single: bool, name: str | None = None
+) -> Iterator[str]:
+    """A line or key for each id, with what was *found* of it under *name*; a *single* one alone."""
+    if single:
+        ((_, value),) = found
+        many = isinstance(value, list) and form == "jsonl"
+        if form == "json":
+            yield json_document(value)
+        else:
+            yield from map(json_line, value if many else [value])
+    elif form == "json":
+        yield json_document(dict(found))
+    else:
+        for id_, value in found:
+            yield json_line({"id": id_, **({name: value} if name else value)})
 
 
 @contextmanager
@@ -508,8 +557,9 @@ def import_(
                   steps that are completed; of our own also status, outcome
                   and what is in doubt
       many        a list of these, or an object with one under each id
-      export      what `limpet export` has written -> the same conversations
-                  or tasks, with their positions, times, labels and summaries
+      export      what `limpet export` has written -> the same conversations,
+                  tasks or threads, with their positions, times, labels and
+                  summaries
       show        what `limpet show --json` has printed
       langgraph:  the database of a LangGraph checkpointer, named as
                   langgraph:checkpoints.sqlite or as
@@ -646,7 +696,8 @@ def import_export(
 ) -> None:
     """Import what ``limpet export`` has written."""
     with import_store(options, dry_run=dry_run) as store:
-        done = exporting.put(store, found, id=id_, dry_run=dry_run, salvage=salvage)
+        folds = {thread.KIND: threads.fold}
+        done = exporting.put(store, found, id=id_, dry_run=dry_run, salvage=salvage, folds=folds)
     for copied in done:
         if not copied.ok:
             msg = (

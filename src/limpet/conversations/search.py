@@ -1,4 +1,4 @@
-"""Full text over conversations: brings the index up to the journals, then asks it."""
+"""Full text over conversations: what was said in them, for the index."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from limpet.conversations.transcript import (
     POPPED,
     Messages,
 )
-from limpet.core.codec import Codec
-from limpet.core.text_index import Document, Known, index_of
+from limpet.core import text_search
+from limpet.core.text_index import Document, Known
 from limpet.llm.messages.shape import role_of
 from limpet.llm.messages.text import text_of
 
@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
-    from limpet.core.text_index import TextIndex
 
-__all__ = ["ConversationHit", "search"]
-
-#: How often what another process does at the same time may come between.
-TRIES = 20
+__all__ = ["SOURCE", "ConversationHit", "search"]
 
 # Entries after which what was read before is no longer the conversation.
 _TURNS = (CLEARED, POPPED, COPIED, FORKED)
@@ -69,50 +65,13 @@ async def search(
     The index is first brought to where the journals are, so that it finds what was said until now,
     and nothing of what was deleted or has expired.
     """
-    call = scope.runtime.call
-    # What somebody took care to encrypt is not written out beside it.
-    private = type(scope.store.codec) is not Codec
-    index = await call(index_of, scope.backend, private=private)
-    try:
-        heads = await _catch_up(scope, index)
-        wanted = {
-            head.key.id
-            for head in heads
-            if head.key.id.startswith(prefix) and (labels or {}).items() <= head.labels.items()
-        }
-        hits = await call(index.find, query, scope.tenant, KIND, k=k, among=wanted)
-    finally:
-        await call(index.let_go)
+    hits = await text_search.search(scope, query, [SOURCE], k=k, prefix=prefix, labels=labels)
     return [
         ConversationHit(
             hit.id, hit.position, from_micros(hit.at), hit.label, hit.excerpt, hit.score
         )
         for hit in hits
     ]
-
-
-async def _catch_up(scope: Scope, index: TextIndex) -> list[Head]:
-    """Bring *index* to where the journals are; those."""
-    call, tenant = scope.runtime.call, scope.tenant
-    heads: list[Head] = []
-    for _ in range(TRIES):
-        known = await call(index.known, tenant, KIND)
-        # After the index: what others take in meanwhile must not look like another journal.
-        heads = await call(list, scope.backend.heads(tenant, KIND, damaged=[]))
-        gone = known.keys() - {head.key.id for head in heads}
-        if gone:
-            await call(index.forget, tenant, KIND, gone)
-        undisturbed = True  # by another process, which may have taken in less than there is
-        for head in heads:
-            before, now = known.get(head.key.id), Known.of(head)
-            if before != now:
-                journal = scope.journal(KIND, head.key.id)
-                base, documents = await _news(journal, head, before)
-                added = await call(index.add, head.key, base, now, documents)
-                undisturbed = undisturbed and added
-        if undisturbed:
-            break
-    return heads
 
 
 async def _news(
@@ -138,3 +97,7 @@ def _document(journal: AsyncJournal, entry: Entry) -> Document:
     if not isinstance(message, dict):
         raise journal.unreadable(entry.seq, NO_MESSAGE)
     return Document(entry.seq, to_micros(entry.at), role_of(message), text_of(message))
+
+
+#: The texts of conversations.
+SOURCE = text_search.Source(KIND, _news)

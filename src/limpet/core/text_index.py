@@ -9,6 +9,7 @@ directory (``$LIMPET_CACHE``, else that of the user) and may be deleted at any t
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
@@ -22,7 +23,7 @@ from msgspec import Struct
 from limpet.core.index_files import own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from limpet.backends.contract import Backend, Head, Key
 
@@ -64,9 +65,10 @@ INSERT INTO words(words, rank) VALUES('secure-delete', 1);
 """
 
 _FIND = """
-SELECT source.name, document.position, document.at, document.label, document.text, -bm25(words)
+SELECT source.kind, source.name, document.position, document.at, document.label, document.text,
+    -bm25(words)
 FROM words JOIN document ON document.id = words.rowid JOIN source ON source.id = document.source
-WHERE words MATCH ? AND source.tenant = ? AND source.kind = ?
+WHERE words MATCH ? AND source.tenant = ? AND source.kind IN (SELECT value FROM json_each(?))
 ORDER BY bm25(words), document.at DESC
 """
 
@@ -123,6 +125,7 @@ class Document(Struct, frozen=True):
 class Hit(Struct, frozen=True):
     """A text that was found; the better it fits, the higher its *score*."""
 
+    kind: str
     id: str
     position: int
     at: int
@@ -131,7 +134,7 @@ class Hit(Struct, frozen=True):
     score: float
 
     def __repr__(self) -> str:
-        return f"Hit({self.id!r}, {self.position}, score={self.score:.2f})"
+        return f"Hit({self.kind}/{self.id!r}, {self.position}, score={self.score:.2f})"
 
 
 class _Outdated(Exception):
@@ -229,23 +232,23 @@ class TextIndex:
         return True
 
     def find(
-        self, query: str, tenant: str, kind: str, *, k: int, among: Collection[str] | None = None
+        self, query: str, tenant: str, *, k: int, among: Mapping[str, Collection[str]]
     ) -> list[Hit]:
         """The *k* texts that fit *query* best: those with all of its words, then those with some.
 
-        *among*: only in journals of these names.
+        *among*: in which journals, by their kinds and names.
         """
-        terms = list(_terms(query))
-        found: dict[tuple[str, int], Hit] = {}
+        terms, kinds = list(_terms(query)), json.dumps(list(among))
+        found: dict[tuple[str, str, int], Hit] = {}
         with self._lock:
             for joint in (" AND ", " OR ")[: len(terms)]:
-                rows = self._database.execute(_FIND, (joint.join(terms), tenant, kind))
-                for name, position, at, label, text, score in rows:
+                rows = self._database.execute(_FIND, (joint.join(terms), tenant, kinds))
+                for kind, name, position, at, label, text, score in rows:
                     if len(found) >= k:
                         break
-                    if among is None or name in among:
-                        hit = Hit(name, position, at, label, excerpt(text, query), score)
-                        found.setdefault((name, position), hit)
+                    if name in among.get(kind, ()):
+                        hit = Hit(kind, name, position, at, label, excerpt(text, query), score)
+                        found.setdefault((kind, name, position), hit)
         return list(found.values())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     #: Where something changed, and the lines that say how.
     Change = tuple[str, list[str]]
 
-__all__ = ["describe"]
+__all__ = ["changes_between", "describe"]
 
 #: Characters of a value in a line, and of a text around what changed in it.
 VALUE = 200
@@ -36,8 +36,15 @@ def describe(before: Snapshot, after: Snapshot) -> str:
     change = compare(was.fingerprint, is_.fingerprint, after.document)
     if change is not None:
         lines += ["saved by", f"  ~ {change}"]
-    patch = deltas.diff(before.document, after.document, exact=True)
-    changes = iter(()) if patch is None else _changes("", before.document, after.document, patch)
+    lines += changes_between(before.document, after.document)
+    return "\n".join(lines) or "Nothing changed."
+
+
+def changes_between(before: Any, after: Any) -> list[str]:
+    """What makes the document *after* of *before*, in lines; none if they are the same."""
+    lines: list[str] = []
+    patch = deltas.diff(before, after, exact=True)
+    changes = iter(()) if patch is None else _changes("", before, after, patch)
     for place, shown in islice(changes, PLACES):
         lines.append(place or "document")
         lines += [f"  {line}" for line in shown[:LINES]]
@@ -45,7 +52,7 @@ def describe(before: Snapshot, after: Snapshot) -> str:
             lines.append(f"  … and {len(shown) - LINES:,} more")
     if more := sum(1 for _ in changes):
         lines.append(f"… and {more:,} more places")
-    return "\n".join(lines) or "Nothing changed."
+    return lines
 
 
 def _changes(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Conversations and tasks as files: all there is of them, or only the messages.
+"""Conversations, tasks and threads as files: all there is of them, or only the messages.
 
     with limpet.open("agents.db") as store:
         for line in exporting.lines(store, exporting.heads(store, ["alice"])):
@@ -39,6 +39,7 @@ from limpet.errors import (
     ConversationNotFound,
     InvalidId,
     LimpetError,
+    NotFound,
     NotImportable,
     StoreCorrupt,
     TaskNotFound,
@@ -52,7 +53,7 @@ from limpet.tasks.state import TaskState
 from limpet.transfer import copy as copying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from limpet.backends.contract import Backend, Head, Key
     from limpet.store import Store
@@ -64,8 +65,10 @@ VERSION = 1
 #: Under this key a document, the first line of a journal, and the last of all, say what they are.
 MARK = "limpet"
 END = "end"
+#: LangGraph's threads are known here by name only: what is in them, their integration knows.
+THREAD = "thread"
 #: What a document has many of.
-MANY = {conversation.KIND: "conversations", task.KIND: "tasks"}
+MANY = {conversation.KIND: "conversations", task.KIND: "tasks", THREAD: "threads"}
 #: The large results of a task are a journal besides.
 JOURNALS = (*MANY, RESULTS)
 
@@ -87,7 +90,7 @@ def heads(
     for id_ in named:
         head = store.backend.head(make_key(store.tenant, kind, id_))
         if head is None:
-            raise missing[kind](f"There is no {kind} {id_!r} (or it has expired).")
+            raise missing.get(kind, NotFound)(f"There is no {kind} {id_!r} (or it has expired).")
         yield head
     if not named:
         yield from store.backend.heads(store.tenant, kind, **filters)
@@ -209,14 +212,21 @@ def lacks_end(found: Any) -> bool:
 
 
 def put(
-    store: Store, found: Any, *, id: str | None = None, dry_run: bool = False, salvage: bool = False
+    store: Store,
+    found: Any,
+    *,
+    id: str | None = None,
+    dry_run: bool = False,
+    salvage: bool = False,
+    folds: Mapping[str, Callable[[], Callable[[Entry], object]]] | None = None,
 ) -> list[Copied]:
     """Store what is in *found*, a document or the list of lines, and say what became of each.
 
     *id*: what it shall be known by, if it is one conversation or task. *salvage*: its end may be
     missing; of the last conversation what is whole is stored, of tasks those that are. Else
     `NotImportable` says what is wrong with a file. One that is there already and the same is left
-    as it is; another one of that name is left alone, and reported.
+    as it is; another one of that name is left alone, and reported. *folds* make, for a kind that
+    is known here by name only, what is given each entry and fails where it makes no sense of one.
     """
     documents = list(_documents(found, salvage=salvage))
     with limpet.open("memory:") as passing:
@@ -225,6 +235,8 @@ def put(
             try:
                 cut = salvage and number == len(documents)
                 if (whole := _Whole.of(one, cut=cut)) is not None:
+                    if fold := (folds or {}).get(whole.kind):
+                        whole.check_by(fold())
                     wholes.append(whole)
             except (msgspec.ValidationError, InvalidId, _Damaged) as error:
                 raise NotImportable(f"{where} is damaged: {str(error).rstrip('.')}.") from error
@@ -355,7 +367,7 @@ class _Whole(msgspec.Struct):
     records: list[_RecordOf]
     labels: dict[str, str]
     incarnation: str
-    kind: Literal["conversation", "task", "task-result"] = msgspec.field(name=MARK)
+    kind: Literal["conversation", "task", "task-result", "thread"] = msgspec.field(name=MARK)
     status: str | None = None
     meta: ConversationMeta | None = None
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
@@ -394,7 +406,7 @@ class _Whole(msgspec.Struct):
         """Its meta, worked out here, whatever the file says: its length, or its calls in doubt."""
         if self.kind == task.KIND:
             return None if self.status == DONE else calls_meta(self.folded().calls.open)
-        if self.kind == RESULTS:
+        if self.kind != conversation.KIND:
             return None
         messages = Messages()
         for record in self.records:
@@ -426,6 +438,16 @@ class _Whole(msgspec.Struct):
                     msgspec.convert(body, _SHAPES.get(kind, Any))
                 except msgspec.ValidationError as error:
                     raise _Damaged(f"its entry {number}, a {kind}: {error}") from error
+
+    def check_by(self, take: Callable[[Entry], object]) -> None:
+        """Each is what *take* can make sense of."""
+        for record in self.records:
+            for number, kind, body in record.numbered():
+                try:
+                    take(Entry(number, record.at, kind, body))
+                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                    why = f"its entry {number}, a {kind}: {type(error).__name__}: {error}"
+                    raise _Damaged(why) from error
 
     def check_records(self) -> None:
         """Their numbers have no gap, and their ids are ids, each there once."""

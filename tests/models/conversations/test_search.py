@@ -129,7 +129,7 @@ def test_no_query_is_an_error(query: str) -> None:
     """What people type is words, never syntax."""
     index = TextIndex()
     index.add(KEY, None, Known("a", 1, 1, 1), [Document(1, 1, "user", "any text at all")])
-    index.find(query, "default", "conversation", k=3)
+    index.find(query, "default", k=3, among={"conversation": ["alice"]})
     assert len(excerpt("any text " * 100, query)) < 170
 
 
@@ -382,7 +382,7 @@ def test_what_another_process_has_read_is_not_added_again() -> None:
     news = [Document(2, 2, "user", "zebra")]
     assert index.add(KEY, first, second, news)
     assert not index.add(KEY, first, second, news)
-    assert len(index.find("zebra", "default", "conversation", k=9)) == 2
+    assert len(index.find("zebra", "default", k=9, among={"conversation": [KEY.id]})) == 2
 
 
 def test_an_index_that_another_process_took_further_is_not_made_anew(

@@ -23,8 +23,9 @@ from msgspec import Struct, field
 from limpet.backends.contract import Append
 from limpet.core.ids import make_key, written_out
 from limpet.errors import NotStorable, StoreCorrupt, TooLarge
-from limpet.integrations.langgraph.saver import KIND, WRITTEN_OUT, LimpetSaver
+from limpet.integrations.langgraph.saver import LimpetSaver
 from limpet.integrations.langgraph.sources import Damaged, NotAllowed, Place, Stored, Write
+from limpet.integrations.langgraph.thread import KIND, WRITTEN_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

@@ -22,7 +22,16 @@ from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_ttl, written_out
 from limpet.core.runtime import run_to_end
 from limpet.errors import Conflict, StoreClosed
-from limpet.integrations.langgraph.thread import DROPPED, NONE, Draft, Node, ThreadLog
+from limpet.integrations.langgraph.thread import (
+    DROPPED,
+    INTERRUPTED,
+    KIND,
+    NONE,
+    WRITTEN_OUT,
+    Draft,
+    Node,
+    ThreadLog,
+)
 from limpet.integrations.langgraph.values import StrictSerializer, Values
 from limpet.store import AsyncStore, Store, as_async, open_async
 
@@ -52,12 +61,6 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
 
 __all__ = ["KIND", "LimpetSaver"]
-
-#: The kind of journal that a thread is.
-KIND = "thread"
-
-#: What the journal's id begins with of a thread whose own id cannot be one.
-WRITTEN_OUT = "thread-id:"
 
 #: Bytes of threads that are held in memory, about; the one in use always is.
 HELD = 64 * 1024 * 1024
@@ -408,7 +411,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             try:
                 pairs = [(draft.kind, draft.body)]
                 body = journal.encode(pairs, COMPRESS_OVER)
-                done = await journal.write(pairs, expect=expect, body=body)
+                done = await journal.write(pairs, expect=expect, body=body, status=draft.status)
             except Conflict:
                 await self._catch_up(journal, thread, await journal.head())
                 continue
@@ -586,6 +589,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 ids = [(node.ns, node.id) for node in nodes if (node.ns, node.id) not in there]
                 expect = Expect(log.incarnation, log.seq)
                 drafts = list(_written_anew(log, kept)) if kept else []
+                newest = next((node for node in kept if not node.ns), None)
+                status = INTERRUPTED if newest is not None and log.asked(newest) else None
             if not kept:
                 await journal.delete()
                 break
@@ -595,7 +600,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 while drafts:
                     batch, drafts = drafts[:BATCH], drafts[BATCH:]
                     pairs = [(draft.kind, draft.body) for draft in batch]
-                    expect = (await journal.write(pairs, expect=expect)).expect
+                    done = await journal.write(pairs, expect=expect, status=status)
+                    expect = done.expect
             except Conflict:
                 continue  # what was written anew is there twice until the next try, and no harm
             await journal.compact(begin)

@@ -32,19 +32,40 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from limpet.backends.contract import from_micros
 from limpet.core import deltas
-from limpet.integrations.langgraph.values import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from limpet.core.journal import Entry
+    from limpet.integrations.langgraph.reading import Readable
     from limpet.integrations.langgraph.values import Values
 
-__all__ = ["CHECKPOINT", "DROPPED", "WRITES", "Draft", "Node", "ThreadLog", "Write"]
+__all__ = [
+    "CHECKPOINT",
+    "DROPPED",
+    "INTERRUPTED",
+    "KIND",
+    "WRITES",
+    "WRITTEN_OUT",
+    "Draft",
+    "Node",
+    "ThreadLog",
+    "Write",
+    "encode",
+]
+
+#: The kind of journal that a thread is.
+KIND = "thread"
+
+#: What the journal's id begins with of a thread whose own id cannot be one.
+WRITTEN_OUT = "thread-id:"
+
+#: The status of a thread that waits for an answer; others have none.
+INTERRUPTED = "interrupted"
 
 # Types of entries.
 CHECKPOINT = "checkpoint"
@@ -60,7 +81,13 @@ LOOKED_AT = 16
 
 _MICROSECOND = timedelta(microseconds=1)
 
+encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+# Channels of LangGraph's own: what a task asks, and the answer, which is of all tasks if it is
+# written by this one.
+_INTERRUPT, _RESUME = "__interrupt__", "__resume__"
+_NO_TASK = "00000000-0000-0000-0000-000000000000"
 
 #: The keys of a checkpoint that have a place of their own in an entry.
 _KNOWN = {
@@ -156,6 +183,7 @@ class Draft(Struct):
     kind: str
     body: dict[str, Any]
     objects: dict[str, list[Any]] = {}  # by channel, those of the elements that came
+    status: str | UnsetType | None = UNSET  # which the thread has from then on, if another one
 
 
 class ThreadLog:
@@ -167,7 +195,7 @@ class ThreadLog:
     True
     """
 
-    def __init__(self, values: Values, *, seq: int = 0, explicit: bool = False) -> None:
+    def __init__(self, values: Values | Readable, *, seq: int = 0, explicit: bool = False) -> None:
         self.values = values
         self._explicit = explicit  # what is drafted names its parents: it may be all that is left
         self.incarnation: str | None = None
@@ -219,6 +247,25 @@ class ThreadLog:
             if write.index < 0 or key not in first:
                 first[key] = write
         return sorted(first.values(), key=_order)
+
+    def asked(self, node: Node) -> list[Write]:
+        """Those of the writes on a checkpoint that ask somebody who has not answered yet."""
+        return _unanswered(self._writes.get((node.ns, node.id), ()))
+
+    @property
+    def status(self) -> str | None:
+        """That of the thread: whether its newest checkpoint waits for an answer."""
+        newest = self.newest("")
+        return INTERRUPTED if newest is not None and self.asked(newest) else None
+
+    def _status_after(self, id_: str, task: str = "", channels: Sequence[str] = ()) -> Any:
+        """The status once *task* has written to *channels* on checkpoint *id_*, if it changes."""
+        if id_ < self._newest.get("", ""):
+            return UNSET
+        new = [Write(self.seq + 1, "", id_, task, "", 0, name, None) for name in channels]
+        known = self._writes.get(("", id_), ())
+        after = INTERRUPTED if (new or known) and _unanswered([*known, *new]) else None
+        return UNSET if after == self.status else after
 
     def consumed(self, node: Node, by: Node) -> list[Write]:
         """Those of the writes on *node* that its child *by* was made of.
@@ -323,7 +370,8 @@ class ThreadLog:
             body["parts"] = [msgspec.Raw(data) for data in parts.new]
         if self.thread is not None:
             body["thread"] = self.thread
-        return Draft(CHECKPOINT, body, objects)
+        status = UNSET if ns else self._status_after(checkpoint["id"])
+        return Draft(CHECKPOINT, body, objects, status)
 
     def _about(
         self,
@@ -461,7 +509,11 @@ class ThreadLog:
             body["path"] = path if self._explicit else self._paths.get(path, path)
         if parts.new:
             body["parts"] = [msgspec.Raw(data) for data in parts.new]
-        return Draft(WRITES, body)
+        status: Any = UNSET
+        asks = [write[0] for write in new if write[0] in (_INTERRUPT, _RESUME)]
+        if asks and node is not None and not ns:  # before its checkpoint, it counts with that
+            status = self._status_after(checkpoint, task, asks)
+        return Draft(WRITES, body, status=status)
 
     # -- what was written ------------------------------------------------------------------------
 
@@ -776,6 +828,21 @@ def _seen(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any
         if changed or name not in old:
             found[name] = changed
     return found, lost
+
+
+def _unanswered(writes: Iterable[Write]) -> list[Write]:
+    """Those of *writes* on one checkpoint that ask, and nobody has answered since."""
+    asked: dict[str, Write] = {}
+    answered: dict[str, int] = {}
+    for write in writes:
+        if write.channel == _INTERRUPT:
+            asked[write.task] = write
+        elif write.channel == _RESUME:
+            answered[write.task] = write.seq
+    of_all = answered.get(_NO_TASK, 0)
+    return [
+        write for write in asked.values() if write.seq > max(of_all, answered.get(write.task, 0))
+    ]
 
 
 def _id(node: Node) -> str:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-__all__ = ["StrictSerializer", "Values", "encode"]
+__all__ = ["StrictSerializer", "Values"]
 
 #: Ext types that name a class, which must be one that is allowed.
 _NAMED = {
@@ -58,7 +58,6 @@ _BUILTIN = frozenset({dict, list, tuple, str, int, float, bool, bytes, type(None
 
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 
-encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
