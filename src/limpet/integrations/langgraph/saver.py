@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,8 @@ from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_ttl, written_out
 from limpet.core.runtime import run_to_end
-from limpet.errors import Conflict, StoreClosed
+from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
+from limpet.integrations.langgraph.effects import EFFECTS, Effects
 from limpet.integrations.langgraph.thread import DROPPED, NONE, Draft, Node, ThreadLog
 from limpet.integrations.langgraph.values import StrictSerializer, Values
 from limpet.store import AsyncStore, Store, as_async, open_async
@@ -62,6 +64,16 @@ WRITTEN_OUT = "thread-id:"
 #: Bytes of threads that are held in memory, about; the one in use always is.
 HELD = 64 * 1024 * 1024
 
+#: Namespaces of a thread that are known to have checkpoints.
+HELD_NAMESPACES = 10_000
+
+#: What is in the config of a graph that runs, and of no one else who asks for a checkpoint.
+RUNTIME = "__pregel_runtime"
+
+#: Seconds for which a checkpoint may be on its way to the store; and between two looks for it.
+PATIENCE = 60.0
+LOOK_AGAIN = 0.005
+
 #: Entries to an append, where a thread is written anew.
 BATCH = 500
 
@@ -96,6 +108,20 @@ class _Thread:
         self.async_lock = scope.as_async().runtime.lock(within)
         #: The namespaces of which somebody here was told that there is no checkpoint.
         self.told_empty: set[str] = set()
+        #: The namespaces of graphs that were begun with this saver, the newest last.
+        self.begun: dict[str, None] = {}
+        #: The newest checkpoint of a namespace that could not be stored, and why.
+        self.broken: dict[str, tuple[str, BaseException]] = {}
+
+
+    def begin(self, ns: str) -> None:
+        """A graph of the namespace *ns* begins to run."""
+        with self.mutex:
+            self.broken.pop(ns, None)
+            self.begun.pop(ns, None)
+            self.begun[ns] = None
+            if len(self.begun) > HELD_NAMESPACES:
+                del self.begun[next(iter(self.begun))]
 
 
 class LimpetSaver(BaseCheckpointSaver[Any]):
@@ -126,6 +152,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         self._scope = (self._own or as_async(store)).scope
         self._forks = forks
         self._ttl = check_ttl(ttl)
+        #: What nodes and tools do to the world.
+        self.effects = Effects()
         self._values = Values(self.serde)
         self._threads: OrderedDict[str, _Thread] = OrderedDict()
         self._mutex = threading.Lock()
@@ -341,7 +369,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         if scope.backend.closed:
             msg = f"The store {scope.backend.url} is closed. Open it again, with another saver."
             raise StoreClosed(msg)
-        return scope.journal(KIND, written_out(str(thread_id), WRITTEN_OUT), ttl=self._ttl)
+        return scope.journal(KIND, self.journal_id(thread_id), ttl=self._ttl)
 
     async def _thread(self, journal: AsyncJournal, name: Any = None) -> _Thread:
         """A thread, as far as it is known; *name* is what LangGraph calls it."""
@@ -418,12 +446,61 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     log.took(done.seq, draft)
             return
 
+    # -- for effects -------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        """The store, for code that awaits."""
+        return self._scope
+
+    @property
+    def ttl(self) -> float | UnsetType | None:
+        """Seconds after which a thread expires."""
+        return self._ttl
+
+    def journal_id(self, thread_id: Any) -> str:
+        """The id of the journal that a thread is."""
+        return written_out(str(thread_id), WRITTEN_OUT)
+
+    async def wait_for(self, scope: Scope, conf: Mapping[str, Any]) -> None:
+        """Wait until the checkpoints that a node was begun on are stored; *conf* is its config.
+
+        With ``durability="async"`` they may be on their way. Were the process to die before they
+        are there, the node would be run again on others, and not know what it has done.
+        """
+        journal = self._journal(scope, conf["thread_id"])
+        deadline = time.monotonic() + PATIENCE
+        for ns, id_ in conf["checkpoint_map"].items():
+            thread = await self._thread(journal)
+            if ns not in thread.begun:
+                msg = (
+                    f"An effect was called in a graph without checkpoints (in {ns!r}, of thread "
+                    f"{conf['thread_id']!r}). If it were cut short, nobody could tell what it has "
+                    "done. Nothing was done. Compile that graph without checkpointer=False."
+                )
+                raise NotDurable(msg)
+            while thread.log.node(ns, id_) is None:
+                broken = thread.broken.get(ns)
+                if broken is not None and broken[0] <= id_:
+                    raise broken[1]
+                if time.monotonic() > deadline:
+                    msg = (
+                        f"Checkpoint {id_} of thread {conf['thread_id']!r} was not stored within "
+                        f"{PATIENCE:g} seconds, and an effect that stands on it was not made. Look "
+                        "for errors of the store, and run the thread again."
+                    )
+                    raise StoreBusy(msg)
+                await scope.runtime.sleep(LOOK_AGAIN)
+                thread = await self._caught_up(journal)
+
     # -- one body for sync and async ---------------------------------------------------------------
 
     async def _get_tuple(self, scope: Scope, config: RunnableConfig) -> CheckpointTuple | None:
         conf = config["configurable"]
         thread = await self._caught_up(self._journal(scope, conf["thread_id"]))
         ns, id_ = conf.get("checkpoint_ns", ""), get_checkpoint_id(config)
+        if RUNTIME in conf:
+            thread.begin(ns)
         with thread.mutex:
             node = thread.log.node(ns, id_ or None)
             if node is None:
@@ -508,7 +585,11 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 _refuse_fork(log, ns, parent, checkpoint["id"], name)
             return log.checkpoint(ns, parent, checkpoint, stored, new_versions)
 
-        await self._write(journal, thread, make)
+        try:
+            await self._write(journal, thread, make)
+        except BaseException as error:
+            thread.broken[ns] = checkpoint["id"], error
+            raise
         return _config(name, ns, checkpoint["id"])
 
     async def _put_writes(
@@ -545,6 +626,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
     async def _delete(self, scope: Scope, thread_id: str) -> None:
         journal = self._journal(scope, thread_id)
         await journal.delete()
+        # Not before: a thread without its effects would have them again.
+        await scope.journal(EFFECTS, journal.key.id).delete()
         with self._mutex:
             self._threads.pop(journal.key.id, None)
 
