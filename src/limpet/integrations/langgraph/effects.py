@@ -19,7 +19,7 @@ from urllib.parse import quote
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 
-from limpet.core.calls import Call
+from limpet.core.calls import SKIPPED, Call
 from limpet.core.codec import fresh, plain
 from limpet.core.recorded_calls import RecordedCalls
 from limpet.core.runtime import run_to_end
@@ -175,7 +175,9 @@ class GraphTask:
             await call(effects.enter)
             try:
                 await self._make(effects.calls, id_, name, function, args, kwargs, policy)
-                return fresh(effects.calls.result(id_))
+                result = effects.calls.result(id_)
+                # As that of a step which was skipped: a function's type has no place for a text.
+                return None if result is SKIPPED else fresh(result)
             finally:
                 await call(effects.leave)
         except BaseException:
@@ -276,7 +278,8 @@ class GraphTask:
         msg = (
             f"Nobody knows whether {call.name} (in {call.agent}, thread {self.thread!r}) happened "
             f"before {ended}. Find out, then say so: {command} (or retry, or skip), or "
-            f"store.resolve({id_!r}, {call.id!r}, 'done'); then run the thread again."
+            f"store.resolve({id_!r}, {call.id!r}, 'done', kind={EFFECTS!r}); then run the thread "
+            "again."
         )
         raise GraphEffectInDoubt(msg, [call])
 

@@ -113,7 +113,6 @@ class _Thread:
         #: The newest checkpoint of a namespace that could not be stored, and why.
         self.broken: dict[str, tuple[str, BaseException]] = {}
 
-
     def begin(self, ns: str) -> None:
         """A graph of the namespace *ns* begins to run."""
         with self.mutex:
