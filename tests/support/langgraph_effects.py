@@ -213,19 +213,19 @@ def _told(values: Any) -> Any:
 def finish(graph: Graph, kind: str, thread: str, durability: Any = "async") -> Any:
     """Do what is left of *thread*; its state at the end."""
     config = config_of(thread)
-    while not (state := graph.get_state(config)).metadata or state.next:
-        given = None if state.metadata else _begin(kind, thread)
-        graph.invoke(given, config, durability=durability)
-    return _told(state.values)
+    # That nothing is next does not say that all is done, where writes of a step are stored and the
+    # checkpoint after it is not.
+    begun = graph.get_state(config).metadata is not None
+    graph.invoke(None if begun else _begin(kind, thread), config, durability=durability)
+    return _told(graph.get_state(config).values)
 
 
 async def finish_async(graph: Graph, kind: str, thread: str, durability: Any = "async") -> Any:
     """The same, awaited."""
     config = config_of(thread)
-    while not (state := await graph.aget_state(config)).metadata or state.next:
-        given = None if state.metadata else _begin(kind, thread)
-        await graph.ainvoke(given, config, durability=durability)
-    return _told(state.values)
+    begun = (await graph.aget_state(config)).metadata is not None
+    await graph.ainvoke(None if begun else _begin(kind, thread), config, durability=durability)
+    return _told((await graph.aget_state(config)).values)
 
 
 def run(

@@ -169,10 +169,10 @@ def test_what_is_in_doubt_after_a_kill_is_resolved_by_command(way: str, tmp_path
     assert "act" in listed
     words = ("resolve", "--store", url, "thread-effects/t", call.id, "done")
     commands.run(*words, "--result", '"did it, as I saw"')
-    before = World(path).done()
     found, _ = effects.run(url, World(path), "agent", way, "t", None, "verify")
     assert ["tool", "did it, as I saw"] in found
-    assert len(World(path).done()) == len(before) + 2 * effects.ROUNDS - 1
+    done = World(path).done()  # the call may not have happened, whatever the person has said
+    assert len(done) == len(set(done)) >= 2 * effects.ROUNDS - 1
     assert "thread-effects" not in commands.run("in-doubt", "--store", url).output
 
 

@@ -145,7 +145,8 @@ class GraphTask:
 
     def idempotency_key(self, name: str) -> str:
         """``tenant:thread:task/call``, each escaped: that of no other call."""
-        return ":".join(quote(part, "/") for part in (self._scope.tenant, self.thread, name))
+        thread = (quote(part, "") for part in (self._scope.tenant, self.thread))
+        return ":".join((*thread, quote(name, "/:#")))  # behind the last one, no matter
 
     def report(self, name: str, body: dict[str, Any], now: bool) -> None:  # noqa: FBT001 - as a task
         """Nothing: the progress of an effect of a graph is not kept."""
