@@ -20,10 +20,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 
 from limpet.backends.contract import UNSET, Expect, UnsetType
-from limpet.core.ids import check_ttl, written_out
+from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
 from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
 from limpet.integrations.langgraph.effects import EFFECTS, Effects
+from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import DROPPED, NONE, Draft, Node, ThreadLog
 from limpet.integrations.langgraph.values import StrictSerializer, Values
 from limpet.store import AsyncStore, Store, as_async, open_async
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal
+    from limpet.core.leases import LeaseLock
     from limpet.core.scope import Scope
 
 __all__ = ["KIND", "LimpetSaver"]
@@ -66,9 +68,6 @@ HELD = 64 * 1024 * 1024
 
 #: Namespaces of a thread that are known to have checkpoints.
 HELD_NAMESPACES = 10_000
-
-#: What is in the config of a graph that runs, and of no one else who asks for a checkpoint.
-RUNTIME = "__pregel_runtime"
 
 #: Seconds for which a checkpoint may be on its way to the store; and between two looks for it.
 PATIENCE = 60.0
@@ -130,7 +129,9 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
     made from what is stored, beside LangGraph's and LangChain's own. *serde*: another serialiser
     than LangGraph's strict one. *forks*: with "refuse", a checkpoint whose parent has another child
     is a `Conflict`, unless its writer asked for that parent by its id, as time travel does; with
-    "allow" it never is. *ttl*: seconds after its last checkpoint at which a thread expires.
+    "allow" it never is. *exclusive*: one run of a thread at a time; it has a lease of *lease*
+    seconds, which renews itself, and another run is refused with `LeaseHeld`, as is what would
+    change the thread meanwhile. *ttl*: seconds after its last checkpoint at which a thread expires.
 
     It may be used from several threads, event loops and processes at once.
     """
@@ -142,6 +143,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         allow: Iterable[type | tuple[str, ...]] = (),
         forks: str = "refuse",
+        exclusive: bool = False,
+        lease: float = 60,
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
         if forks not in ("refuse", "allow"):
@@ -151,6 +154,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         self._scope = (self._own or as_async(store)).scope
         self._forks = forks
         self._ttl = check_ttl(ttl)
+        self._leases = RunLeases(check_seconds(lease, "lease"), always=exclusive)
         #: What nodes and tools do to the world.
         self.effects = Effects()
         self._values = Values(self.serde)
@@ -409,19 +413,41 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
 
     async def _write(
         self,
+        scope: Scope,
         journal: AsyncJournal,
         thread: _Thread,
         make: Callable[[ThreadLog], Draft | None],
+        conf: Mapping[str, Any],
     ) -> None:
         """Append what *make* makes of the thread; anew, if somebody else was first."""
-        lock = thread.sync_lock if journal.runtime is self._sync.runtime else thread.async_lock
-        await lock.run(self._write_alone, journal, thread, make)
+        lock = thread.sync_lock if scope.is_sync else thread.async_lock
+        await lock.run(self._write_alone, scope, journal, thread, make, conf)
 
     async def _write_alone(
+        self,
+        scope: Scope,
+        journal: AsyncJournal,
+        thread: _Thread,
+        make: Callable[[ThreadLog], Draft | None],
+        conf: Mapping[str, Any],
+    ) -> None:
+        lock = self._leases.lock(journal.key.id, conf)
+        if lock is not None or not self._leases.always:
+            await self._append(journal, thread, make, lock)
+            return
+        # No run writes this, and none may be under way: somebody updates the state.
+        held = await self._leases.acquire(scope, KIND, journal.key.id)
+        try:
+            await self._append(journal, thread, make, held.lock)
+        finally:
+            await scope.runtime.call(self._leases.release, journal.key.id, held)
+
+    async def _append(
         self,
         journal: AsyncJournal,
         thread: _Thread,
         make: Callable[[ThreadLog], Draft | None],
+        lock: LeaseLock | None,
     ) -> None:
         if thread.log.incarnation is None:
             await self._catch_up(journal, thread, await journal.head())
@@ -435,7 +461,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             try:
                 pairs = [(draft.kind, draft.body)]
                 body = journal.encode(pairs, COMPRESS_OVER)
-                done = await journal.write(pairs, expect=expect, body=body)
+                lease = None if lock is None else lock.lease
+                done = await journal.write(pairs, expect=expect, body=body, lease=lease)
             except Conflict:
                 await self._catch_up(journal, thread, await journal.head())
                 continue
@@ -444,6 +471,14 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     log.incarnation = done.incarnation
                     log.took(done.seq, draft)
             return
+
+    def exclusively(self, thread_id: Any) -> Exclusively:
+        """A block in which runs of a thread, and other changes of it, are of this block alone.
+
+        Entered with ``with`` or ``async with``: it holds the thread's lease, and `LeaseHeld` says
+        who has it, if another block does, or a run of a saver that is ``exclusive``.
+        """
+        return Exclusively(self._leases, self._scope, KIND, self.journal_id(thread_id))
 
     # -- for effects -------------------------------------------------------------------------------
 
@@ -496,8 +531,11 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
 
     async def _get_tuple(self, scope: Scope, config: RunnableConfig) -> CheckpointTuple | None:
         conf = config["configurable"]
-        thread = await self._caught_up(self._journal(scope, conf["thread_id"]))
+        journal = self._journal(scope, conf["thread_id"])
         ns, id_ = conf.get("checkpoint_ns", ""), get_checkpoint_id(config)
+        if RUNTIME in conf:
+            await self._leases.begin(scope, KIND, journal.key.id, conf)
+        thread = await self._caught_up(journal)
         if RUNTIME in conf:
             thread.begin(ns)
         with thread.mutex:
@@ -585,7 +623,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             return log.checkpoint(ns, parent, checkpoint, stored, new_versions)
 
         try:
-            await self._write(journal, thread, make)
+            await self._write(scope, journal, thread, make, conf)
         except BaseException as error:
             thread.broken[ns] = checkpoint["id"], error
             raise
@@ -620,7 +658,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         def make(log: ThreadLog) -> Draft | None:
             return log.writes(ns, id_, writes, task_id, task_path)
 
-        await self._write(journal, await self._thread(journal, conf["thread_id"]), make)
+        thread = await self._thread(journal, conf["thread_id"])
+        await self._write(scope, journal, thread, make, conf)
 
     async def _delete(self, scope: Scope, thread_id: str) -> None:
         journal = self._journal(scope, thread_id)
