@@ -10,6 +10,8 @@ import itertools
 import operator
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
 from langchain.agents import create_agent
@@ -64,11 +66,10 @@ class World:
 
     def happened(self) -> list[tuple[str, str]]:
         """The calls that took place, in order: their keys and what was done."""
-        if not os.path.exists(self.path):
-            return []
-        with open(self.path, encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split("\t") for line in file]
-        return [(key, what) for key, what in lines]
+        with suppress(FileNotFoundError):
+            lines = Path(self.path).read_text("utf-8").splitlines()
+            return [(key, what) for key, _, what in (line.partition("\t") for line in lines)]
+        return []
 
     def done(self, thread: str = "") -> list[str]:
         """What was done, sorted; in one *thread*, whose name it begins with."""
@@ -91,7 +92,7 @@ class World:
             await asyncio.sleep(0)
             return self.act(what)
 
-        return marked(awaited if way == "async" else plain)  # type: ignore[no-any-return, arg-type]
+        return marked(awaited if way == "async" else plain)
 
 
 class Log(TypedDict, total=False):
@@ -175,7 +176,7 @@ class Scripted(BaseChatModel):
 
 def _agent(saver: BaseCheckpointSaver[Any], act: Callable[[str], Any], way: str) -> Graph:
     """An agent with a tool that is an effect."""
-    given = {"coroutine": act} if way == "async" else {"func": act}
+    given: Any = {"coroutine": act} if way == "async" else {"func": act}
     tool = StructuredTool.from_function(**given, name="act", description="Do it.")
     made: Graph = create_agent(Scripted(), [tool], checkpointer=saver)
     return made
@@ -228,7 +229,7 @@ async def finish_async(graph: Graph, kind: str, thread: str, durability: Any = "
     return _told((await graph.aget_state(config)).values)
 
 
-def run(
+def run(  # noqa: PLR0917 - a program, which is given them in a row
     url: str,
     world: World,
     kind: str,
@@ -253,7 +254,9 @@ def run(
         return finish(KINDS[kind](LimpetSaver(store), act, way), kind, thread), boundaries.passed
 
 
-def work(url: str, world: str, kind: str, way: str, durability: str, first: str) -> None:
+def work(  # noqa: PLR0917 - as above
+    url: str, world: str, kind: str, way: str, durability: str, first: str
+) -> None:
     """Do one thread after the other, from *first* on, for ever."""
     act = World(world).effect(way)
 

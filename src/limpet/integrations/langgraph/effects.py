@@ -26,7 +26,7 @@ from limpet.core.runtime import run_to_end
 from limpet.errors import CallsInDoubt, NotDurable, StepTimedOut, besides
 from limpet.tasks.context import StepContext, recorders, running_step
 from limpet.tasks.entries import numbered, withdraw
-from limpet.tasks.retry import ASK, RETRY, SKIP, VERIFY
+from limpet.tasks.retry import RETRY, SKIP, VERIFY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +175,9 @@ class GraphTask:
         try:
             await call(effects.enter)
             try:
-                await self._make(effects.calls, id_, name, function, args, kwargs, policy)
+                node = self._conf["checkpoint_ns"].rpartition("|")[2].partition(":")[0]
+                began = Call(id_, name.partition(":")[0], agent=node, policy=policy.in_doubt)
+                await self._make(effects.calls, began, function, (args, kwargs), policy)
                 result = effects.calls.result(id_)
                 # As that of a step which was skipped: a function's type has no place for a text.
                 return None if result is SKIPPED else fresh(result)
@@ -188,17 +190,13 @@ class GraphTask:
     async def _make(
         self,
         calls: RecordedCalls,
-        id_: str,
-        name: str,
+        began: Call,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         policy: StepPolicy,
     ) -> None:
         """See to it that the call has a result."""
-        runtime = self._scope.runtime
-        node = self._conf["checkpoint_ns"].rpartition("|")[2].partition(":")[0]
-        began = Call(id_, name.partition(":")[0], agent=node, policy=policy.in_doubt)
+        runtime, id_ = self._scope.runtime, began.id
         failed_safely = False
         while id_ not in calls:
             doubtful = await runtime.call(_blocking(calls.doubtful), id_)
@@ -213,7 +211,7 @@ class GraphTask:
             token = running_step.set(step)
             try:
                 try:
-                    result = await self._call(step, function, args, kwargs, policy)
+                    result = await self._call(step, function, arguments, policy)
                 finally:
                     running_step.reset(token)
                 await runtime.call(_blocking(calls.end), id_, plain(result, "result"))
@@ -238,11 +236,10 @@ class GraphTask:
         self,
         step: StepContext,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         policy: StepPolicy,
     ) -> Any:
-        runtime = self._scope.runtime
+        runtime, (args, kwargs) = self._scope.runtime, arguments
         if policy.retry is None or policy.retry.timeout is None:
             return await runtime.invoke(function, *args, **kwargs)
         try:
@@ -272,7 +269,6 @@ class GraphTask:
             return (None,)
         if policy.in_doubt == RETRY:
             return None
-        assert policy.in_doubt == ASK
         id_ = self._saver.journal_id(self.thread)
         command = self._scope.command("resolve", f"{EFFECTS}/{id_}", call.id, "done")
         ended = "its process died" if call.error is None else f"it ended with {call.error:.200}"
@@ -291,11 +287,11 @@ def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find() -> tuple[GraphTask, Scope] | None:
-    """What records effects here, if a node runs of a graph that a `LimpetSaver` keeps."""
+    """What records effects here, if a node runs of a graph that a `LimpetSaver` stores."""
     from limpet.integrations.langgraph.saver import LimpetSaver  # noqa: PLC0415 - it imports us
 
     config = var_child_runnable_config.get()
-    conf = cast("dict[str, Any]", (config or {}).get("configurable") or {})
+    conf: dict[str, Any] = (config or {}).get("configurable") or {}
     saver = conf.get("__pregel_checkpointer")
     if not isinstance(saver, LimpetSaver) or "__pregel_task_id" not in conf:
         return None

@@ -44,12 +44,12 @@ _ends: dict[UUID, Callable[[], None]] = {}
 class _ChainHandler(BaseCallbackHandler):
     """Hears of chains, and a graph is one."""
 
-    ignore_llm = True  # type: ignore[assignment] # properties of no more than this
-    ignore_chat_model = True  # type: ignore[assignment]
-    ignore_agent = True  # type: ignore[assignment]
-    ignore_retriever = True  # type: ignore[assignment]
-    ignore_retry = True  # type: ignore[assignment]
-    ignore_custom_event = True  # type: ignore[assignment]
+    ignore_llm = True
+    ignore_chat_model = True
+    ignore_agent = True
+    ignore_retriever = True
+    ignore_retry = True
+    ignore_custom_event = True
 
 
 class _Begin(_ChainHandler):
@@ -70,10 +70,10 @@ class _End(_ChainHandler):
         # none the second time, and one that does not come had nothing to do.
         return not _ends
 
-    def on_chain_end(self, _outputs: Any, *, run_id: UUID, **_: Any) -> None:
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
         self._ended(run_id)
 
-    def on_chain_error(self, _error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
         self._ended(run_id)
 
     def _ended(self, run_id: UUID) -> None:
@@ -229,9 +229,9 @@ class Exclusively:
 
     async def _leave(self, scope: Scope) -> None:
         held, self._held = self._held, None
-        assert held is not None
-        _blocks.set(tuple(one for one in _blocks.get() if one is not held))
-        await scope.runtime.call(self._leases.release, self._id, held)
+        if held is not None:
+            _blocks.set(tuple(one for one in _blocks.get() if one is not held))
+            await scope.runtime.call(self._leases.release, self._id, held)
 
 
 def _control(conf: Mapping[str, Any]) -> object:
