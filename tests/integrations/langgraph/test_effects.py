@@ -80,16 +80,18 @@ class Sent:
 
 def killed_and_finished(
     url: str, path: Path, kind: str, way: str, number: int, *, within: bool
-) -> tuple[Any, list[str]]:
-    """A thread that was killed at moment *number*, and then finished; and what was done."""
+) -> tuple[bool, Any, list[str]]:
+    """Whether a thread was killed, at moment *number*; its end at last; and what was done.
+
+    Nodes side by side share a lease if they meet, so a run may have fewer moments than another.
+    """
     thread = f"{'in' if within else 'at'}-{number}-"
     at, world = (None, World(str(path), number)) if within else (number, World(str(path)))
     code, _ = in_a_process(lambda: effects.run(url, world, kind, way, thread, at))
-    assert code == signal.SIGKILL, f"moment {number} was not reached"
+    assert code in {0, signal.SIGKILL}
     _, (found, _) = in_a_process(lambda: effects.run(url, World(str(path)), kind, way, thread))
-    return json.loads(json.dumps(found).replace(thread, "T")), [
-        what.replace(thread, "T") for what in world.done(thread)
-    ]
+    done = [what.replace(thread, "T") for what in world.done(thread)]
+    return code == signal.SIGKILL, json.loads(json.dumps(found).replace(thread, "T")), done
 
 
 def check_kills(tmp_path: Path, kind: str, way: str, every: int) -> None:
@@ -98,11 +100,14 @@ def check_kills(tmp_path: Path, kind: str, way: str, every: int) -> None:
     expected, passed = effects.run(url, World(str(path)), kind, way, "T")
     once = World(str(path)).done("T")
     assert len(set(once)) == len(once) >= 2 * effects.ROUNDS
+    moments = 0
     for within, count in ((False, len(passed)), (True, 2 * len(once))):
         for number in range(1 + count % every, count + 1, every):
-            found, done = killed_and_finished(url, path, kind, way, number, within=within)
+            killed, found, done = killed_and_finished(url, path, kind, way, number, within=within)
+            moments += killed
             assert done == once, f"killed at {number} ({within=}), it did otherwise"
             assert found == json.loads(json.dumps(expected)), f"killed at {number} ({within=})"
+    assert moments > (len(passed) + 2 * len(once)) / every / 2
     with limpet.open(url) as store:
         assert store.in_doubt() == []
 
@@ -261,9 +266,9 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
             raise failures.pop()
         return {"log": [1]}
 
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    graph: StateGraph[State, None, State, State] = StateGraph(State)
     graph.add_node("n", node)
-    graph.add_conditional_edges(START, lambda _: [Send("n", {"log": []})] * 3, ["n"])
+    graph.add_conditional_edges(START, lambda _: [Send("n", State(log=[]))] * 3, ["n"])
     with LimpetSaver("memory:") as saver:
         made = graph.compile(checkpointer=saver)
         with pytest.raises(OSError, match="behind"):

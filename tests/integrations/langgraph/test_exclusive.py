@@ -7,7 +7,6 @@ import gc
 import operator
 import os
 import signal
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
@@ -87,10 +86,13 @@ def test_while_a_run_is_under_way_another_is_refused_and_nothing_of_it_is_run(
         ran.append("first")
         if len(ran) == 1:
             other = graph_of(LimpetSaver(store, exclusive=True), lambda _: ran.append("second"))
-            for graph in (other, graph_of(saver, lambda _: ran.append("second"))):
-                in_a_chain = RunnableLambda[Any, Any](partial(graph.invoke, config=T))
-                with pytest.raises(LeaseHeld, match=f"process {os.getpid()}"):
-                    in_a_chain.invoke({"log": []})
+            with pytest.raises(LeaseHeld, match=f"process {os.getpid()}"):
+                graph_of(saver, lambda _: ran.append("second")).invoke({"log": []}, T)
+            in_a_chain: RunnableLambda[Any, Any] = RunnableLambda(
+                lambda given: other.invoke(given, T)
+            )
+            with pytest.raises(LeaseHeld, match=f"process {os.getpid()}"):
+                in_a_chain.invoke({"log": []})
             with pytest.raises(LeaseHeld, match="nothing was run, or stored"):
                 other.update_state({"configurable": {"thread_id": "t"}}, {"log": ["x"]})
             assert other.get_state(T).values == {"log": ["begin", "1"]}
