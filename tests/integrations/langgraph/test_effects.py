@@ -526,6 +526,39 @@ def test_a_thread_that_is_deleted_takes_its_effects_along() -> None:
             assert store.journal("thread-effects", "t").head() is None
 
 
+def test_a_copy_of_a_thread_has_had_its_effects() -> None:
+    """What was cut short in the one is not done again by the other; what comes later is."""
+    sent, failures = Sent(), [OSError("behind"), OSError("behind"), OSError("behind")]
+
+    def node(_: State) -> Any:
+        found = [sent.send("alice")["number"]]
+        if failures:
+            raise failures.pop()
+        return {"log": found}
+
+    with LimpetSaver("memory:") as saver:
+        graph = graph_of(saver, node)
+        with pytest.raises(OSError, match="behind"):
+            graph.invoke({"log": []}, T)
+        saver.copy_thread("t", "u")
+        failures.clear()
+        assert graph.invoke(None, config_of("u")) == {"log": [1]}
+        assert graph.invoke({"log": []}, config_of("u")) == {"log": [1, 2]}
+        assert graph.invoke(None, T) == {"log": [1]}
+
+
+def test_an_expiring_thread_has_expiring_effects() -> None:
+    """Nothing of it outlives it."""
+    sent = Sent()
+    with limpet.open("memory:") as store:
+        graph = graph_of(LimpetSaver(store, ttl=3600), lambda _: {"log": [sent.send("alice")]})
+        graph.invoke({"log": []}, T)
+        for kind in ("thread", "thread-effects"):
+            head = store.journal(kind, "t").head()
+            assert head is not None
+            assert head.expires_at is not None
+
+
 def test_a_tool_of_an_agent_gets_its_result_as_text(tmp_path: Path) -> None:
     """`@tool` on top of `@effect`, as people write it, in an agent with more than one turn."""
     world = World(str(tmp_path / "world"))

@@ -80,6 +80,7 @@ def test_while_a_run_is_under_way_another_is_refused_and_nothing_of_it_is_run(
 ) -> None:
     """Neither a run nor an update; but whoever looks may look."""
     saver = LimpetSaver(store, exclusive=True)
+    graph_of(saver, say("source of a copy")).invoke({"log": []}, config_of("s"))
     ran: list[str] = []
 
     def second(_: Any) -> Any:
@@ -95,6 +96,14 @@ def test_while_a_run_is_under_way_another_is_refused_and_nothing_of_it_is_run(
                 in_a_chain.invoke({"log": []})
             with pytest.raises(LeaseHeld, match="nothing was run, or stored"):
                 other.update_state({"configurable": {"thread_id": "t"}}, {"log": ["x"]})
+            changes: list[Callable[[], None]] = [
+                lambda: saver.delete_thread("t"),
+                lambda: saver.prune(["t"]),
+                lambda: saver.copy_thread("s", "t"),
+            ]
+            for change in changes:
+                with pytest.raises(LeaseHeld, match="nothing was run, or stored"):
+                    change()
             assert other.get_state(T).values == {"log": ["begin", "1"]}
             assert other.invoke({"log": []}, OTHER) is not None  # another thread
         return {"log": ["2"]}

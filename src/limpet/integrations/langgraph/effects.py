@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from limpet.tasks.record import LiveTask
     from limpet.tasks.retry import StepPolicy
 
-__all__ = ["EFFECTS", "Effects", "GraphEffectInDoubt", "GraphTask"]
+__all__ = ["EFFECTS", "Effects", "GraphEffectInDoubt", "GraphTask", "copy_effects"]
 
 #: The kind of the journals with the effects of threads, which have the threads' ids.
 EFFECTS = "thread-effects"
@@ -279,6 +279,23 @@ class GraphTask:
             "again."
         )
         raise GraphEffectInDoubt(msg, [call])
+
+
+async def copy_effects(
+    scope: Scope, source: str, target: str, ttl: float | UnsetType | None
+) -> None:
+    """Let a thread that is a copy have had the effects of the other, in doubt or not.
+
+    Not one that has some of its own: nobody calls the same task of both.
+    """
+    copied = scope.journal(EFFECTS, target, ttl=ttl)
+    journal = scope.journal(EFFECTS, source)
+    head = await journal.head()
+    if head is None or await copied.head() is not None:
+        return
+    entries = [(entry.type, entry.body) async for page in journal.pages() for entry in page]
+    # In one act, since the head says what is in doubt of all of it.
+    await copied.append(*entries, meta=head.meta)
 
 
 def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:

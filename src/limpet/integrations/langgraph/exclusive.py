@@ -9,6 +9,7 @@ belongs to one run has the same `RunControl` in its config, the subgraphs too.
 from __future__ import annotations
 
 import threading
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,7 @@ from limpet.core.runtime import run_to_end
 from limpet.errors import LeaseHeld, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
     from uuid import UUID
 
@@ -165,18 +166,32 @@ class RunLeases:
             del self._held[id_]
         held.lock.release_now()
 
-    def lock(self, id_: str, conf: Mapping[str, Any]) -> LeaseLock | None:
-        """The lease to write under that is held already; None if none is needed."""
+    @asynccontextmanager
+    async def writing(
+        self, scope: Scope, kind: str, id_: str, conf: Mapping[str, Any]
+    ) -> AsyncIterator[LeaseLock | None]:
+        """A block that changes a thread, with the lease to write under; None if none is needed.
+
+        What is not of a run, such as an update of the state, is only done while there is none.
+        """
         held = self._held.get(id_)
         if held is not None and held.covers(conf):
-            return held.lock
+            yield held.lock
+            return
         if self.always and RUNTIME in conf:
             msg = (
                 f"The run of thread {id_!r} does not hold its lease any more, and so has written "
                 "nothing. Run the thread again, to go on from where it is."
             )
             raise LeaseLost(msg)
-        return None
+        if not self.always:
+            yield None
+            return
+        held = await self.acquire(scope, kind, id_)
+        try:
+            yield held.lock
+        finally:
+            await scope.runtime.call(self.release, id_, held)
 
 
 class Exclusively:

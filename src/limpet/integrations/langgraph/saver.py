@@ -23,7 +23,7 @@ from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
 from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
-from limpet.integrations.langgraph.effects import EFFECTS, Effects
+from limpet.integrations.langgraph.effects import EFFECTS, Effects, copy_effects
 from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import DROPPED, NONE, Draft, Node, ThreadLog
 from limpet.integrations.langgraph.values import StrictSerializer, Values
@@ -431,16 +431,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         make: Callable[[ThreadLog], Draft | None],
         conf: Mapping[str, Any],
     ) -> None:
-        lock = self._leases.lock(journal.key.id, conf)
-        if lock is not None or not self._leases.always:
+        async with self._leases.writing(scope, KIND, journal.key.id, conf) as lock:
             await self._append(journal, thread, make, lock)
-            return
-        # No run writes this, and none may be under way: somebody updates the state.
-        held = await self._leases.acquire(scope, KIND, journal.key.id)
-        try:
-            await self._append(journal, thread, make, held.lock)
-        finally:
-            await scope.runtime.call(self._leases.release, journal.key.id, held)
 
     async def _append(
         self,
@@ -506,14 +498,18 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         deadline = time.monotonic() + PATIENCE
         for ns, id_ in conf["checkpoint_map"].items():
             thread = await self._thread(journal)
-            if ns not in thread.begun:
-                msg = (
-                    f"An effect was called in a graph without checkpoints (in {ns!r}, of thread "
-                    f"{conf['thread_id']!r}). If it were cut short, nobody could tell what it has "
-                    "done. Nothing was done. Compile that graph without checkpointer=False."
-                )
-                raise NotDurable(msg)
             while thread.log.node(ns, id_) is None:
+                thread = await self._caught_up(journal)
+                if thread.log.node(ns, id_) is not None:
+                    break
+                if ns not in thread.begun and thread.log.newest(ns) is None:
+                    msg = (
+                        f"An effect was called in a graph without checkpoints (in {ns!r}, of "
+                        f"thread {conf['thread_id']!r}). If it were cut short, nobody could tell "
+                        "what it has done. Nothing was done. Compile that graph without "
+                        "checkpointer=False."
+                    )
+                    raise NotDurable(msg)
                 broken = thread.broken.get(ns)
                 if broken is not None and broken[0] <= id_:
                     raise broken[1]
@@ -525,7 +521,6 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     )
                     raise StoreBusy(msg)
                 await scope.runtime.sleep(LOOK_AGAIN)
-                thread = await self._caught_up(journal)
 
     # -- one body for sync and async ---------------------------------------------------------------
 
@@ -663,9 +658,10 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
 
     async def _delete(self, scope: Scope, thread_id: str) -> None:
         journal = self._journal(scope, thread_id)
-        await journal.delete()
-        # Not before: a thread without its effects would have them again.
-        await scope.journal(EFFECTS, journal.key.id).delete()
+        async with self._leases.writing(scope, KIND, journal.key.id, {}):
+            await journal.delete()
+            # Not before: a thread without its effects would have them again.
+            await scope.journal(EFFECTS, journal.key.id).delete()
         with self._mutex:
             self._threads.pop(journal.key.id, None)
 
@@ -676,7 +672,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             return str(log.about(node)["metadata"].get("run_id")) not in runs
 
         for id_ in [key async for key in scope.list(KIND, _key_id)] if runs else ():
-            await self._keep_only(scope.journal(KIND, id_), stays)
+            async with self._leases.writing(scope, KIND, id_, {}) as lock:
+                await self._keep_only(scope.journal(KIND, id_), stays, lock)
 
     async def _prune(self, scope: Scope, thread_ids: Sequence[str], strategy: str) -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -686,10 +683,15 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             if strategy == "delete":
                 await self._delete(scope, thread_id)
             else:
-                await self._keep_only(self._journal(scope, thread_id), _is_needed)
+                journal = self._journal(scope, thread_id)
+                async with self._leases.writing(scope, KIND, journal.key.id, {}) as lock:
+                    await self._keep_only(journal, _is_needed, lock)
 
     async def _keep_only(
-        self, journal: AsyncJournal, stays: Callable[[ThreadLog, Node], bool]
+        self,
+        journal: AsyncJournal,
+        stays: Callable[[ThreadLog, Node], bool],
+        lock: LeaseLock | None,
     ) -> None:
         """Drop the checkpoints of a thread that do not stay, so that nothing of them is left.
 
@@ -716,7 +718,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 while drafts:
                     batch, drafts = drafts[:BATCH], drafts[BATCH:]
                     pairs = [(draft.kind, draft.body) for draft in batch]
-                    expect = (await journal.write(pairs, expect=expect)).expect
+                    lease = None if lock is None else lock.lease
+                    expect = (await journal.write(pairs, expect=expect, lease=lease)).expect
             except Conflict:
                 continue  # what was written anew is there twice until the next try, and no harm
             await journal.compact(begin)
@@ -742,6 +745,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 with thread.mutex:
                     values = [(write.index, write.channel, log.load(write.shape)) for write in one]
                 await self._put_numbered(scope, config, values, one[0].task, one[0].path)
+        await copy_effects(scope, self.journal_id(source), self.journal_id(target), self._ttl)
 
     async def _delta_history(
         self, scope: Scope, config: RunnableConfig, channels: Sequence[str]
