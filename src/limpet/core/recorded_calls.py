@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import Struct, structs
 
+from limpet.backends.contract import UNSET, UnsetType
 from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Ledger, Resolution
 from limpet.core.meta import Meta
 from limpet.errors import CallsInDoubt, Conflict, Unreadable, besides
@@ -55,19 +56,28 @@ class RecordedCalls:
             await calls.make("c1", send, "Hello")
 
     The block is a lease of *lease* seconds that renews itself; `LeaseHeld` if another process is in
-    it for longer than *wait* seconds. Its end waits for the calls that are still running.
+    it for longer than *wait* seconds. Its end waits for the calls that are still running. *ttl*
+    seconds after the last call, the journal expires.
     """
 
     def __init__(
-        self, scope: Scope, kind: str, id: str, *, lease: float = 60, wait: float = 0
+        self,
+        scope: Scope,
+        kind: str,
+        id: str,
+        *,
+        lease: float = 60,
+        wait: float = 0,
+        ttl: float | UnsetType | None = UNSET,
     ) -> None:
         self._scope = scope
-        self._journal = scope.journal(kind, id)
+        self._journal = scope.journal(kind, id, ttl=ttl)
         self._lock = scope.lock(kind, id, lease, wait=wait)
         self._writing = scope.runtime.lock("A recorded call within the record of another one.")
         self._forget()
 
-    def _forget(self) -> None:
+    def _forget(self, incarnation: str | None = None) -> None:
+        self._incarnation = incarnation
         self._position = 0
         self._calls = Ledger()
         self._attempts: dict[str, int] = {}
@@ -80,8 +90,12 @@ class RecordedCalls:
         """Take the lease, and read what has been made."""
         await self._lock.__aenter__()
         try:
-            self._forget()  # another process may have been here, and the journal may be a new one
-            await self._catch_up()
+            # Another process may have been here, and the journal may be a new one.
+            head = await self._journal.head()
+            if head is None or head.incarnation != self._incarnation:
+                self._forget(None if head is None else head.incarnation)
+            if head is not None and head.seq > self._position:
+                await self._catch_up()
             self._calls.abandon()  # what began before is not running: the lease is ours
         except BaseException:
             await self._lock.release()
@@ -114,44 +128,89 @@ class RecordedCalls:
         returns that, instead of raising. `Conflict`, if a call of this id is running here.
         """
         name = getattr(function, "__name__", type(function).__name__)
-        if not await self._writing.run(self._begin, id, name):
+        if not await self.begin(Call(id, name)):
             return self._results[id]
         try:
             result = await self._scope.runtime.invoke(function, *args, **kwargs)
-            await self._writing.run(self._write, ENDED, _Ended(id, result), None)
+            await self.end(id, result)
         except Exception as error:
             # Only what is an error of the call: a process that is being ended writes nothing more.
-            failed = _Failed(id, f"{type(error).__name__}: {error}")
-            call = structs.replace(self._calls.open.get(id, Call(id)), error=failed.error)
             with besides(error, f"it could not be recorded that the call {id!r} has failed"):
-                await self._writing.run(self._write, FAILED, failed, call)
+                await self.fail(id, error)
             raise
         finally:
-            self._calls.running.discard(id)
+            self.leave(id)
         return result
 
-    async def _begin(self, id_: str, name: str) -> bool:
-        """Record that it begins; False if there is a result."""
+    # -- the parts of `make`, for who makes a call in another way ----------------------------------
+
+    async def begin(self, call: Call, *, again: bool = False) -> bool:
+        """Record that *call* begins; False if there is a result.
+
+        `CallsInDoubt`, if it is in doubt, unless it may be made *again*; `Conflict`, if it is
+        running. Then comes its `end`, or that it did `fail`, and in any case `leave`.
+        """
+        return await self._writing.run(self._begin, call, again)
+
+    async def end(self, id: str, result: Any) -> None:
+        """Record what a call has returned, or what is known of it otherwise."""
+        await self._writing.run(self._write, ENDED, _Ended(id, result), None)
+
+    async def fail(self, id: str, error: Exception) -> None:
+        """Record that a call has raised: whether it happened is not known."""
+        failed = _Failed(id, f"{type(error).__name__}: {error}")
+        call = structs.replace(self._calls.open.get(id, Call(id)), error=failed.error)
+        await self._writing.run(self._write, FAILED, failed, call)
+
+    async def undo(self, id: str, by: str) -> None:
+        """Record that a call that began has done nothing, as *by* knows."""
+        await self._writing.run(self._write, RESOLVED, Resolution(id, "retry", by=by), None)
+
+    def leave(self, id: str) -> None:
+        """It is not running any more, whatever came of it."""
+        self._calls.running.discard(id)
+
+    async def doubtful(self, id: str) -> Call | None:
+        """The call *id*, if it is in doubt; None if it has a result, runs, or is unknown."""
+        return await self._writing.run(self._doubtful, id)
+
+    async def _doubtful(self, id_: str) -> Call | None:
         if id_ in self._calls and id_ not in self._calls.running:
             await self._catch_up()  # somebody may have resolved it
+        return None if id_ in self._calls.running else self._calls.open.get(id_)
+
+    def attempts(self, id: str) -> int:
+        """How often the call *id* has begun."""
+        return self._attempts.get(id, 0)
+
+    def __contains__(self, id: object) -> bool:
+        """Whether the call *id* has a result."""
+        return id in self._results
+
+    def result(self, id: str) -> Any:
+        """What the call *id* has returned."""
+        return self._results[id]
+
+    async def _begin(self, call: Call, again: bool) -> bool:  # noqa: FBT001 - see `begin`
+        id_ = call.id
+        doubtful = await self._doubtful(id_)
         if id_ in self._results:
             return False
         kind, where = self._journal.key.kind, self._journal.key.id
         if id_ in self._calls.running:
             msg = f"The call {id_!r} of {kind} {where!r} is running. Each call needs its own id."
             raise Conflict(msg, self._position, self._position)
-        if id_ in self._calls:
-            call = self._calls.open[id_]
+        if doubtful is not None and not again:
             command = self._scope.command("resolve", f"{kind}/{where}", id_, "done")
             msg = (
-                f"{call.title} of {kind} {where!r} may have happened or not: "
-                f"{call.error or 'its process ended before it did'}. Find out, then say so: "
+                f"{doubtful.title} of {kind} {where!r} may have happened or not: "
+                f"{doubtful.error or 'its process ended before it did'}. Find out, then say so: "
                 f"{command} (or retry, or skip), or store.resolve({where!r}, {id_!r}, 'done', "
                 f"kind={kind!r})."
             )
-            raise CallsInDoubt(msg, [call])
-        attempt = self._attempts.get(id_, 0) + 1
-        call = Call(id_, name, attempt=attempt, epoch=self._lock.lease.epoch)
+            raise CallsInDoubt(msg, [doubtful])
+        attempt = self.attempts(id_) + 1
+        call = structs.replace(call, attempt=attempt, epoch=self._lock.lease.epoch)
         self._calls.running.add(id_)  # before it is written: the lease is not given up meanwhile
         try:
             await self._write(BEGAN, call, call)
@@ -160,14 +219,16 @@ class RecordedCalls:
             raise
         return True
 
-    async def _write(self, kind: str, body: Call | _Ended | _Failed, call: Call | None) -> None:
+    async def _write(
+        self, kind: str, body: Call | Resolution | _Ended | _Failed, call: Call | None
+    ) -> None:
         """Add an entry, and by the same act put *call*, or nothing, in the meta for its id."""
         while kind == BEGAN or body.id in self._calls:
             others = {id_: one for id_, one in self._calls.open.items() if id_ != body.id}
             meta = Meta(calls=others if call is None else {**others, body.id: call})
             try:
                 self._position = await self._journal.append(
-                    (kind, structs.asdict(body)),
+                    (kind, {k: v for k, v in structs.asdict(body).items() if v is not None}),
                     meta=meta.encode(),
                     expect=self._position,
                     lease=self._lock.lease,

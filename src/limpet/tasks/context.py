@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -18,19 +18,22 @@ from limpet.errors import NotStorable, TaskNotOpen
 from limpet.tasks.retry import ASK, VERIFY, InDoubt, Retry, StepPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from limpet.core.scope import Scope
     from limpet.tasks.record import LiveTask
     from limpet.tasks.state import Progress
     from limpet.tasks.task import AsyncTask
 
 __all__ = [
     "Outside",
+    "Recorder",
     "StepContext",
     "Turn",
     "current_step",
     "effect",
     "open_task",
+    "recorders",
     "running",
     "running_step",
 ]
@@ -133,6 +136,28 @@ class running:  # noqa: N801 - reads as a word of the sentence that it is used i
 
 # -- effects -----------------------------------------------------------------------------------
 
+
+class Recorder(Protocol):
+    """What records effects, through one runtime: the steps of a task, or what is like a task."""
+
+    def through(self, scope: Scope) -> Recorder:
+        """The same, for code that reaches the store through the runtime of *scope*."""
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        policy: StepPolicy,
+    ) -> Coroutine[Any, Any, Any]:
+        """What *function* returned when it was called as the step *name*, or returns now."""
+
+
+#: Asked in turn, where no task is open, for what records effects there: integrations add functions
+#: that know whether code is run by their framework, on behalf of something that Limpet stores.
+recorders: list[Callable[[], tuple[Recorder, Scope] | None]] = []
+
 #: What an effect is where no task is open: an error, or just a call.
 Outside = Literal["raise", "call"]
 
@@ -223,36 +248,42 @@ def _as_effect(
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            task = _find_task(name, outside)
-            if task is None:
+            found = _find_recorder(name, outside)
+            if found is None:
                 return await function(*args, **kwargs)
-            runner = task.runner.through(task.scope.as_async())
-            return await runner.step(step_name(args, kwargs), function, args, kwargs, policy)
+            recorder = found[0].through(found[1].as_async())
+            return await recorder.step(step_name(args, kwargs), function, args, kwargs, policy)
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            task = _find_task(name, outside)
-            if task is None:
+            found = _find_recorder(name, outside)
+            if found is None:
                 return function(*args, **kwargs)
-            runner = task.runner.through(task.scope.as_sync())
-            return run_to_end(runner.step(step_name(args, kwargs), function, args, kwargs, policy))
+            step = found[0].through(found[1].as_sync()).step
+            return run_to_end(step(step_name(args, kwargs), function, args, kwargs, policy))
 
     wrapper.limpet = policy  # type: ignore[attr-defined] # how adapters know an effect
     return wrapper
 
 
-def _find_task(name: str, outside: Outside) -> AsyncTask | None:
-    """The task that the effect *name* is to be a step of; None if it is just a call."""
-    found = open_task.get()
-    if found is None and outside == "raise":
+def _find_recorder(name: str, outside: Outside) -> tuple[Recorder, Scope] | None:
+    """What records the effect *name* here, and its store; None if it is just a call."""
+    task = open_task.get()
+    if task is not None:
+        return task.runner, task.scope
+    for find in recorders:
+        found = find()
+        if found is not None:
+            return found
+    if outside == "raise":
         msg = (
             f"{name} is an effect, and no task is open here, so it would not be recorded. Call it "
             "within `with store.task(…):`, in the same thread or context, or mark it with "
             "limpet.effect(outside='call')."
         )
         raise TaskNotOpen(msg)
-    return found
+    return None
 
 
 def _digest(name: str, given: Any) -> str:

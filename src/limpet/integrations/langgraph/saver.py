@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,9 +20,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 
 from limpet.backends.contract import UNSET, Expect, UnsetType
-from limpet.core.ids import check_ttl, written_out
+from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
-from limpet.errors import Conflict, StoreClosed
+from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
+from limpet.integrations.langgraph.effects import EFFECTS, Effects, copy_effects
+from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import (
     DROPPED,
     INTERRUPTED,
@@ -58,12 +61,20 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal
+    from limpet.core.leases import LeaseLock
     from limpet.core.scope import Scope
 
 __all__ = ["KIND", "LimpetSaver"]
 
 #: Bytes of threads that are held in memory, about; the one in use always is.
 HELD = 64 * 1024 * 1024
+
+#: Namespaces of a thread that are known to have checkpoints.
+HELD_NAMESPACES = 10_000
+
+#: Seconds for which a checkpoint may be on its way to the store; and between two looks for it.
+PATIENCE = 60.0
+LOOK_AGAIN = 0.005
 
 #: Entries to an append, where a thread is written anew.
 BATCH = 500
@@ -99,6 +110,19 @@ class _Thread:
         self.async_lock = scope.as_async().runtime.lock(within)
         #: The namespaces of which somebody here was told that there is no checkpoint.
         self.told_empty: set[str] = set()
+        #: The namespaces of graphs that were begun with this saver, the newest last.
+        self.begun: dict[str, None] = {}
+        #: The newest checkpoint of a namespace that could not be stored, and why.
+        self.broken: dict[str, tuple[str, BaseException]] = {}
+
+    def begin(self, ns: str) -> None:
+        """A graph of the namespace *ns* begins to run."""
+        with self.mutex:
+            self.broken.pop(ns, None)
+            self.begun.pop(ns, None)
+            self.begun[ns] = None
+            if len(self.begun) > HELD_NAMESPACES:
+                del self.begun[next(iter(self.begun))]
 
 
 class LimpetSaver(BaseCheckpointSaver[Any]):
@@ -108,7 +132,9 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
     made from what is stored, beside LangGraph's and LangChain's own. *serde*: another serialiser
     than LangGraph's strict one. *forks*: with "refuse", a checkpoint whose parent has another child
     is a `Conflict`, unless its writer asked for that parent by its id, as time travel does; with
-    "allow" it never is. *ttl*: seconds after its last checkpoint at which a thread expires.
+    "allow" it never is. *exclusive*: one run of a thread at a time; it has a lease of *lease*
+    seconds, which renews itself, and another run is refused with `LeaseHeld`, as is what would
+    change the thread meanwhile. *ttl*: seconds after its last checkpoint at which a thread expires.
 
     It may be used from several threads, event loops and processes at once.
     """
@@ -120,6 +146,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         serde: SerializerProtocol | None = None,
         allow: Iterable[type | tuple[str, ...]] = (),
         forks: str = "refuse",
+        exclusive: bool = False,
+        lease: float = 60,
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
         if forks not in ("refuse", "allow"):
@@ -129,6 +157,9 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         self._scope = (self._own or as_async(store)).scope
         self._forks = forks
         self._ttl = check_ttl(ttl)
+        self._leases = RunLeases(check_seconds(lease, "lease"), always=exclusive)
+        #: What nodes and tools do to the world.
+        self.effects = Effects()
         self._values = Values(self.serde)
         self._threads: OrderedDict[str, _Thread] = OrderedDict()
         self._mutex = threading.Lock()
@@ -344,7 +375,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         if scope.backend.closed:
             msg = f"The store {scope.backend.url} is closed. Open it again, with another saver."
             raise StoreClosed(msg)
-        return scope.journal(KIND, written_out(str(thread_id), WRITTEN_OUT), ttl=self._ttl)
+        return scope.journal(KIND, self.journal_id(thread_id), ttl=self._ttl)
 
     async def _thread(self, journal: AsyncJournal, name: Any = None) -> _Thread:
         """A thread, as far as it is known; *name* is what LangGraph calls it."""
@@ -385,19 +416,33 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
 
     async def _write(
         self,
+        scope: Scope,
         journal: AsyncJournal,
         thread: _Thread,
         make: Callable[[ThreadLog], Draft | None],
+        conf: Mapping[str, Any],
     ) -> None:
         """Append what *make* makes of the thread; anew, if somebody else was first."""
-        lock = thread.sync_lock if journal.runtime is self._sync.runtime else thread.async_lock
-        await lock.run(self._write_alone, journal, thread, make)
+        lock = thread.sync_lock if scope.is_sync else thread.async_lock
+        await lock.run(self._write_alone, scope, journal, thread, make, conf)
 
     async def _write_alone(
+        self,
+        scope: Scope,
+        journal: AsyncJournal,
+        thread: _Thread,
+        make: Callable[[ThreadLog], Draft | None],
+        conf: Mapping[str, Any],
+    ) -> None:
+        async with self._leases.writing(scope, KIND, journal.key.id, conf) as lock:
+            await self._append(journal, thread, make, lock)
+
+    async def _append(
         self,
         journal: AsyncJournal,
         thread: _Thread,
         make: Callable[[ThreadLog], Draft | None],
+        lock: LeaseLock | None,
     ) -> None:
         if thread.log.incarnation is None:
             await self._catch_up(journal, thread, await journal.head())
@@ -411,7 +456,10 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             try:
                 pairs = [(draft.kind, draft.body)]
                 body = journal.encode(pairs, COMPRESS_OVER)
-                done = await journal.write(pairs, expect=expect, body=body, status=draft.status)
+                lease = None if lock is None else lock.lease
+                done = await journal.write(
+                    pairs, expect=expect, body=body, status=draft.status, lease=lease
+                )
             except Conflict:
                 await self._catch_up(journal, thread, await journal.head())
                 continue
@@ -421,12 +469,75 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     log.took(done.seq, draft)
             return
 
+    def exclusively(self, thread_id: Any) -> Exclusively:
+        """A block in which runs of a thread, and other changes of it, are of this block alone.
+
+        Entered with ``with`` or ``async with``: it holds the thread's lease, and `LeaseHeld` says
+        who has it, if another block does, or a run of a saver that is ``exclusive``.
+        """
+        return Exclusively(self._leases, self._scope, KIND, self.journal_id(thread_id))
+
+    # -- for effects -------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        """The store, for code that awaits."""
+        return self._scope
+
+    @property
+    def ttl(self) -> float | UnsetType | None:
+        """Seconds after which a thread expires."""
+        return self._ttl
+
+    def journal_id(self, thread_id: Any) -> str:
+        """The id of the journal that a thread is."""
+        return written_out(str(thread_id), WRITTEN_OUT)
+
+    async def wait_for(self, scope: Scope, conf: Mapping[str, Any]) -> None:
+        """Wait until the checkpoints that a node was begun on are stored; *conf* is its config.
+
+        With ``durability="async"`` they may be on their way. Were the process to die before they
+        are there, the node would be run again on others, and not know what it has done.
+        """
+        journal = self._journal(scope, conf["thread_id"])
+        deadline = time.monotonic() + PATIENCE
+        for ns, id_ in conf["checkpoint_map"].items():
+            thread = await self._thread(journal)
+            while thread.log.node(ns, id_) is None:
+                thread = await self._caught_up(journal)
+                if thread.log.node(ns, id_) is not None:
+                    break
+                if ns not in thread.begun and thread.log.newest(ns) is None:
+                    msg = (
+                        f"An effect was called in a graph without checkpoints (in {ns!r}, of "
+                        f"thread {conf['thread_id']!r}). If it were cut short, nobody could tell "
+                        "what it has done. Nothing was done. Compile that graph without "
+                        "checkpointer=False."
+                    )
+                    raise NotDurable(msg)
+                broken = thread.broken.get(ns)
+                if broken is not None and broken[0] <= id_:
+                    raise broken[1]
+                if time.monotonic() > deadline:
+                    msg = (
+                        f"Checkpoint {id_} of thread {conf['thread_id']!r} was not stored within "
+                        f"{PATIENCE:g} seconds, and an effect that stands on it was not made. Look "
+                        "for errors of the store, and run the thread again."
+                    )
+                    raise StoreBusy(msg)
+                await scope.runtime.sleep(LOOK_AGAIN)
+
     # -- one body for sync and async ---------------------------------------------------------------
 
     async def _get_tuple(self, scope: Scope, config: RunnableConfig) -> CheckpointTuple | None:
         conf = config["configurable"]
-        thread = await self._caught_up(self._journal(scope, conf["thread_id"]))
+        journal = self._journal(scope, conf["thread_id"])
         ns, id_ = conf.get("checkpoint_ns", ""), get_checkpoint_id(config)
+        if RUNTIME in conf:
+            await self._leases.begin(scope, KIND, journal.key.id, conf)
+        thread = await self._caught_up(journal)
+        if RUNTIME in conf:
+            thread.begin(ns)
         with thread.mutex:
             node = thread.log.node(ns, id_ or None)
             if node is None:
@@ -511,7 +622,11 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 _refuse_fork(log, ns, parent, checkpoint["id"], name)
             return log.checkpoint(ns, parent, checkpoint, stored, new_versions)
 
-        await self._write(journal, thread, make)
+        try:
+            await self._write(scope, journal, thread, make, conf)
+        except BaseException as error:
+            thread.broken[ns] = checkpoint["id"], error
+            raise
         return _config(name, ns, checkpoint["id"])
 
     async def _put_writes(
@@ -543,11 +658,15 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         def make(log: ThreadLog) -> Draft | None:
             return log.writes(ns, id_, writes, task_id, task_path)
 
-        await self._write(journal, await self._thread(journal, conf["thread_id"]), make)
+        thread = await self._thread(journal, conf["thread_id"])
+        await self._write(scope, journal, thread, make, conf)
 
     async def _delete(self, scope: Scope, thread_id: str) -> None:
         journal = self._journal(scope, thread_id)
-        await journal.delete()
+        async with self._leases.writing(scope, KIND, journal.key.id, {}):
+            await journal.delete()
+            # Not before: a thread without its effects would have them again.
+            await scope.journal(EFFECTS, journal.key.id).delete()
         with self._mutex:
             self._threads.pop(journal.key.id, None)
 
@@ -558,7 +677,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             return str(log.about(node)["metadata"].get("run_id")) not in runs
 
         for id_ in [key async for key in scope.list(KIND, _key_id)] if runs else ():
-            await self._keep_only(scope.journal(KIND, id_), stays)
+            async with self._leases.writing(scope, KIND, id_, {}) as lock:
+                await self._keep_only(scope.journal(KIND, id_), stays, lock)
 
     async def _prune(self, scope: Scope, thread_ids: Sequence[str], strategy: str) -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -568,10 +688,15 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             if strategy == "delete":
                 await self._delete(scope, thread_id)
             else:
-                await self._keep_only(self._journal(scope, thread_id), _is_needed)
+                journal = self._journal(scope, thread_id)
+                async with self._leases.writing(scope, KIND, journal.key.id, {}) as lock:
+                    await self._keep_only(journal, _is_needed, lock)
 
     async def _keep_only(
-        self, journal: AsyncJournal, stays: Callable[[ThreadLog, Node], bool]
+        self,
+        journal: AsyncJournal,
+        stays: Callable[[ThreadLog, Node], bool],
+        lock: LeaseLock | None,
     ) -> None:
         """Drop the checkpoints of a thread that do not stay, so that nothing of them is left.
 
@@ -600,7 +725,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 while drafts:
                     batch, drafts = drafts[:BATCH], drafts[BATCH:]
                     pairs = [(draft.kind, draft.body) for draft in batch]
-                    done = await journal.write(pairs, expect=expect, status=status)
+                    lease = None if lock is None else lock.lease
+                    done = await journal.write(pairs, expect=expect, status=status, lease=lease)
                     expect = done.expect
             except Conflict:
                 continue  # what was written anew is there twice until the next try, and no harm
@@ -627,6 +753,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 with thread.mutex:
                     values = [(write.index, write.channel, log.load(write.shape)) for write in one]
                 await self._put_numbered(scope, config, values, one[0].task, one[0].path)
+        await copy_effects(scope, self.journal_id(source), self.journal_id(target), self._ttl)
 
     async def _delta_history(
         self, scope: Scope, config: RunnableConfig, channels: Sequence[str]
