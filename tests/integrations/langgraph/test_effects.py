@@ -260,7 +260,7 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
     sent = Sent()
     failures = [OSError("behind the effect")]
 
-    def node(_: State) -> Any:
+    def node(state: State) -> Any:
         sent.send("alice")
         if failures:
             raise failures.pop()

@@ -229,6 +229,18 @@ class TestValues:
         graph.invoke({"said": [{"text": "old"}]}, CONFIG)
         assert graph.get_state(CONFIG).values["said"] == [{"text": "changed"}, {"text": "new"}]
 
+    def test_what_is_read_is_what_another_process_reads(self, where: Where) -> None:
+        """Not the objects that were put: JSON has no tuples, and what works now works later."""
+        with LimpetSaver(where.url) as saver:
+            said = [(number, "x" * 60) for number in range(40)]
+            saver.put(CONFIG, checkpoint({"said": said}, {"said": 1}), {}, {"said": 1})
+            here = saver.get_tuple(CONFIG)
+        with LimpetSaver(where.url) as saver:
+            there = saver.get_tuple(CONFIG)
+        assert here == there
+        assert here is not None
+        assert here.checkpoint["channel_values"]["said"] == [list(one) for one in said]
+
     def test_who_changes_what_was_read_changes_nothing_that_is_stored(
         self, saver: LimpetSaver
     ) -> None:

@@ -124,24 +124,54 @@ class One:
 class Listed:
     """The value of a channel that is a list: the first *length* of some parts.
 
-    The versions of a list that only grows share its parts, and the objects made of them.
+    The versions of a list that only grows share its parts, and the objects that are known of them:
+    those that LangGraph was given last, made of what is stored, or that it has put. The latter are
+    only compared with: what is stored may be read as something else, a tuple as a list.
     """
 
-    __slots__ = ("length", "objects", "parts")
+    __slots__ = ("length", "made", "objects", "parts")
 
-    def __init__(self, parts: list[Part], length: int, objects: list[Any]) -> None:
+    def __init__(
+        self,
+        parts: list[Part],
+        objects: Sequence[Any] | None = None,
+        made: list[bool] | None = None,
+    ) -> None:
         self.parts = parts
-        self.length = length
-        self.objects = objects  # of some of the parts, or UNSET
+        self.length = len(parts)
+        self.objects = list(objects or [UNSET] * self.length)
+        self.made = made or [False] * self.length  # whether it was made of what is stored
 
-    def added(self, new: list[Part], objects: Sequence[Any] = ()) -> Listed:
+    def added(self, new: list[Part], objects: Sequence[Any] | None = None) -> Listed:
         """The list with *new* parts at its end, of which there are the *objects*."""
-        parts, held = self.parts, self.objects
-        if len(parts) != self.length:  # another line has gone on from here
-            parts, held = parts[: self.length], held[: self.length]
-        parts += new
-        held += objects or [UNSET] * len(new)
-        return Listed(parts, len(parts), held)
+        longer = Listed.__new__(Listed)
+        longer.parts, longer.objects, longer.made = self.parts, self.objects, self.made
+        if len(self.parts) != self.length:  # another line has gone on from here
+            longer.parts = self.parts[: self.length]
+            longer.objects = self.objects[: self.length]
+            longer.made = self.made[: self.length]
+        longer.parts += new
+        longer.objects += objects or [UNSET] * len(new)
+        longer.made += [False] * len(new)
+        longer.length = len(longer.parts)
+        return longer
+
+    def patched(
+        self, at: list[tuple[int, Part]], cut: list[tuple[int, int, list[Part]]], now: Sequence[Any]
+    ) -> Listed:
+        """The list with other parts where they changed; *now* are its objects, or none."""
+        parts, objects = self.parts[: self.length], self.objects[: self.length]
+        made = self.made[: self.length]
+        for index, part in at:
+            parts[index], objects[index], made[index] = part, UNSET, False
+        for index, count, new in cut:
+            parts[index : index + count] = new
+            objects[index : index + count] = [UNSET] * len(new)
+            made[index : index + count] = [False] * len(new)
+        if now:
+            pairs = zip(objects, now, strict=True)
+            objects = [given if known is UNSET else known for known, given in pairs]
+        return Listed(parts, objects, made)
 
 
 #: A channel that has a version, and no value.
@@ -313,16 +343,17 @@ class ThreadLog:
         """
         if isinstance(value, One):
             return self.load(value.shape)
-        objects, load = value.objects, self.values.load
+        objects, made, load = value.objects, value.made, self.values.load
         fresh = max(0, value.length - LOOKED_AT)
-        found = objects[:fresh]
-        if UNSET in found:  # an object that compares oddly is looked at in the line below
-            for at, made in enumerate(found):
-                if made is UNSET:
-                    found[at] = objects[at] = load(value.parts[at].data)
-        newest = [load(part.data) for part in value.parts[fresh : value.length]]
-        objects[fresh : value.length] = newest
-        return found + newest
+        if False in made[:fresh]:
+            for at in range(fresh):
+                if not made[at]:
+                    objects[at], made[at] = load(value.parts[at].data), True
+        objects[fresh : value.length] = [
+            load(part.data) for part in value.parts[fresh : value.length]
+        ]
+        made[fresh : value.length] = [True] * (value.length - fresh)
+        return objects[: value.length]
 
     def load(self, shape: Any) -> Any:
         """The value of a *shape*."""
@@ -710,22 +741,15 @@ def _new_values(
     for channel, stored in body.get("put", {}).items():
         found[channel] = One(resolve(stored))
     for channel, stored in body.get("list", {}).items():
-        parts = _as_parts(resolve(stored))
-        made = objects.get(channel) or [UNSET] * len(parts)
-        found[channel] = Listed(parts, len(parts), made)
+        found[channel] = Listed(_as_parts(resolve(stored)), objects.get(channel))
     for channel, stored in body.get("add", {}).items():
-        found[channel] = _list_before(before, channel).added(
-            _as_parts(resolve(stored)), objects.get(channel, ())
-        )
-    for channel, patch in body.get("patch", {}).items():
         old = _list_before(before, channel)
-        parts, held = old.parts[: old.length], old.objects[: old.length]
-        for at, element in patch["at"]:
-            parts[at], held[at] = _as_parts([resolve(element)])[0], UNSET
-        for at, count, items in patch["cut"]:
-            parts[at : at + count] = _as_parts(resolve(items))
-            held[at : at + count] = [UNSET] * len(items)
-        found[channel] = Listed(parts, len(parts), objects.get(channel) or held)
+        found[channel] = old.added(_as_parts(resolve(stored)), objects.get(channel))
+    for channel, patch in body.get("patch", {}).items():
+        at = [(index, _as_parts([resolve(one)])[0]) for index, one in patch["at"]]
+        cut = [(index, count, _as_parts(resolve(new))) for index, count, new in patch["cut"]]
+        old = _list_before(before, channel)
+        found[channel] = old.patched(at, cut, objects.get(channel, ()))
     return found
 
 
