@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ import limpet
 from limpet.backends import group_commit
 from limpet.backends.contract import Append, Key
 from limpet.backends.dynamodb import table
+from limpet.backends.file.writing import MOST_LOOKS, OpenJournal
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.postgresql import wakeups
 from limpet.backends.url import connect
@@ -261,6 +262,37 @@ def test_a_write_that_is_struck_is_there_once_or_never(
         assert len(set(found)) == len(found)
         assert [body for body in found if not body.startswith("struck")] == expected
         assert set(told) <= set(found)
+
+
+def test_an_append_to_a_file_that_is_struck_at_any_line_is_there_once(tmp_path: Path) -> None:
+    """Tried again under its id, and whatever this process knew of the file by then."""
+    code = OpenJournal.append.__code__
+    with closing(connect(place("file", tmp_path))) as backend:
+        for number in range(MOST_LOOKS + 1):  # from then on the ids are kept in mind
+            backend.append(Append(key=KEY, body=b"first", count=1, id=f"first {number}"))
+        expected = []
+        for nth in count(1):
+            left = nth
+
+            def strike(frame: FrameType, event: str, _: object) -> Any:
+                nonlocal left
+                if event == "line":
+                    left -= 1
+                    if not left:
+                        raise KeyboardInterrupt
+                return strike if frame.f_code is code else None
+
+            sys.settrace(strike)
+            with suppress(KeyboardInterrupt):
+                backend.append(Append(key=KEY, body=b"", count=1, id=f"struck {nth}"))
+            sys.settrace(None)
+            for what in ("struck", "after"):
+                backend.append(Append(key=KEY, body=b"", count=1, id=f"{what} {nth}"))
+                expected.append(f"{what} {nth}")
+            if left > 0:
+                break
+        assert nth > 10, "it should have struck"
+        assert [one.id for one in backend.read(KEY, after=MOST_LOOKS + 1)] == expected
 
 
 @forgotten

@@ -162,11 +162,12 @@ class OpenJournal:
         except BaseException:
             self._cut_back()
             raise
-        self._end += len(text)
-        self._closed = True
-        self.head = head
         if record is not None and record.id is not None and self._ids is not None:
             self._ids[record.id] = Appended(record.seq, record.at, head.incarnation)
+        self.head = head
+        self._closed = True
+        # Last: an interrupt may come before, and then `is_current` takes in what the file has more.
+        self._end += len(text)
 
     def _sync(self) -> None:
         try:
