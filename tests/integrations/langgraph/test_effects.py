@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphBubbleUp
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 
@@ -277,6 +278,46 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
     assert sent.calls == ["alice"] * 3
 
 
+def test_functions_of_the_functional_api_have_effects_too() -> None:
+    """A `@task` is a task of its own, and so is the entry point."""
+    sent, failures = Sent(), [OSError("behind all of them")]
+
+    @task
+    def do(to: str) -> int:
+        return int(sent.send(to)["number"])
+
+    with LimpetSaver("memory:") as saver:
+
+        @entrypoint(checkpointer=saver)
+        def flow(to: str) -> list[str]:
+            futures = [do(to), do(to)]
+            found = {future.result() for future in futures}
+            sent.send(to)
+            if failures:
+                raise failures.pop()
+            return sorted(map(str, found))
+
+        with pytest.raises(OSError, match="behind"):
+            flow.invoke("alice", T)
+        assert flow.invoke(None, T) == ["1", "2"]
+    assert sent.calls == ["alice"] * 3
+
+
+@ways
+def test_a_plain_tool_of_an_async_agent_has_effects_too(way: str, tmp_path: Path) -> None:
+    """LangChain runs it in a thread; and what an agent's tools return, the model reads."""
+    world = World(str(tmp_path / "world"))
+
+    async def main() -> Any:
+        async with LimpetSaver("memory:") as saver:
+            graph = effects.KINDS["agent"](saver, world.effect(way), way)
+            return await graph.ainvoke({"messages": [HumanMessage("t")]}, T)
+
+    said = [one.content for one in asyncio.run(main())["messages"] if one.type == "tool"]
+    assert sorted(said) == [f"did {what}" for what in world.done()]
+    assert len(said) == 2 * effects.ROUNDS
+
+
 # -- what failed, and what is in doubt -------------------------------------------------------------
 
 
@@ -445,9 +486,9 @@ def test_within_a_task_an_effect_is_a_step_of_that() -> None:
     sent = Sent()
     with limpet.open("memory:") as store:
         graph = graph_of(LimpetSaver(store), lambda _: {"log": [sent.send("alice")]})
-        with store.task("job", "Tell her") as task:
+        with store.task("job", "Tell her") as job:
             graph.invoke({"log": []}, T)
-            assert [name.partition(":")[0] for name in task.results] == ["send"]
+            assert [name.partition(":")[0] for name in job.results] == ["send"]
         assert store.journal("thread-effects", "t").head() is None
 
 

@@ -71,7 +71,7 @@ HELD_NAMESPACES = 10_000
 
 #: Seconds for which a checkpoint may be on its way to the store; and between two looks for it.
 PATIENCE = 60.0
-LOOK_AGAIN = 0.005
+LOOK_AGAIN = 0.001
 
 #: Entries to an append, where a thread is written anew.
 BATCH = 500
@@ -496,7 +496,10 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         """
         journal = self._journal(scope, conf["thread_id"])
         deadline = time.monotonic() + PATIENCE
-        for ns, id_ in conf["checkpoint_map"].items():
+        # A function of the functional API has its caller's checkpoint, again under its caller's
+        # name; that of a graph is under the graph's namespace, which comes before.
+        ids = {id_: ns for ns, id_ in reversed(conf["checkpoint_map"].items())}
+        for id_, ns in ids.items():
             thread = await self._thread(journal)
             while thread.log.node(ns, id_) is None:
                 thread = await self._caught_up(journal)
