@@ -267,7 +267,7 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
             raise failures.pop()
         return {"log": [1]}
 
-    graph: StateGraph[State, None, State, State] = StateGraph(State)
+    graph: Any = StateGraph(State)
     graph.add_node("n", node)
     graph.add_conditional_edges(START, lambda _: [Send("n", State(log=[]))] * 3, ["n"])
     with LimpetSaver("memory:") as saver:
@@ -565,6 +565,46 @@ def test_a_thread_that_is_deleted_takes_its_effects_along() -> None:
             assert store.journal("thread-effects", "t").head() is not None
             delete()
             assert store.journal("thread-effects", "t").head() is None
+
+
+def test_what_is_pruned_takes_its_effects_along_and_what_is_under_way_does_not() -> None:
+    """A result that was stored may be private; what a node may be run again for is still needed."""
+    sent = Sent(None, None, None, ConnectionError("lost"))
+    failures: list[Exception] = []
+
+    def node(_: State) -> Any:
+        found = [sent.send("alice")["number"]]
+        if failures:
+            raise failures.pop()
+        return {"log": found}
+
+    def known(store: limpet.Store) -> int:
+        return sum(entry.type == "ended" for entry in store.journal("thread-effects", "t").read())
+
+    with limpet.open("memory:") as store:
+        saver = LimpetSaver(store)
+        graph = graph_of(saver, node)
+        for _ in range(2):
+            graph.invoke({"log": []}, T)
+        failures.append(OSError("behind the third"))
+        with pytest.raises(OSError, match="third"):
+            graph.invoke({"log": []}, T)
+        assert known(store) == 3
+        saver.prune(["t"])
+        assert known(store) == 1
+        assert graph.invoke(None, T)["log"] == [1, 2, 3]
+        with pytest.raises(ConnectionError):
+            graph.invoke({"log": []}, T)
+        saver.prune(["t"])
+        (doubtful,) = store.in_doubt()
+        assert doubtful.call.error == "ConnectionError: lost"
+        store.resolve("t", doubtful.call.id, "done", result={"number": 4}, kind="thread-effects")
+        assert LimpetSaver(store).get_tuple(T) is not None
+        assert graph_of(LimpetSaver(store), node).invoke(None, T)["log"] == [1, 2, 3, 4]
+        graph.invoke({"log": []}, T)
+        saver.prune(["t"])
+        assert known(store) == 0
+    assert sent.calls == ["alice"] * 5
 
 
 def test_a_copy_of_a_thread_has_had_its_effects() -> None:

@@ -677,6 +677,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         for id_ in [key async for key in scope.list(KIND, _key_id)] if runs else ():
             async with self._leases.writing(scope, KIND, id_, {}) as lock:
                 await self._keep_only(scope.journal(KIND, id_), stays, lock)
+                await self._forget_effects(scope, scope.journal(KIND, id_))
 
     async def _prune(self, scope: Scope, thread_ids: Sequence[str], strategy: str) -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -689,6 +690,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 journal = self._journal(scope, thread_id)
                 async with self._leases.writing(scope, KIND, journal.key.id, {}) as lock:
                     await self._keep_only(journal, _is_needed, lock)
+                    await self._forget_effects(scope, journal)
 
     async def _keep_only(
         self,
@@ -729,6 +731,17 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             break
         with self._mutex:
             self._threads.pop(journal.key.id, None)
+
+    async def _forget_effects(self, scope: Scope, journal: AsyncJournal) -> None:
+        """Let what is known of effects go with the checkpoints that they stood on."""
+        id_ = journal.key.id
+        if await scope.journal(EFFECTS, id_).head() is None:
+            return
+        thread = await self._caught_up(journal)
+        with thread.mutex:
+            there = {node.id for node in thread.log.all_nodes()}
+        effects = self.effects.of(scope, id_, self._ttl)
+        await scope.runtime.call(effects.forget, lambda checkpoint: checkpoint not in there)
 
     async def _copy_thread(self, scope: Scope, source: str, target: str) -> None:
         thread = await self._caught_up(self._journal(scope, source))
