@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.core.calls import SKIPPED
+from limpet.core.calls import SKIPPED, Call
 from limpet.core.recorded_calls import RecordedCalls
 from limpet.core.runtime import run_to_end
 from limpet.errors import CallsInDoubt, Conflict, LeaseHeld, LeaseLost, NotStorable, Unreadable
@@ -264,5 +264,68 @@ def test_what_no_recorded_call_has_written_is_refused() -> None:
             for _ in range(2):
                 with pytest.raises(Unreadable, match="Entry 2 of toybot 'alice' is not what was"):
                     await recorded(store).__aenter__()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_forgotten_is_gone_and_what_is_known_otherwise_stays(
+    times: int, tmp_path: Path
+) -> None:
+    """By those who have made it, and by who reads the journal later."""
+    with limpet.open(tmp_path / "db") as store:
+        made = RecordedCalls(store.scope, KIND, ID)
+
+        async def begin(id: str, of: str) -> None:
+            assert await made.begin(Call(id, of=of))
+            made.leave(id)
+
+        async def make() -> None:
+            async with made:
+                for id in ("old", "new", "skipped", "open", "failed", "undone"):
+                    await begin(id, "one" if id == "old" else "two")
+                await made.end("old", "secret")
+                await made.end("new", "result")
+                await made.fail("failed", OSError("lost"))
+                await made.undo("undone", "nobody")
+
+        async def forget() -> None:
+            async with made:
+                await made.forget("one".__eq__)
+
+        async def look(calls: RecordedCalls) -> None:
+            async with calls:
+                assert "old" not in calls
+                assert "undone" not in calls
+                assert calls.result("new") == "result"
+                assert calls.result("skipped") is SKIPPED
+                doubtful = await calls.doubtful("failed")
+                assert doubtful is not None
+                assert doubtful.error == "OSError: lost"
+                assert await calls.doubtful("open") is not None
+                assert await calls.doubtful("undone") is None
+                assert await calls.begin(Call("undone", of="two"))
+                calls.leave("undone")
+                await calls.undo("undone", "nobody")
+
+        run_to_end(make())
+        store.resolve(ID, "skipped", "skip", kind=KIND)
+        for _ in range(times):
+            run_to_end(forget())
+        run_to_end(look(made))
+        run_to_end(look(RecordedCalls(store.scope, KIND, ID)))
+        assert sorted(names(store)) == ["failed", "open"]
+        assert "secret" not in str(store.journal(KIND, ID).read())
+
+
+def test_a_journal_of_which_all_is_forgotten_begins_anew(tmp_path: Path) -> None:
+    """Under the same lease."""
+
+    async def main() -> None:
+        async with limpet.open_async(tmp_path / "db") as store, recorded(store) as calls:
+            await calls.make("a", say, "a")
+            await calls.forget(lambda _: True)
+            assert [entry.type for entry in await store.journal(KIND, ID).read()] == ["forgotten"]
+            assert await calls.make("a", say, "b") == "said b"
 
     asyncio.run(main())

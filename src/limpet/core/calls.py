@@ -71,6 +71,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
     attempt: int = 1
     error: str | None = None  # how its last attempt ended, if that was an error
     epoch: int = 0  # of the lease under which it began, if there was one
+    of: str = ""  # what it is a part of, where that may be deleted before the journal is
 
     @property
     def title(self) -> str:

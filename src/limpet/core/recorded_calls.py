@@ -28,6 +28,7 @@ __all__ = ["RecordedCalls"]
 
 # Entry types, beside those of calls: BEGAN and RESOLVED, of limpet.core.calls.
 ENDED = "ended"  # it has returned, and this is what
+FORGOTTEN = "forgotten"  # nothing: it stands where all that was before has been deleted
 FAILED = "failed"  # it has raised: whether it happened is not known
 
 #: Seconds between two looks at whether calls are still running.
@@ -80,7 +81,8 @@ class RecordedCalls:
         self._incarnation = incarnation
         self._position = 0
         self._calls = Ledger()
-        self._attempts: dict[str, int] = {}
+        #: Those that have begun, as they did last.
+        self._begun: dict[str, Call] = {}
         self._results: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -181,7 +183,7 @@ class RecordedCalls:
 
     def attempts(self, id: str) -> int:
         """How often the call *id* has begun."""
-        return self._attempts.get(id, 0)
+        return self._begun[id].attempt if id in self._begun else 0
 
     def __contains__(self, id: object) -> bool:
         """Whether the call *id* has a result."""
@@ -190,6 +192,54 @@ class RecordedCalls:
     def result(self, id: str) -> Any:
         """What the call *id* has returned."""
         return self._results[id]
+
+    async def forget(self, gone: Callable[[str], bool]) -> None:
+        """Delete what has ended of calls that were part of something that is *gone*, for good.
+
+        Within the block. What is in doubt stays, whatever it was part of.
+        """
+        await self._writing.run(self._forget_ended, gone)
+
+    async def _forget_ended(self, gone: Callable[[str], bool]) -> None:
+        while True:
+            await self._catch_up()
+            known = {**self._begun}
+            stay = {
+                id_: call
+                for id_, call in known.items()
+                if id_ in self._calls or (id_ in self._results and not gone(call.of))
+            }
+            if len(stay) == len(known):
+                return
+            # What stays is written anew, and all that is before it compacted away. The journal is
+            # not deleted, though nothing stays: the lease would go with it.
+            entries = [one for call in stay.values() for one in self._entries_of(call)]
+            entries = entries or [(FORGOTTEN, {})]
+            begin = self._position + 1
+            try:
+                self._position = await self._journal.append(
+                    *entries, expect=self._position, lease=self._lock.lease
+                )
+            except Conflict:  # a person has resolved one
+                continue
+            await self._journal.compact(begin)
+            for id_ in known.keys() - stay.keys():
+                del self._begun[id_]
+                self._results.pop(id_, None)
+            return
+
+    def _entries_of(self, call: Call) -> list[tuple[str, Any]]:
+        """What says of a call what is known of it."""
+        found: list[tuple[str, Any]] = [(BEGAN, structs.asdict(call))]
+        if call.id in self._calls:
+            error = self._calls.open[call.id].error
+            if error is not None:
+                found.append((FAILED, {"id": call.id, "error": error}))
+        elif self._results[call.id] is SKIPPED:
+            found.append((RESOLVED, {"id": call.id, "how": "skip"}))
+        else:
+            found.append((ENDED, {"id": call.id, "result": self._results[call.id]}))
+        return found
 
     async def _begin(self, call: Call, again: bool) -> bool:  # noqa: FBT001 - see `begin`
         id_ = call.id
@@ -260,7 +310,7 @@ class RecordedCalls:
         """Let an entry count."""
         if kind == BEGAN:
             self._calls.begin(body)
-            self._attempts[body.id] = body.attempt
+            self._begun[body.id] = body
         elif kind == FAILED:
             self._calls.fail(body.id, body.error)
         elif kind == ENDED:

@@ -1,7 +1,7 @@
 """Which task is open and which step is running where code is called; and effects.
 
 An effect is a function that is a step of whatever task is open where it is called. So it can be
-given to any framework as a tool.
+given to any framework as a tool. Where none is open, an integration may record it: `recorders`.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def effect(
     step, and in another step another call.) *key* makes the distinction from the arguments, where
     they cannot be stored, or differ and mean the same. *in_doubt*, *verify* and *retry* are those
     of `Task.step`, but for the default: "ask", because an effect must not happen twice. *outside*
-    of a task it raises `TaskNotOpen`; with "call" it is then just a call.
+    of a task it raises `TaskNotOpen`; with "call" it is then just a call. In a graph of LangGraph's
+    with a `LimpetSaver` it needs no task: the thread has it.
 
     Its result comes back as it is stored, as that of a step: of the type that the function names
     if that is one of JSON's. A dataclass comes back as a dict, and a checker cannot know.

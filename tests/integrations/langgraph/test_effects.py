@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphBubbleUp
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 
@@ -266,7 +267,7 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
             raise failures.pop()
         return {"log": [1]}
 
-    graph: StateGraph[State, None, State, State] = StateGraph(State)
+    graph: Any = StateGraph(State)
     graph.add_node("n", node)
     graph.add_conditional_edges(START, lambda _: [Send("n", State(log=[]))] * 3, ["n"])
     with LimpetSaver("memory:") as saver:
@@ -275,6 +276,46 @@ def test_a_node_that_is_sent_several_times_makes_as_many_calls() -> None:
             made.invoke({"log": []}, T)
         assert made.invoke(None, T) == {"log": [1, 1, 1]}
     assert sent.calls == ["alice"] * 3
+
+
+def test_functions_of_the_functional_api_have_effects_too() -> None:
+    """A `@task` is a task of its own, and so is the entry point."""
+    sent, failures = Sent(), [OSError("behind all of them")]
+
+    @task
+    def do(to: str) -> int:
+        return int(sent.send(to)["number"])
+
+    with LimpetSaver("memory:") as saver:
+
+        @entrypoint(checkpointer=saver)
+        def flow(to: str) -> list[str]:
+            futures = [do(to), do(to)]
+            found = {future.result() for future in futures}
+            sent.send(to)
+            if failures:
+                raise failures.pop()
+            return sorted(map(str, found))
+
+        with pytest.raises(OSError, match="behind"):
+            flow.invoke("alice", T)
+        assert flow.invoke(None, T) == ["1", "2"]
+    assert sent.calls == ["alice"] * 3
+
+
+@ways
+def test_a_plain_tool_of_an_async_agent_has_effects_too(way: str, tmp_path: Path) -> None:
+    """LangChain runs it in a thread; and what an agent's tools return, the model reads."""
+    world = World(str(tmp_path / "world"))
+
+    async def main() -> Any:
+        async with LimpetSaver("memory:") as saver:
+            graph = effects.KINDS["agent"](saver, world.effect(way), way)
+            return await graph.ainvoke({"messages": [HumanMessage("t")]}, T)
+
+    said = [one.content for one in asyncio.run(main())["messages"] if one.type == "tool"]
+    assert sorted(said) == [f"did {what}" for what in world.done()]
+    assert len(said) == 2 * effects.ROUNDS
 
 
 # -- what failed, and what is in doubt -------------------------------------------------------------
@@ -445,9 +486,9 @@ def test_within_a_task_an_effect_is_a_step_of_that() -> None:
     sent = Sent()
     with limpet.open("memory:") as store:
         graph = graph_of(LimpetSaver(store), lambda _: {"log": [sent.send("alice")]})
-        with store.task("job", "Tell her") as task:
+        with store.task("job", "Tell her") as job:
             graph.invoke({"log": []}, T)
-            assert [name.partition(":")[0] for name in task.results] == ["send"]
+            assert [name.partition(":")[0] for name in job.results] == ["send"]
         assert store.journal("thread-effects", "t").head() is None
 
 
@@ -524,6 +565,46 @@ def test_a_thread_that_is_deleted_takes_its_effects_along() -> None:
             assert store.journal("thread-effects", "t").head() is not None
             delete()
             assert store.journal("thread-effects", "t").head() is None
+
+
+def test_what_is_pruned_takes_its_effects_along_and_what_is_under_way_does_not() -> None:
+    """A result that was stored may be private; what a node may be run again for is still needed."""
+    sent = Sent(None, None, None, ConnectionError("lost"))
+    failures: list[Exception] = []
+
+    def node(_: State) -> Any:
+        found = [sent.send("alice")["number"]]
+        if failures:
+            raise failures.pop()
+        return {"log": found}
+
+    def known(store: limpet.Store) -> int:
+        return sum(entry.type == "ended" for entry in store.journal("thread-effects", "t").read())
+
+    with limpet.open("memory:") as store:
+        saver = LimpetSaver(store)
+        graph = graph_of(saver, node)
+        for _ in range(2):
+            graph.invoke({"log": []}, T)
+        failures.append(OSError("behind the third"))
+        with pytest.raises(OSError, match="third"):
+            graph.invoke({"log": []}, T)
+        assert known(store) == 3
+        saver.prune(["t"])
+        assert known(store) == 1
+        assert graph.invoke(None, T)["log"] == [1, 2, 3]
+        with pytest.raises(ConnectionError):
+            graph.invoke({"log": []}, T)
+        saver.prune(["t"])
+        (doubtful,) = store.in_doubt()
+        assert doubtful.call.error == "ConnectionError: lost"
+        store.resolve("t", doubtful.call.id, "done", result={"number": 4}, kind="thread-effects")
+        assert LimpetSaver(store).get_tuple(T) is not None
+        assert graph_of(LimpetSaver(store), node).invoke(None, T)["log"] == [1, 2, 3, 4]
+        graph.invoke({"log": []}, T)
+        saver.prune(["t"])
+        assert known(store) == 0
+    assert sent.calls == ["alice"] * 5
 
 
 def test_a_copy_of_a_thread_has_had_its_effects() -> None:

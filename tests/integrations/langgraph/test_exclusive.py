@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -261,6 +262,30 @@ def test_a_batch_runs_threads_side_by_side_each_with_its_lease(store: limpet.Sto
     configs = [config_of(f"t{number}") for number in range(4)]
     assert graph.batch([{"log": []}] * 4, configs) == [{"log": ["1"]}] * 4
     assert not any(held(store, f"t{number}") for number in range(4))
+
+
+def test_a_run_with_a_callback_manager_of_its_own_is_a_run_as_any(store: limpet.Store) -> None:
+    """LangGraph lets it hear what others hear."""
+    graph = graph_of(LimpetSaver(store, exclusive=True), lambda _: {"log": [str(held(store))]})
+    silent: Any = {**T, "callbacks": CallbackManager([])}
+    assert graph.invoke({"log": []}, silent, durability="sync") == {"log": ["True"]}
+    assert not held(store)
+
+
+def test_a_run_whose_end_nobody_would_tell_is_refused(
+    store: limpet.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease would never be given back; a block needs no callbacks."""
+    saver = LimpetSaver(store, exclusive=True)
+    graph = graph_of(saver, say("1"))
+    graph.invoke({"log": []}, T)
+    monkeypatch.setattr("langchain_core.tracers.context._configure_hooks", [])
+    with pytest.raises(RuntimeError, match="exclusively"):
+        graph.invoke({"log": []}, T)
+    assert not held(store)
+    with saver.exclusively("t"):
+        assert graph.invoke({"log": []}, T) == {"log": ["1", "1"]}
+    assert not held(store)
 
 
 # -- what belongs to a run -------------------------------------------------------------------------

@@ -84,6 +84,14 @@ class _ThreadEffects:
             if not self.users:
                 run_to_end(self.calls.__aexit__(None, None, None))
 
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Delete what is known of effects that stood on checkpoints which are *gone*."""
+        self.enter()
+        try:
+            run_to_end(self.calls.forget(gone))
+        finally:
+            self.leave()
+
     def names(self, task: str, run: object) -> dict[str, int]:
         """The names that were given out in this *run* of a *task*."""
         with self._mutex:
@@ -176,7 +184,15 @@ class GraphTask:
             await call(effects.enter)
             try:
                 node = self._conf["checkpoint_ns"].rpartition("|")[2].partition(":")[0]
-                began = Call(id_, name.partition(":")[0], agent=node, policy=policy.in_doubt)
+                # The checkpoint of the innermost graph, whose namespace is the longest.
+                checkpoint = max(self._conf["checkpoint_map"].items(), key=_length)[1]
+                began = Call(
+                    id_,
+                    name.partition(":")[0],
+                    agent=node,
+                    policy=policy.in_doubt,
+                    of=checkpoint,
+                )
                 await self._make(effects.calls, began, function, (args, kwargs), policy)
                 result = effects.calls.result(id_)
                 # As that of a step which was skipped: a function's type has no place for a text.
@@ -296,6 +312,10 @@ async def copy_effects(
     entries = [(entry.type, entry.body) async for page in journal.pages() for entry in page]
     # In one act, since the head says what is in doubt of all of it.
     await copied.append(*entries, meta=head.meta)
+
+
+def _length(item: tuple[str, str]) -> int:
+    return len(item[0])
 
 
 def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import threading
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
@@ -35,8 +36,20 @@ RUNTIME = "__pregel_runtime"
 #: What is in the config of a graph that is run by a node of another one, on the same thread.
 TASK_ID = "__pregel_task_id"
 
+
+class _Run:
+    """A run that LangChain has told us of."""
+
+    def __init__(self, id_: UUID) -> None:
+        self.id = id_
+        self.ended = False
+
+
 #: The run that has begun last here: between that and its question for a checkpoint no other does.
-_begun: ContextVar[UUID | None] = ContextVar("limpet_langgraph_run", default=None)
+_begun: ContextVar[_Run | None] = ContextVar("limpet_langgraph_run", default=None)
+
+#: The runs that somebody still may ask for.
+_runs: WeakValueDictionary[UUID, _Run] = WeakValueDictionary()
 
 #: What is to be done when runs have ended.
 _ends: dict[UUID, Callable[[], None]] = {}
@@ -59,7 +72,8 @@ class _Begin(_ChainHandler):
     run_inline = True
 
     def on_chain_start(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        _begun.set(run_id)
+        run = _runs[run_id] = _Run(run_id)
+        _begun.set(run)
 
 
 class _End(_ChainHandler):
@@ -78,6 +92,9 @@ class _End(_ChainHandler):
         self._ended(run_id)
 
     def _ended(self, run_id: UUID) -> None:
+        run = _runs.pop(run_id, None)
+        if run is not None:
+            run.ended = True
         release = _ends.pop(run_id, None)
         if release is not None:
             release()
@@ -134,16 +151,16 @@ class RunLeases:
             return
         if not self.always:
             return
-        run_id = _begun.get()
-        if run_id is None or run_id in _ends:
+        run = _begun.get()
+        if run is None or run.ended or run.id in _ends:
             msg = (
                 f"LangChain has not told of the run of thread {id_!r} that begins, so nobody would "
                 "tell of its end, and its lease cannot be taken. Nothing was run. Run it within "
-                "`with saver.exclusively(thread_id):`, or without a callback manager of your own."
+                "`with saver.exclusively(thread_id):`, which needs no callbacks."
             )
             raise RuntimeError(msg)
         held = await self.acquire(scope, kind, id_, _control(conf))
-        _ends[run_id] = lambda: self.release(id_, held)
+        _ends[run.id] = lambda: self.release(id_, held)
 
     async def acquire(self, scope: Scope, kind: str, id_: str, *controls: object) -> _Held:
         """Hold the lease from now on; `LeaseHeld` says who does, if another does."""

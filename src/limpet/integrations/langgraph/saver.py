@@ -74,7 +74,7 @@ HELD_NAMESPACES = 10_000
 
 #: Seconds for which a checkpoint may be on its way to the store; and between two looks for it.
 PATIENCE = 60.0
-LOOK_AGAIN = 0.005
+LOOK_AGAIN = 0.001
 
 #: Entries to an append, where a thread is written anew.
 BATCH = 500
@@ -501,7 +501,10 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         """
         journal = self._journal(scope, conf["thread_id"])
         deadline = time.monotonic() + PATIENCE
-        for ns, id_ in conf["checkpoint_map"].items():
+        # A function of the functional API has its caller's checkpoint, again under its caller's
+        # name; that of a graph is under the graph's namespace, which comes before.
+        ids = {id_: ns for ns, id_ in reversed(conf["checkpoint_map"].items())}
+        for id_, ns in ids.items():
             thread = await self._thread(journal)
             while thread.log.node(ns, id_) is None:
                 thread = await self._caught_up(journal)
@@ -679,6 +682,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         for id_ in [key async for key in scope.list(KIND, _key_id)] if runs else ():
             async with self._leases.writing(scope, KIND, id_, {}) as lock:
                 await self._keep_only(scope.journal(KIND, id_), stays, lock)
+                await self._forget_effects(scope, scope.journal(KIND, id_))
 
     async def _prune(self, scope: Scope, thread_ids: Sequence[str], strategy: str) -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -691,6 +695,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                 journal = self._journal(scope, thread_id)
                 async with self._leases.writing(scope, KIND, journal.key.id, {}) as lock:
                     await self._keep_only(journal, _is_needed, lock)
+                    await self._forget_effects(scope, journal)
 
     async def _keep_only(
         self,
@@ -734,6 +739,17 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             break
         with self._mutex:
             self._threads.pop(journal.key.id, None)
+
+    async def _forget_effects(self, scope: Scope, journal: AsyncJournal) -> None:
+        """Let what is known of effects go with the checkpoints that they stood on."""
+        id_ = journal.key.id
+        if await scope.journal(EFFECTS, id_).head() is None:
+            return
+        thread = await self._caught_up(journal)
+        with thread.mutex:
+            there = {node.id for node in thread.log.all_nodes()}
+        effects = self.effects.of(scope, id_, self._ttl)
+        await scope.runtime.call(effects.forget, lambda checkpoint: checkpoint not in there)
 
     async def _copy_thread(self, scope: Scope, source: str, target: str) -> None:
         thread = await self._caught_up(self._journal(scope, source))
