@@ -446,12 +446,14 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             ids = [key async for key in scope.list(KIND, _key_id)]
             journals = [(scope.journal(KIND, key), None) for key in ids]
         found = []
-        for journal, name in journals:
+        for journal, given in journals:
+            name = given
             thread = await self._caught_up(journal)
             with thread.mutex:
-                known = name if name is not None else thread.log.thread or journal.key.id
+                if name is None:
+                    name = journal.key.id if thread.log.thread is None else thread.log.thread
                 found += [
-                    (node.id, journal.key.id, node.ns, known)
+                    (node.id, journal.key.id, node.ns, name)
                     for node in thread.log.all_nodes(ns)
                     if (not id_ or node.id == id_) and (not upto or node.id < upto)
                 ]
@@ -696,8 +698,9 @@ def _is_needed(log: ThreadLog, node: Node) -> bool:
     newest = log.newest(node.ns)
     if newest is None or node is newest:
         return True
-    about = log.about(newest)["checkpoint"]
-    missing = {name for name in about["channel_versions"] if not _has(newest, name)}
+    # What LangGraph counts of channels whose values are in what was written since the last of them.
+    counted = log.about(newest)["metadata"].get("counters_since_delta_snapshot") or ()
+    missing = {name for name in counted if not _has(newest, name)}
     for before, after in log.ancestors(newest):
         written = {write.channel for write in log.consumed(before, after)}
         if before is node:

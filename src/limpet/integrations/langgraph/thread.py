@@ -595,9 +595,10 @@ class ThreadLog:
             if left:
                 self._newest[ns] = max(left)
             else:
-                self.nodes.pop(ns, None)
-                self._newest.pop(ns, None)
-        # Nothing that is written from now on may name what is compacted away.
+                for known in (self.nodes, self._newest, self._last):
+                    known.pop(ns, None)
+        # Nothing that is written from now on may name what is compacted away, nor count with it.
+        self._paths.clear()
         for place in [place for place in self._placed if place[0] < body["before"]]:
             part = self._placed.pop(place)
             if self._parts.get(part.data) is part:

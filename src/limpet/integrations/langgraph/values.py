@@ -77,32 +77,29 @@ class StrictSerializer(JsonPlusSerializer):
         super().__init__(allowed_msgpack_modules=names or None)
         self.allowed: frozenset[tuple[str, ...]] = SAFE_MSGPACK_TYPES | names
         make = self._unpack_ext_hook
+        self._failed = failed = threading.local()
 
         def hook(code: int, data: bytes) -> Any:
             made = make(code, data)
             if code in _NAMED and made.__class__ in _BUILTIN:
-                module, name = _names(data)
-                msg = (
-                    f"A stored {module}.{name} cannot be made again: the class is not there any "
-                    "more under that name, or does not take what was stored. Put it back, or "
-                    "start the thread from an earlier checkpoint."
-                )
-                self._unmade.error = Unreadable(msg)
-                raise self._unmade.error
+                module, name, *_ = ormsgpack.unpackb(data, ext_hook=_Ext, option=_OPTIONS)
+                failed.name = f"{module}.{name}"  # an exception would not get through MessagePack
             return made
 
         self._unpack_ext_hook = hook
-        self._unmade = threading.local()
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """As LangGraph's. What could not be made is said by name: MessagePack's reader forgets."""
-        try:
-            return super().loads_typed(data)
-        except ValueError:
-            error = self._unmade.__dict__.pop("error", None)
-            if error is None:
-                raise
-            raise error from None
+        """The value of what `dumps_typed` returned."""
+        self._failed.name = None
+        loaded = super().loads_typed(data)
+        if self._failed.name is not None:
+            msg = (
+                f"A stored {self._failed.name} cannot be made again: its class is not there any "
+                "more under that name, or does not take what was stored. Put it back, or go back "
+                "to a checkpoint that has none."
+            )
+            raise Unreadable(msg)
+        return loaded
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> Self:
         """The same, with more that is allowed."""
@@ -228,8 +225,3 @@ def _is_plain(value: Any) -> bool:
 
 def _hashable(key: Any) -> Any:
     return tuple(key) if key.__class__ is list else key
-
-
-def _names(data: bytes) -> tuple[str, str]:
-    module, name, *_ = ormsgpack.unpackb(data, ext_hook=_Ext, option=_OPTIONS)
-    return module, name
