@@ -1,0 +1,1 @@
+"""A store for LangGraph's long-term memory: see `LimpetStore`."""
