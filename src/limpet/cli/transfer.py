@@ -1,6 +1,7 @@
 """``limpet copy``, ``export`` and ``import``: to another store, to JSON, and from JSON.
 
-`limpet import` takes what `limpet export` has written, and what agents and frameworks have.
+`limpet import` takes what `limpet export` has written, what agents and frameworks have in files,
+and the databases of LangGraph's checkpointers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.progress import (
 import limpet
 from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT, connect
+from limpet.cli.langgraph import import_langgraph
 from limpet.cli.options import (
     FAILED,
     Failure,
@@ -429,9 +431,21 @@ _OUTCOMES = {
 }
 
 
-@click.command("import", short_help="Import JSON files of agents.")
+#: What a database of LangGraph's checkpointers is named with.
+LANGGRAPH = "langgraph:"
+
+
+class FileOrDatabase(click.Path):
+    """A file that is there, or a database by its scheme."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name, if there can be something under it."""
+        return value if value.startswith(LANGGRAPH) else super().convert(value, param, ctx)
+
+
+@click.command("import", short_help="Import JSON files of agents, and LangGraph's checkpoints.")
 @click.argument(
-    "path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
+    "path", metavar="FILE", type=FileOrDatabase(exists=True, dir_okay=False, allow_dash=True)
 )
 @click.option(
     "--as",
@@ -447,6 +461,16 @@ _OUTCOMES = {
 @click.option(
     "--encoding", metavar="NAME", help="The encoding of the file, if it is not Unicode: cp1252, ..."
 )
+@click.option(
+    "--newest", is_flag=True, help="Of langgraph: only the newest checkpoint of each thread."
+)
+@click.option(
+    "--allow",
+    "allowed",
+    metavar="MODULE:NAME",
+    multiple=True,
+    help="Of langgraph: a class of yours that may be made; give it again for more.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be imported, and write nothing.")
 @json_option
 @store_options
@@ -460,6 +484,8 @@ def import_(
     goal: str | None,
     salvage: bool,
     encoding: str | None,
+    newest: bool,
+    allowed: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -485,6 +511,10 @@ def import_(
       export      what `limpet export` has written -> the same conversations
                   or tasks, with their positions, times, labels and summaries
       show        what `limpet show --json` has printed
+      langgraph:  the database of a LangGraph checkpointer, named as
+                  langgraph:checkpoints.sqlite or as
+                  langgraph:postgresql://user@host/database
+                  -> each thread, known by its id, with all its checkpoints
 
     A file with more in it than that has a place for is kept whole as well, as state/NAME/file;
     with --as state, any file is, as state/NAME. FILE may be - for standard input.
@@ -495,7 +525,27 @@ def import_(
     A file that was cut off is refused. With --salvage the messages that are whole are imported, and
     of a checkpoint what is; its steps of which no result is left are then in doubt. FILE itself is
     only read.
+
+    Of langgraph:, every checkpoint is read back and compared. A thread that is in the store already
+    and has gone on there, or is another one, is named and left alone; so is one with values of
+    types that are not allowed. Of classes of yours, say with --allow which may be made.
     """  # noqa: D301 - click's mark for lines that are not to be wrapped
+    if path.startswith(LANGGRAPH):
+        if as_ or id_ or goal or salvage or encoding:
+            raise click.UsageError(
+                "langgraph: goes with --newest, --allow, --dry-run and --json only."
+            )
+        import_langgraph(
+            path.removeprefix(LANGGRAPH),
+            import_store(options, dry_run=dry_run),
+            newest=newest,
+            allowed=allowed,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    if newest or allowed:
+        raise click.UsageError("--newest and --allow are for langgraph: only.")
     stem, suffix = os.path.splitext(os.path.basename(path))
     with blaming(path):
         lines = suffix.lower() in LINES
@@ -506,6 +556,13 @@ def import_(
         if path == "-" and id_ is None:
             raise click.UsageError("What comes from standard input has no name: give it an --id.")
         items = importing.understand(found, name=stem, id=id_, as_=as_, goal=goal, cut=cut)
+    import_items(options, items, dry_run=dry_run, as_json=as_json)
+
+
+def import_items(
+    options: StoreOptions, items: list[importing.Item], *, dry_run: bool, as_json: bool
+) -> None:
+    """Import what a file was understood as, all of it or nothing, and say what became of it."""
     columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with import_store(options, dry_run=dry_run) as store, progress_bar(*columns) as bar:
         outcomes = [importing.look(store, item) for item in items]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import UNSET, Key, UnsetType
 from limpet.errors import InvalidId
@@ -68,18 +69,17 @@ def check_id(text: str, what: str, most: int = MAX_ID_BYTES) -> str:
     return text
 
 
-def written_out(text: str, prefix: str) -> str:
+def written_out(text: Any, prefix: str) -> str:
     """The id for what a framework calls *text*: that, wherever it can be an id.
 
     What is empty, too long, has spaces at its ends or characters that nobody can type is written
     out behind *prefix*, such that no two texts have one id.
     """
-    if not isinstance(text, str) or not text.startswith(prefix):
-        try:
+    if not isinstance(text, str):
+        return check_id(text, "id")  # which raises
+    if not text.startswith(prefix):
+        with suppress(InvalidId):
             return check_id(text, "id")
-        except InvalidId:
-            if not isinstance(text, str):
-                raise
     from hashlib import sha256  # noqa: PLC0415 - few ids need it, and it is slow to import
     from urllib.parse import quote  # noqa: PLC0415 - as above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 import uuid
 from dataclasses import dataclass
@@ -66,7 +67,13 @@ def upon(config: RunnableConfig, **more: Any) -> RunnableConfig:
 class Point:
     """A type of a user's."""
 
-    x: int
+    x: Any
+
+
+class Colour(enum.Enum):
+    """Another."""
+
+    RED = "red"
 
 
 class Chat(TypedDict):
@@ -164,6 +171,36 @@ class TestValues:
             with pytest.raises(Unreadable, match="Point cannot be made again"):
                 saver.get_tuple(CONFIG)
             monkeypatch.undo()
+
+    def test_nor_is_one_within_another_object(
+        self, where: Where, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An enum that has lost a member is not its text where a field should have it."""
+        allow = [(__name__, "Point"), (__name__, "Colour")]
+        now = checkpoint({"p": Point(Colour.RED)}, {"p": 1})
+        with LimpetSaver(where.url, allow=allow) as saver:
+            saver.put(CONFIG, now, {}, {"p": 1})
+            found = saver.get_tuple(CONFIG)
+            assert found is not None
+            assert found.checkpoint["channel_values"] == {"p": Point(Colour.RED)}
+        monkeypatch.setitem(globals(), "Colour", enum.Enum("Colour", {"RED": "rouge"}))
+        with (
+            LimpetSaver(where.url, allow=allow) as saver,
+            pytest.raises(Unreadable, match="Colour cannot be made again"),
+        ):
+            saver.get_tuple(CONFIG)
+
+    def test_elements_that_are_made_anew_each_time_are_stored_once(self, where: Where) -> None:
+        """A reducer may give equal elements that are other objects."""
+        with LimpetSaver(where.url) as saver:
+            config = CONFIG
+            for turn in range(1, 60):
+                said = [{"text": f"{number} " + "x" * 60} for number in range(turn)]
+                now = checkpoint({"said": said}, {"said": turn})
+                config = upon(saver.put(config, now, {}, {"said": turn}))
+        with limpet.open(where.url) as store:
+            stored = str([entry.body for entry in store.journal("thread", "alice").read()])
+        assert stored.count("x" * 60) == 59
 
     def test_each_message_is_stored_once(self, where: Where) -> None:
         """Neither as input nor as a write nor in a later checkpoint is its text there again."""

@@ -37,8 +37,8 @@ from limpet.errors import (
 )
 from limpet.integrations import langgraph as integration
 from limpet.integrations.langgraph import LimpetStore
-from limpet.integrations.langgraph import store as langgraph_store
 from limpet.integrations.langgraph.store import journal as store_journal
+from limpet.integrations.langgraph.store import store as langgraph_store
 from limpet.integrations.langgraph.store.names import KIND, id_of, namespace_of
 from limpet.testing.boundaries import Boundaries
 from tests.support.commands import run
@@ -607,7 +607,7 @@ def test_a_put_that_is_cancelled_does_not_land_later(tmp_path: Path) -> None:
 def test_without_langgraph_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is not there at all is no attribute."""
     monkeypatch.setitem(sys.modules, "langgraph.store.base", None)
-    monkeypatch.delitem(sys.modules, "limpet.integrations.langgraph.store")
+    monkeypatch.delitem(sys.modules, "limpet.integrations.langgraph.store.store")
     with pytest.raises(MissingExtra, match=r"\[langgraph\]"):
         _ = integration.LimpetStore
     with pytest.raises(AttributeError, match="nothing"):

@@ -349,14 +349,14 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         with self._mutex:
             thread = self._threads.get(id_)
             if thread is None:
+                held = sum(one.log.size for one in self._threads.values())
+                while held > HELD:
+                    _, gone = self._threads.popitem(last=False)
+                    held -= gone.log.size
                 thread = self._threads[id_] = _Thread(ThreadLog(self._values), self._scope)
+            self._threads.move_to_end(id_)
             if name is not None and str(name) != id_:
                 thread.log.thread = str(name)
-            self._threads.move_to_end(id_)
-            held = sum(one.log.size for one in self._threads.values())
-            while held > HELD and len(self._threads) > 1:
-                _, gone = self._threads.popitem(last=False)
-                held -= gone.log.size
         return thread
 
     async def _caught_up(self, journal: AsyncJournal) -> _Thread:

@@ -390,9 +390,11 @@ class ThreadLog:
 
         old = [token(part.data) for part in earlier.parts[same:length]]
         new = [token(known.get(id(item)) or self._encoded(item)) for item in value[same:]]
-        patch = deltas.diff(old, new) or {}
-        if "add" in patch:
-            patch = {"cut": [[length - same, 0, patch["add"]]]}
+        patch = deltas.diff(old, new)
+        if patch is None or "add" in patch:  # other objects, but the same elements
+            known_as = list(tokens)
+            came = [known_as[number] for number in new[len(old) :]]
+            return "add", [parts.element(data) for data in came], value[length:]
         elements = [parts.element(data) for data in tokens]
         at = [[same + at, elements[inner["put"]]] for at, inner in patch.get("at", ())]
         cut = [

@@ -86,6 +86,9 @@ class StrictSerializer(JsonPlusSerializer):
                 failed.name = f"{module}.{name}"  # an exception would not get through MessagePack
             return made
 
+        # What it makes of an object within an object it makes by itself, and not by its hook.
+        cells = dict(zip(make.__code__.co_freevars, make.__closure__ or (), strict=True))
+        cells["ext_hook"].cell_contents = hook
         self._unpack_ext_hook = hook
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
