@@ -17,6 +17,7 @@ from bench import (
     concurrency,
     disk,
     imports,
+    langgraph,
     lists,
     peers,
     reading,
@@ -27,6 +28,7 @@ from bench import (
     window,
 )
 from bench._chart import as_chart
+from bench._growth_plot import as_growth
 from bench._measure import Bench, Row
 from bench._plot import as_svg
 from bench._report import as_json, as_table
@@ -44,6 +46,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "trim": window.measure,
     "sessions": sessions.measure,
     "state": state.measure,
+    "langgraph": langgraph.measure,
     "lists": lists.measure,
     "disk": disk.measure,
     "resume": resume.measure,
@@ -62,6 +65,7 @@ OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option("--json", "json_file", type=OUTPUT, help="Write the figures to this file, too.")
 @click.option("--plot", "plot_file", type=OUTPUT, help="Draw the cost of a turn as SVG.")
 @click.option("--chart", "chart_file", type=OUTPUT, help="Draw all figures and targets as SVG.")
+@click.option("--growth", "growth_file", type=OUTPUT, help="Draw LangGraph's savers as SVG.")
 @click.option(
     "--dir",
     "directory",
@@ -76,17 +80,25 @@ def main(
     json_file: Path | None,
     plot_file: Path | None,
     chart_file: Path | None,
+    growth_file: Path | None,
     directory: Path,
 ) -> None:
     """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
-    lists, disk, resume, import, backends.
+    langgraph, lists, disk, resume, import, backends.
     """
     names = names or tuple(MEASUREMENTS)
-    if plot_file is not None and "append" not in names:
-        raise click.UsageError("--plot draws what the measurement 'append' finds; name it, too.")
-    for file in (json_file, plot_file, chart_file):
+    drawings = [
+        (plot_file, "append", as_svg),
+        (growth_file, "langgraph", as_growth),
+        (chart_file, None, as_chart),
+    ]
+    for file, needs, _ in drawings:
+        if file is not None and needs not in (None, *names):
+            msg = f"{file.name} shows what the measurement {needs!r} finds; name it, too."
+            raise click.UsageError(msg)
+    for file in (json_file, plot_file, chart_file, growth_file):
         if file is not None and not file.parent.is_dir():
             raise click.UsageError(f"There is no directory {file.parent} to write {file.name} to.")
     console = Console() if sys.stdout.isatty() else Console(width=110)
@@ -99,10 +111,9 @@ def main(
     console.print(as_table(rows))
     if json_file is not None:
         json_file.write_bytes(as_json(rows, quick=quick))
-    if chart_file is not None:
-        chart_file.write_text(as_chart(rows), encoding="utf-8")
-    if plot_file is not None and "append" not in failed:
-        plot_file.write_text(as_svg(rows), encoding="utf-8")
+    for file, needs, draw in drawings:
+        if file is not None and needs not in failed:
+            file.write_text(draw(rows), encoding="utf-8")
     if failed:
         raise click.ClickException(f"These could not be measured: {', '.join(failed)}.")
 

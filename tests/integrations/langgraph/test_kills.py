@@ -86,7 +86,7 @@ def test_killed_at_any_moment_a_graph_has_all_that_was_acknowledged(
     """Whoever goes on finds every state that a node was given, and comes to the same end."""
     with seeded() as rng:
         threads = {kind: Killed(f"sqlite:{tmp_path}/{kind}.db", kind, way) for kind in graphs.KINDS}
-        for number in range(5 * soak()):
+        for number in range(10 * soak()):
             kind = rng.choice(list(threads))
             moment = Moment(rng.randint(1, 12), rng.uniform(0, rng.choice([0.0005, 0.02])))
             threads[kind].strike(moment, "async" if number % 3 == 2 else "sync")

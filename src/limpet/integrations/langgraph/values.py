@@ -128,15 +128,17 @@ class Values:
     def __init__(self, serde: SerializerProtocol) -> None:
         self.serde = serde
         self._strict = serde if isinstance(serde, StrictSerializer) else None
+        # One that was made of LangGraph's may encrypt: it sees every value.
+        self._is_known = type(serde).dumps_typed is JsonPlusSerializer.dumps_typed
 
     def dump(self, value: Any) -> Any:
         """*value* as a tree of what JSON has; its parts may be the value's own."""
-        if isinstance(self.serde, JsonPlusSerializer) and _is_plain(value):
+        if self._is_known and _is_plain(value):
             return value
         kind, data = self.serde.dumps_typed(value)
-        if kind == "msgpack":
+        if kind == "msgpack" and self._is_known:
             return self._written_out(ormsgpack.unpackb(data, ext_hook=_Ext, option=_OPTIONS))
-        if kind == "null":
+        if kind == "null" and self._is_known:
             return None
         return {"$typed": [kind, b64encode(data).decode()]}
 
