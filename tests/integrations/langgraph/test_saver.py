@@ -148,6 +148,18 @@ class TestValues:
             saver.put(CONFIG, checkpoint({"p": Point(1)}, {"p": 1}), {}, {"p": 1})
         assert saver.get_tuple(CONFIG) is None
 
+    def test_a_class_that_nobody_could_find_again_is_refused(self, where: Where) -> None:
+        """Before it is stored, and not when it is read."""
+
+        @dataclass
+        class Local:
+            x: int
+
+        with LimpetSaver(where.url, allow=[Local]) as allowing:
+            with pytest.raises(NotStorable, match="at the top of the module"):
+                allowing.put(CONFIG, checkpoint({"p": Local(1)}, {"p": 1}), {}, {"p": 1})
+            assert allowing.get_tuple(CONFIG) is None
+
     def test_an_allowed_type_comes_back_and_is_refused_by_who_does_not_allow_it(
         self, where: Where
     ) -> None:
@@ -433,6 +445,26 @@ class TestForks:
         ]
         all_said = [state.values.get("said") for state in graph.get_state_history(CONFIG)]
         assert ["one", "you said one", "two", "you said two"] in all_said
+
+    def test_an_id_that_was_asked_for_is_text_like_any_other(self, saver: LimpetSaver) -> None:
+        """Whatever it is compared with, and wherever it is a key."""
+
+        class Anything(str):
+            __slots__ = ()
+            __hash__ = str.__hash__
+
+            def __eq__(self, other: object) -> bool:
+                return isinstance(other, str)
+
+        root = saver.put(CONFIG, checkpoint({}, {}), {}, {})
+        found = saver.get_tuple(root)
+        assert found is not None
+        id_ = found.config["configurable"]["checkpoint_id"]
+        assert id_ == root["configurable"]["checkpoint_id"]
+        assert not id_ != root["configurable"]["checkpoint_id"]  # noqa: SIM202 - both ways count
+        assert {id_: 1} == {str(id_): 1}
+        assert id_ == Anything()
+        assert Anything() == id_
 
     def test_forks_may_be_allowed(self, where: Where) -> None:
         """For whoever wants LangGraph's own way."""

@@ -6,13 +6,10 @@ import operator
 from base64 import b64decode, b64encode
 from typing import Annotated, Any, TypedDict
 
-import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
-from pydantic import BaseModel
 
 import limpet
-from limpet.errors import Unreadable
 from limpet.integrations.langgraph import LimpetSaver
 
 CONFIG: Any = {"configurable": {"thread_id": "alice"}}
@@ -58,22 +55,3 @@ def test_a_serializer_made_of_langgraphs_sees_every_value(tmp_path: Any) -> None
     with limpet.open(path) as store:
         stored = store.journal("thread", "alice").read()
         assert "secret" not in str([entry.body for entry in stored])
-
-
-def test_a_value_whose_class_is_gone_is_named(tmp_path: Any) -> None:
-    """A class of a function cannot be found again: its name is said, and not only that it failed.
-
-    MessagePack's reader would forget why.
-    """
-
-    class Local(BaseModel):
-        size: int
-
-    kind = (Local.__module__, Local.__name__)
-    with LimpetSaver(tmp_path / "agents.db", allow=[kind]) as saver:
-        graph(saver, Local(size=1)).invoke({"found": []}, CONFIG)
-    with (
-        LimpetSaver(tmp_path / "agents.db", allow=[kind]) as saver,
-        pytest.raises(Unreadable, match=r"test_serializers\.Local cannot be made again"),
-    ):
-        saver.get_tuple(CONFIG)

@@ -95,6 +95,14 @@ class Addressed(str):
     """
 
     __slots__ = ()
+    __hash__ = str.__hash__
+
+    # As plain text, which leaves it to other kinds of text to say what they are equal to.
+    def __eq__(self, other: object) -> bool:
+        return str(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return str(self) != other
 
 
 class _Thread:

@@ -101,15 +101,12 @@ _KNOWN = {
 }
 
 
-class Part:
-    """A stored value: where it is, and the JSON of it."""
+class Part(Struct, eq=False, gc=False):
+    """A stored value: the JSON of it, and where it is."""
 
-    __slots__ = ("data", "number", "seq")
-
-    def __init__(self, data: bytes, seq: int, number: int | None) -> None:
-        self.data = data
-        self.seq = seq
-        self.number = number  # None: it stands where it is used
+    data: bytes
+    seq: int
+    number: int | None  # None: it stands where it is used
 
 
 class One:
@@ -178,7 +175,7 @@ class Listed:
 NONE = One(UNSET)
 
 
-class Write(Struct, eq=False):
+class Write(Struct, eq=False, gc=False):
     """One pending write of a task, upon a checkpoint."""
 
     seq: int
@@ -196,7 +193,7 @@ class Write(Struct, eq=False):
         return self.path, self.task, self.index
 
 
-class Node(Struct, eq=False):
+class Node(Struct, eq=False, gc=False):
     """A checkpoint: its place in the thread, what it says of itself, and its channels' values."""
 
     seq: int

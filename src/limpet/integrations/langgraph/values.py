@@ -15,6 +15,7 @@ The serialiser is strict: of all that is read, only types that are allowed becom
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any, Self
@@ -161,6 +162,7 @@ class Values:
             inner = ormsgpack.unpackb(value.data, ext_hook=_Ext, option=_OPTIONS)
             if value.code in _NAMED and self._strict is not None:
                 self._strict.check(*inner[:2])
+                _check_found(*inner[:2])
             return {"$ext": [value.code, self._written_out(inner)]}
         if kind is list:
             return [self._written_out(item) for item in value]
@@ -210,6 +212,17 @@ class _Ext:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Ext) and (self.code, self.data) == (other.code, other.data)
+
+
+def _check_found(module: str, name: str) -> None:
+    """`NotStorable`, if a class cannot be found again by its name: it is local to a function."""
+    if not hasattr(sys.modules.get(module), name):
+        path = f"{module}.{name}"
+        msg = (
+            f"A {path} is not stored: no reader could make it again, since its module has nothing "
+            "of that name. Define the class at the top of the module."
+        )
+        raise NotStorable(msg, path)
 
 
 def _is_plain(value: Any) -> bool:
