@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
+import shutil
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -22,12 +23,13 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 import limpet
-from limpet.errors import Conflict, NotStorable, StoreClosed, Unreadable
+from limpet.errors import Conflict, NotStorable, StoreClosed, StoreWentBack, Unreadable
 from limpet.integrations.langgraph import LimpetSaver
 from tests.support import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
@@ -590,6 +592,30 @@ class TestThreads:
             asyncio.run(graph.ainvoke({"said": ["three"]}, CONFIG))
             said = graph.invoke({"said": ["four"]}, CONFIG)["said"]
             assert [one for one in said if " " not in one] == ["one", "two", "three", "four"]
+
+    def test_a_store_that_goes_back_under_a_run_is_noticed_by_its_next_write(
+        self, tmp_path: Path
+    ) -> None:
+        """A backup that was put in its place: nothing is stored upon what is not there any more."""
+        place = tmp_path / "agents"
+        with LimpetSaver(f"file:{place}") as saver:
+            graph = echoing(saver)
+            graph.invoke({"said": ["one"]}, CONFIG)
+            shutil.copytree(place, tmp_path / "backup")
+
+            def node(state: Said) -> dict[str, Any]:
+                shutil.copytree(tmp_path / "backup", place, dirs_exist_ok=True)
+                return {"said": ["lost"]}
+
+            builder = StateGraph(Said)
+            builder.add_node("node", node)
+            builder.add_edge(START, "node")
+            with pytest.raises(StoreWentBack, match="went back under thread 'alice'"):
+                builder.compile(checkpointer=saver).invoke(
+                    {"said": ["two"]}, CONFIG, durability="sync"
+                )
+            said = graph.invoke({"said": ["three"]}, CONFIG)["said"]
+            assert said == ["one", "you said one", "three", "you said three"]
 
     def test_entries_of_another_release_are_passed_over(self, where: Where) -> None:
         """What a later version adds does not brick the thread for this one."""

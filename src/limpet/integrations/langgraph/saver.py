@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
-from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
+from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed, StoreWentBack
 from limpet.integrations.langgraph.effects import EFFECTS, Effects, copy_effects
 from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import (
@@ -409,7 +409,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         return thread
 
     async def _catch_up(self, journal: AsyncJournal, thread: _Thread, head: Head | None) -> None:
-        if head is None or head.incarnation != thread.log.incarnation:
+        known = thread.log
+        if head is None or head.incarnation != known.incarnation or head.seq < known.seq:
             with thread.mutex:
                 thread.log = ThreadLog(self._values)
                 thread.log.incarnation = None if head is None else head.incarnation
@@ -469,8 +470,17 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     pairs, expect=expect, body=body, status=draft.status, lease=lease
                 )
             except Conflict:
-                await self._catch_up(journal, thread, await journal.head())
-                continue
+                head = await journal.head()
+                await self._catch_up(journal, thread, head)
+                if head is None or head.incarnation != expect.incarnation or head.seq >= expect.seq:
+                    continue
+                msg = (
+                    f"The store went back under thread {log.thread or journal.key.id!r}: it is at "
+                    f"entry {head.seq}, and entry {expect.seq} was stored before (a backup was put "
+                    "in its place, or a server was succeeded by one that was behind). Nothing was "
+                    "stored now. Run the thread again, to go on from where it is."
+                )
+                raise StoreWentBack(msg) from None
             with thread.mutex:
                 if log.seq == expect.seq:
                     log.incarnation = done.incarnation
