@@ -846,6 +846,13 @@ def _tuple(log: ThreadLog, node: Node, thread_id: Any, *, addressed: bool) -> Ch
 
 def _refuse_fork(log: ThreadLog, ns: str, parent: str | None, id_: str, thread_id: Any) -> None:
     """`Conflict`, if a checkpoint *id_* would begin a branch, and not be the newest of its line."""
+    if parent is not None and log.node(ns, parent) is None:
+        msg = (
+            f"Thread {thread_id!r} has no checkpoint {parent} (any more), upon which this one "
+            "would be, and this one was not stored: the thread was deleted, has expired, or its "
+            "store went back, under the run. Run it again, to go on from where it is."
+        )
+        raise Conflict(msg)
     others = [node for node in log.children.get((ns, parent), ()) if node.id != id_]
     if not others or log.node(ns, id_) is not None:
         return
