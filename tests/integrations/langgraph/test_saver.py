@@ -626,7 +626,7 @@ class TestThreads:
             builder = StateGraph(Said)
             builder.add_node("node", node)
             builder.add_edge(START, "node")
-            # What the task wrote is refused first, then the checkpoint; LangGraph raises one of them.
+            # The writes of the task are refused, and its checkpoint; LangGraph raises one of them.
             with pytest.raises((StoreWentBack, Conflict), match="went back"):
                 builder.compile(checkpointer=saver).invoke(
                     {"said": ["two"]}, CONFIG, durability="sync"
