@@ -442,6 +442,33 @@ def test_an_effect_within_an_effect_is_recorded_by_itself() -> None:
         assert graph.invoke(None, T) == {"log": [1, 2]}
 
 
+def test_an_effect_around_one_that_is_in_doubt_is_in_doubt_itself() -> None:
+    """What it did before that, it may have done."""
+    sent, outer = Sent(ConnectionError("lost")), []
+
+    @limpet.effect
+    def tell_all() -> Any:
+        outer.append("told")
+        return sent.send("alice")["number"]
+
+    with limpet.open("memory:") as store:
+        graph = graph_of(LimpetSaver(store), lambda _: {"log": [tell_all()]})
+        with pytest.raises(ConnectionError):
+            graph.invoke({"log": []}, T)
+        for name in ("tell_all", "send"):
+            with pytest.raises(CallsInDoubt) as raised:
+                graph.invoke(None, T)
+            (call,) = raised.value.calls
+            assert call.name == name
+            store.resolve("t", call.id, "retry", kind="thread-effects")
+        assert [doubt.call.name for doubt in store.in_doubt()] == ["tell_all"]
+        assert (len(outer), len(sent.calls)) == (2, 1)
+        (doubtful,) = store.in_doubt()
+        store.resolve("t", doubtful.call.id, "retry", kind="thread-effects")
+        assert graph.invoke(None, T) == {"log": [2]}
+        assert store.in_doubt() == []
+
+
 # -- where it cannot be, and whose it is -----------------------------------------------------------
 
 

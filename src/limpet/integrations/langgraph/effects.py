@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from limpet.core.calls import SKIPPED, Call
 from limpet.core.codec import fresh, plain
@@ -231,11 +231,10 @@ class GraphTask:
                 finally:
                     running_step.reset(token)
                 await runtime.call(_blocking(calls.end), id_, plain(result, "result"))
-            except GraphBubbleUp as error:
-                # It waits for a human, or for an effect within it: it has done nothing itself.
-                with besides(error, f"it could not be recorded that {id_!r} has stopped"):
-                    by = f"it ended with {type(error).__name__}"
-                    await runtime.call(_blocking(calls.undo), id_, by)
+            except GraphInterrupt as error:
+                # It asks a human before it does anything, and is called again with the answer.
+                with besides(error, f"it could not be recorded that {id_!r} was interrupted"):
+                    await runtime.call(_blocking(calls.undo), id_, "it was interrupted")
                 raise
             except Exception as error:
                 with besides(error, f"it could not be recorded that {id_!r} has failed"):
