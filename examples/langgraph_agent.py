@@ -11,8 +11,8 @@
 
 Each of the three is a process of its own: all that they share is agents.db. The second one dies
 when the money is on its way and nobody has recorded that: the worst moment there is. The third runs
-the tool again, as LangGraph does, but not the payment: `limpet.effect` has recorded that it began, and
-asks. `limpet show alice` prints who said what, in between, too.
+the tool again, as LangGraph does, but not the payment: `limpet.effect` has recorded that it began,
+and asks. `limpet show alice` prints who said what, in between, too.
 
 The model is scripted, so that this runs without a key: give the agent a model of yours.
 """
