@@ -408,6 +408,17 @@ def test_threads_are_deleted_like_everything_else(url: str) -> None:
         assert saver.get_tuple(config_of("alice")) is None
 
 
+def test_what_is_recorded_of_its_effects_goes_with_a_thread(url: str) -> None:
+    """A thread that begins anew under the id has done nothing."""
+    with limpet.open(url) as store:
+        store.journal("thread-effects", "alice").append(("ended", {"id": "pay", "result": 1}))
+    text = shown(url, "delete", "alice", "--yes")
+    assert "removed thread/alice" in text
+    assert "removed thread-effects/alice" in text
+    with limpet.open(url) as store:
+        assert store.journal("thread-effects", "alice").head() is None
+
+
 def test_a_thread_expires_when_it_is_told_to(url: str) -> None:
     """And its room is freed by sweep."""
     assert "thread/alice expires at" in shown(url, "expire", "alice", "30d")

@@ -66,11 +66,15 @@ def delete(options: StoreOptions, *, names: tuple[str, ...], sure: bool, as_json
 
     ID is an id, or KIND/ID where several things have the same one. With --yes, 'order-*' means
     every conversation, task, state and thread whose id begins so. If one of them is not there, or
-    is one that somebody works on, nothing goes at all. Memories go by `limpet memory
-    forget`, and then memory/NAMESPACE can.
+    is one that somebody works on, nothing goes at all. A thread takes along what is recorded
+    of its effects. Memories go by `limpet memory forget`, and then memory/NAMESPACE can.
     """
     with options.open(readonly=False) as store:
         found = {head.key: head for name in names for head in matching(store, name, sure=sure)}
+        for key in [key for key in found if key.kind == thread.KIND]:
+            effects = store.backend.head(key._replace(kind=thread.EFFECTS))
+            if effects is not None:  # what a thread has done goes with it
+                found[effects.key] = effects
         for head in found.values():
             check_removable(head)
         facts = {key: f"{entries(head)}, {human_size(head.size)}" for key, head in found.items()}

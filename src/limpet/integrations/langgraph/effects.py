@@ -24,6 +24,7 @@ from limpet.core.codec import fresh, plain
 from limpet.core.recorded_calls import RecordedCalls
 from limpet.core.runtime import run_to_end
 from limpet.errors import CallsInDoubt, NotDurable, StepTimedOut, besides
+from limpet.integrations.langgraph.thread import EFFECTS
 from limpet.tasks.context import StepContext, recorders, running_step
 from limpet.tasks.entries import numbered, withdraw
 from limpet.tasks.retry import RETRY, SKIP, VERIFY
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
     from limpet.tasks.record import LiveTask
     from limpet.tasks.retry import StepPolicy
 
-__all__ = ["EFFECTS", "Effects", "GraphEffectInDoubt", "GraphTask", "copy_effects"]
-
-#: The kind of the journals with the effects of threads, which have the threads' ids.
-EFFECTS = "thread-effects"
+__all__ = ["Effects", "GraphEffectInDoubt", "GraphTask", "copy_effects"]
 
 #: Threads whose effects are held in memory; those in use always are.
 HELD_THREADS = 100

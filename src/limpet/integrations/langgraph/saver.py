@@ -23,10 +23,11 @@ from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
 from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed, StoreWentBack
-from limpet.integrations.langgraph.effects import EFFECTS, Effects, copy_effects
+from limpet.integrations.langgraph.effects import Effects, copy_effects
 from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import (
     DROPPED,
+    EFFECTS,
     INTERRUPTED,
     KIND,
     NONE,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKPOINT",
     "DROPPED",
+    "EFFECTS",
     "INTERRUPTED",
     "KIND",
     "WRITES",
@@ -60,6 +61,9 @@ __all__ = [
 
 #: The kind of journal that a thread is.
 KIND = "thread"
+
+#: The kind of the journals with the effects of threads, which have the threads' ids.
+EFFECTS = "thread-effects"
 
 #: What the journal's id begins with of a thread whose own id cannot be one.
 WRITTEN_OUT = "thread-id:"
