@@ -72,6 +72,8 @@ def test_both_faces_show_the_same() -> None:
         theirs = {name for name in dir(async_model) if not name.startswith("_")} - FOR_MODELS
         if isinstance(model, limpet.Conversation):
             theirs -= FOR_INTEGRATIONS
+        if isinstance(model, limpet.Task):
+            theirs -= {"leave"}  # the end of the sync one's block calls it
         assert ours == theirs
         assert repr(model) == repr(async_model).replace("Async", "")
     asyncio.run(async_store.close())

@@ -155,20 +155,22 @@ class AsyncChat:
         *params* go to the provider, before those of the chat.
         """
         _checked(params)
-        async with self._turn_lock() as lock:
-            known = await self._begin(lock, content, id)
-            if known is not None:
-                return Reply.of(known, stored=True)
-            return await self._finish(lock, params)
+        with self._turn_lock() as lock:
+            async with lock:
+                known = await self._begin(lock, content, id)
+                if known is not None:
+                    return Reply.of(known, stored=True)
+                return await self._finish(lock, params)
 
     async def resume(self, /, **params: Any) -> Reply | None:
         """Answer what is unanswered, and finish what was cut short; None if there is nothing."""
         _checked(params)
-        async with self._turn_lock() as lock:
-            turn = await lock.turn()
-            if turn.asked is None or turn.answered:
-                return None
-            return await self._finish(lock, params)
+        with self._turn_lock() as lock:
+            async with lock:
+                turn = await lock.turn()
+                if turn.asked is None or turn.answered:
+                    return None
+                return await self._finish(lock, params)
 
     def stream(
         self, content: Content | None = None, /, *, id: str | None = None, **params: Any
@@ -305,37 +307,40 @@ class AsyncChat:
         params: dict[str, Any],
     ) -> AsyncGenerator[str, None]:
         """The pieces of a reply; at their end, *done* has all of it."""
-        async with self._turn_lock(reader) as lock:
-            if content is None:
-                turn = await lock.turn()
-                if turn.asked is None or turn.answered:
-                    return
-            else:
-                known = await self._begin(lock, content, id)
-                if known is not None:
-                    done.append(Reply.of(known, stored=True))
-                    yield done[0].text
-                    return
-            for left in range(self._max_rounds, -1, -1):  # as in `_finish`
-                turn = await self._run_tools(lock)
-                if turn.answered:
-                    done.append(Reply.of(turn))
-                    return
-                if not left:
-                    break
-                body = await self._request_body(params, **self._api.streamed)
-                started = time.monotonic()
-                events = await self._runtime.invoke(self._api.create(self._client), **body)
-                incoming = IncomingReply(lock, self._runtime, events, self._api.assembly(), started)
-                try:
-                    while (piece := await incoming.pull()) is not None:
-                        if piece:
-                            yield piece
-                    reply = incoming.finish()
-                finally:
-                    await incoming.close()
-                await self._store(lock, reply, incoming.seconds)
-            raise self._too_many_rounds()
+        with self._turn_lock(reader) as lock:
+            async with lock:
+                if content is None:
+                    turn = await lock.turn()
+                    if turn.asked is None or turn.answered:
+                        return
+                else:
+                    known = await self._begin(lock, content, id)
+                    if known is not None:
+                        done.append(Reply.of(known, stored=True))
+                        yield done[0].text
+                        return
+                for left in range(self._max_rounds, -1, -1):  # as in `_finish`
+                    turn = await self._run_tools(lock)
+                    if turn.answered:
+                        done.append(Reply.of(turn))
+                        return
+                    if not left:
+                        break
+                    body = await self._request_body(params, **self._api.streamed)
+                    started = time.monotonic()
+                    events = await self._runtime.invoke(self._api.create(self._client), **body)
+                    incoming = IncomingReply(
+                        lock, self._runtime, events, self._api.assembly(), started
+                    )
+                    try:
+                        while (piece := await incoming.pull()) is not None:
+                            if piece:
+                                yield piece
+                        reply = incoming.finish()
+                    finally:
+                        await incoming.close()
+                    await self._store(lock, reply, incoming.seconds)
+                raise self._too_many_rounds()
 
     async def partial(self) -> str | None:
         """The beginning of a reply whose end has not come, as far as it is stored."""

@@ -171,6 +171,9 @@ class TurnLock:
     It is a lease on the conversation: nobody takes a tool that is running for one that a crash has
     cut short, and a process that was thought dead writes nothing more. *held* are the locks that
     the same chat has just now; *reader* reads the stream that this lock is for, if it is for one.
+
+    It is taken by ``async with``, within a ``with`` that sees to it that it is given up, if an
+    interrupt comes before the end of the other one has begun.
     """
 
     def __init__(
@@ -192,6 +195,21 @@ class TurnLock:
         self.reader = reader
         #: The tasks or threads in which tools run.
         self.running_tools: set[object] = set()
+
+    def __enter__(self) -> Self:
+        """Not taken yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let others go on, at the latest."""
+        if self._lock.held is not None:
+            self._held.discard(self)
+            self._lock.release_now()
 
     async def __aenter__(self) -> Self:
         """Wait for the others; `LeaseHeld`, if that takes too long, or would take for ever."""
