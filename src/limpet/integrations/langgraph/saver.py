@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.base import maybe_add_typed_methods
 from limpet.backends.contract import UNSET, Expect, UnsetType
 from limpet.core.ids import check_seconds, check_ttl, written_out
 from limpet.core.runtime import run_to_end
-from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed, StoreWentBack
+from limpet.errors import Conflict, NotDurable, StoreBusy, StoreClosed
 from limpet.integrations.langgraph.effects import Effects, copy_effects
 from limpet.integrations.langgraph.exclusive import RUNTIME, Exclusively, RunLeases
 from limpet.integrations.langgraph.thread import (
@@ -117,12 +117,23 @@ class _Thread:
         # One for each runtime: where both write, the store says who was first.
         self.sync_lock = scope.as_sync().runtime.lock(within)
         self.async_lock = scope.as_async().runtime.lock(within)
+        #: Checkpoints that were there, and were not any more when the journal was read anew.
+        self.lost: set[tuple[str, str | None]] = set()
         #: The namespaces of which somebody here was told that there is no checkpoint.
         self.told_empty: set[str] = set()
         #: The namespaces of graphs that were begun with this saver, the newest last.
         self.begun: dict[str, None] = {}
         #: The newest checkpoint of a namespace that could not be stored, and why.
         self.broken: dict[str, tuple[str, BaseException]] = {}
+
+    def forget(self, incarnation: str | None = None) -> ThreadLog:
+        """What is known of it is gone; the new log is that of the journal *incarnation*."""
+        with self.mutex:
+            self.lost |= {(node.ns, node.id) for node in self.log.all_nodes()}
+            log = ThreadLog(self.log.values)
+            log.thread, log.incarnation = self.log.thread, incarnation
+            self.log = log
+        return log
 
     def begin(self, ns: str) -> None:
         """A graph of the namespace *ns* begins to run."""
@@ -405,17 +416,21 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
     async def _caught_up(self, journal: AsyncJournal) -> _Thread:
         """A thread, with all that is in its journal now."""
         thread = await self._thread(journal)
-        head = await journal.head()
-        await self._catch_up(journal, thread, head)
+        await self._catch_up(journal, thread)
         return thread
 
-    async def _catch_up(self, journal: AsyncJournal, thread: _Thread, head: Head | None) -> None:
-        known = thread.log
-        if head is None or head.incarnation != known.incarnation or head.seq < known.seq:
+    async def _catch_up(self, journal: AsyncJournal, thread: _Thread) -> None:
+        """Read what is new in a thread's journal; or all of it, if it is another one by now."""
+        while True:
+            log, known = thread.log, thread.log.place
+            head = await journal.head()
             with thread.mutex:
-                thread.log = ThreadLog(self._values)
-                thread.log.incarnation = None if head is None else head.incarnation
-        log = thread.log
+                if thread.log is log and log.is_before(head):
+                    break
+                if thread.log is log and log.place == known:
+                    # Deleted, begun anew, or gone back: no other caller has read or written since.
+                    log = thread.forget(None if head is None else head.incarnation)
+                    break
         if head is None or head.seq == log.seq:
             return
         async for page in journal.pages(after=log.seq):
@@ -455,7 +470,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         lock: LeaseLock | None,
     ) -> None:
         if thread.log.incarnation is None:
-            await self._catch_up(journal, thread, await journal.head())
+            await self._catch_up(journal, thread)
         while True:
             with thread.mutex:
                 log = thread.log
@@ -471,17 +486,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
                     pairs, expect=expect, body=body, status=draft.status, lease=lease
                 )
             except Conflict:
-                head = await journal.head()
-                await self._catch_up(journal, thread, head)
-                if head is None or head.incarnation != expect.incarnation or head.seq >= expect.seq:
-                    continue
-                msg = (
-                    f"The store went back under thread {log.thread or journal.key.id!r}: it is at "
-                    f"entry {head.seq}, and entry {expect.seq} was stored before (a backup was put "
-                    "in its place, or a server was succeeded by one that was behind). Nothing was "
-                    "stored now. Run the thread again, to go on from where it is."
-                )
-                raise StoreWentBack(msg) from None
+                await self._catch_up(journal, thread)
+                continue
             with thread.mutex:
                 if log.seq == expect.seq:
                     log.incarnation = done.incarnation
@@ -606,7 +612,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         journal = scope.journal(KIND, journal_id)
         thread = await self._thread(journal)
         if thread.log.incarnation is None:
-            await self._catch_up(journal, thread, await journal.head())
+            await self._catch_up(journal, thread)
         with thread.mutex:
             node = thread.log.node(ns, id_)
             if node is None:
@@ -640,6 +646,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         stored = get_serializable_checkpoint_metadata(config, metadata)
 
         def make(log: ThreadLog) -> Draft:
+            _refuse_lost(thread, ns, parent, name)
             if not is_meant:
                 _refuse_fork(log, ns, parent, checkpoint["id"], name)
             return log.checkpoint(ns, parent, checkpoint, stored, new_versions)
@@ -677,10 +684,12 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         journal = self._journal(scope, conf["thread_id"])
         ns, id_ = conf.get("checkpoint_ns", ""), str(conf["checkpoint_id"])
 
+        thread = await self._thread(journal, conf["thread_id"])
+
         def make(log: ThreadLog) -> Draft | None:
+            _refuse_lost(thread, ns, id_, conf["thread_id"])
             return log.writes(ns, id_, writes, task_id, task_path)
 
-        thread = await self._thread(journal, conf["thread_id"])
         await self._write(scope, journal, thread, make, conf)
 
     async def _delete(self, scope: Scope, thread_id: str) -> None:
@@ -689,8 +698,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             await journal.delete()
             # Not before: a thread without its effects would have them again.
             await scope.journal(EFFECTS, journal.key.id).delete()
-        with self._mutex:
-            self._threads.pop(journal.key.id, None)
+        (await self._thread(journal, thread_id)).forget()
 
     async def _delete_for_runs(self, scope: Scope, run_ids: Sequence[str]) -> None:
         runs = set(map(str, run_ids))
@@ -845,15 +853,19 @@ def _tuple(log: ThreadLog, node: Node, thread_id: Any, *, addressed: bool) -> Ch
     )
 
 
-def _refuse_fork(log: ThreadLog, ns: str, parent: str | None, id_: str, thread_id: Any) -> None:
-    """`Conflict`, if a checkpoint *id_* would begin a branch, and not be the newest of its line."""
-    if parent is not None and log.node(ns, parent) is None:
+def _refuse_lost(thread: _Thread, ns: str, id_: str | None, name: Any) -> None:
+    """`Conflict`, if a checkpoint was there and is not any more: nothing is stored upon it."""
+    if (ns, id_) in thread.lost and thread.log.node(ns, id_) is None:
         msg = (
-            f"Thread {thread_id!r} has no checkpoint {parent} (any more), upon which this one "
-            "would be, and this one was not stored: the thread was deleted, has expired, or its "
-            "store went back, under the run. Run it again, to go on from where it is."
+            f"Thread {name!r} has checkpoint {id_} no more, and nothing was stored upon it: the "
+            "thread was deleted, has expired, or its store went back, under the run. Run it again, "
+            "to go on from where it is."
         )
         raise Conflict(msg)
+
+
+def _refuse_fork(log: ThreadLog, ns: str, parent: str | None, id_: str, thread_id: Any) -> None:
+    """`Conflict`, if a checkpoint *id_* would begin a branch, and not be the newest of its line."""
     others = [node for node in log.children.get((ns, parent), ()) if node.id != id_]
     if not others or log.node(ns, id_) is not None:
         return

@@ -40,6 +40,7 @@ from limpet.core import deltas
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from limpet.backends.contract import Head
     from limpet.core.journal import Entry
     from limpet.integrations.langgraph.reading import Readable
     from limpet.integrations.langgraph.values import Values
@@ -244,6 +245,17 @@ class ThreadLog:
         self._paths: dict[str, int] = {}  # of tasks: how many others came before
 
     # -- what there is ---------------------------------------------------------------------------
+
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """Up to where the journal is known: which one it is, and the number."""
+        return self.incarnation, self.seq
+
+    def is_before(self, head: Head | None) -> bool:
+        """Whether the journal is at *head*, or was when that was read, from which this goes on."""
+        if head is None:
+            return self.incarnation is None
+        return head.incarnation == self.incarnation and head.seq >= self.seq
 
     def node(self, ns: str, id_: str | None) -> Node | None:
         """The checkpoint *id_* of a namespace; without an id, the newest."""
