@@ -133,7 +133,11 @@ def test_async_callers_share_a_commit_and_never_block_their_loop(
     """Tasks of two loops, one after the other."""
 
     async def many() -> list[Any]:
-        return await asyncio.gather(*(group.run_async(number) for number in range(20)))
+        disk.gate.clear()
+        calls = [asyncio.ensure_future(group.run_async(number)) for number in range(20)]
+        await asyncio.sleep(0)  # all of them have come, and the writer has gone with one at least
+        disk.gate.set()
+        return await asyncio.gather(*calls)
 
     assert asyncio.run(many()) == list(range(20))
     assert asyncio.run(many()) == list(range(20))
