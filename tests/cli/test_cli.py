@@ -26,10 +26,10 @@ import limpet
 from limpet.backends.contract import from_micros
 from limpet.cli import main
 from limpet.cli.docs import reference
-from limpet.cli.messages import parts, summary
 from limpet.cli.options import StoreOptions
-from limpet.cli.output import safe, timestamp
 from limpet.core.ids import make_key
+from limpet.views.messages import parts, summary
+from limpet.views.text import safe, timestamp
 from tests.support.commands import run
 from tests.support.dying import ended_by
 from tests.support.paths import ROOT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import limpet
-from limpet.cli.messages import parts
+from limpet.views.messages import parts
 from tests.cli.test_cli import data
 from tests.support.commands import run
 

@@ -25,8 +25,12 @@ LAYERS = (
     {"__main__"},
     # Commands see everything; nothing imports a command.
     {"cli"},
+    # What people and models are shown, as pages and as tools. Neither needs the other.
+    {"inspector", "mcp"},
+    # What they show: pure, typed, paged by number; of frameworks' journals, too.
+    {"views"},
     # What is built on the public face. None of these needs another.
-    {"inspector", "integrations", "mcp", "testing", "transfer"},
+    {"integrations", "testing", "transfer"},
     # The public face, limpet/__init__.py: only what stands above it may `import limpet`.
     {"limpet"},
     # Which function runs which task, and what runs it.

@@ -22,11 +22,12 @@ from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
-from limpet.cli.output import Screen, one_line, safe
+from limpet.cli.output import Screen
 from limpet.cli.show import show, tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
 from limpet.cli.work import work
+from limpet.views.text import one_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,10 @@ import limpet
 from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT
 from limpet.cli.options import FAILED, StoreOptions, json_option, pass_store, store_options
-from limpet.cli.output import Screen, count, json_document, safe
+from limpet.cli.output import Screen
 from limpet.transfer import backup as backups
 from limpet.transfer.salvage import salvage as salvaging
+from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
     from limpet.transfer.copy import Copied

@@ -22,13 +22,14 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, json_document, safe, timestamp
+from limpet.cli.output import Screen
 from limpet.conversations import conversation
 from limpet.core.leases import is_dead
 from limpet.integrations.langgraph import thread
 from limpet.memory import KIND as MEMORY
 from limpet.states import state
 from limpet.tasks import task
+from limpet.views.text import json_document, safe, timestamp
 
 if TYPE_CHECKING:
     from limpet import Store

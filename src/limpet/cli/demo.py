@@ -30,9 +30,10 @@ from rich.text import Text
 
 import limpet
 from limpet.cli.demo_agent import CHAT, SCRIPT, TASK
-from limpet.cli.messages import parts, role
 from limpet.cli.options import Failure
-from limpet.cli.output import Screen, one_line
+from limpet.cli.output import Screen
+from limpet.views.messages import parts, role
+from limpet.views.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,7 +21,7 @@ from limpet.cli.options import (
     message_of,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, safe
+from limpet.cli.output import Screen
 from limpet.conversations import conversation
 from limpet.conversations.transcript import COPIED, MESSAGE, NO_MESSAGE, ConversationMeta
 from limpet.core.calls import calls_in_doubt
@@ -38,6 +38,7 @@ from limpet.tasks import task
 from limpet.tasks.entries import PAUSED
 from limpet.tasks.state import TaskState
 from limpet.transfer.salvage import pause, recount
+from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

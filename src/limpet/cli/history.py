@@ -11,7 +11,6 @@ from rich.text import Text
 
 from limpet.backends.facts import human_size
 from limpet.cli import threads
-from limpet.cli.messages import summary
 from limpet.cli.options import (
     StoreOptions,
     find,
@@ -20,12 +19,14 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, json_document, safe, timestamp
+from limpet.cli.output import Screen
 from limpet.conversations import conversation, transcript
 from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
 from limpet.states.diff import changes_between
 from limpet.tasks import task
+from limpet.views.messages import summary
+from limpet.views.text import json_document, safe, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 
 from limpet.backends.facts import human_size
 from limpet.cli.options import FAILED, Failure
-from limpet.cli.output import Screen, count, json_document, progress_bar
+from limpet.cli.output import Screen, progress_bar
 from limpet.cli.work import import_module
 from limpet.errors import StoreBusy, StoreFull, StoreUnavailable
+from limpet.views.text import count, json_document
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

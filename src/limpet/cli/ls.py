@@ -28,7 +28,7 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, safe
+from limpet.cli.output import Screen
 from limpet.conversations.search import SOURCE as CONVERSATIONS
 from limpet.core import text_search
 from limpet.core.calls import calls_in_doubt
@@ -41,6 +41,7 @@ from limpet.integrations.langgraph.thread import INTERRUPTED
 from limpet.integrations.langgraph.thread import KIND as THREAD
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
+from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

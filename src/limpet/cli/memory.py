@@ -23,10 +23,11 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, progress_bar, safe
+from limpet.cli.output import Screen, progress_bar
 from limpet.errors import LimpetError
 from limpet.memory import KIND
 from limpet.memory.entries import Draft
+from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,12 +19,13 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, progress_bar, safe
+from limpet.cli.output import Screen, progress_bar
 from limpet.cli.work import import_module
 from limpet.core.ids import check_prefix
 from limpet.errors import Unreadable
 from limpet.states import state
 from limpet.states.migrations import Migrations, migrations
+from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
     from limpet import State, StateVersion, Store

@@ -17,13 +17,14 @@ from rich.text import Text
 import limpet
 from limpet import memory
 from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
-from limpet.cli.output import Screen, safe
+from limpet.cli.output import Screen
 from limpet.conversations import conversation
 from limpet.core.ids import make_key, written_out
 from limpet.errors import InvalidId, LimpetError, NotFound, StoreError, StoreNotFound, Unreadable
 from limpet.integrations.langgraph import thread
 from limpet.states import state
 from limpet.tasks import task
+from limpet.views.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

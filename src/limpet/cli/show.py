@@ -18,7 +18,6 @@ from limpet.backends.facts import human_size
 from limpet.cli import threads
 from limpet.cli.ls import entries, facts_of, holder, labels_of, status_of, status_style
 from limpet.cli.memory import print_memory
-from limpet.cli.messages import parts, role, summary, written
 from limpet.cli.options import (
     Missing,
     StoreOptions,
@@ -26,7 +25,7 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, json_line, one_line, safe, shorten
+from limpet.cli.output import Screen
 from limpet.cli.tasks import print_call
 from limpet.conversations import conversation
 from limpet.core.calls import calls_in_doubt
@@ -36,6 +35,8 @@ from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
 from limpet.tasks import task
 from limpet.tasks.state import Large
+from limpet.views.messages import parts, role, summary, written
+from limpet.views.text import count, json_document, json_line, one_line, safe, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -23,10 +23,11 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, json_document, one_line, safe, shorten
+from limpet.cli.output import Screen
 from limpet.core.calls import calls_in_doubt
 from limpet.errors import Unreadable
 from limpet.tasks.task import KIND
+from limpet.views.text import json_document, one_line, safe, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

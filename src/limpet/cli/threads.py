@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.cli.messages import parts, role
-from limpet.cli.output import count, json_line, one_line, shorten
 from limpet.core.runtime import run_to_end
 from limpet.errors import Unreadable
 from limpet.integrations.langgraph import reading
 from limpet.integrations.langgraph.thread import KIND, ThreadLog
+from limpet.views.messages import parts, role
+from limpet.views.text import count, json_line, one_line, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,7 +36,7 @@ from limpet.cli.options import (
     pass_store,
     store_options,
 )
-from limpet.cli.output import Screen, count, json_document, json_line, progress_bar, safe
+from limpet.cli.output import Screen, progress_bar
 from limpet.conversations import conversation
 from limpet.errors import (
     NotImportable,
@@ -53,6 +53,7 @@ from limpet.tasks import task
 from limpet.transfer import copy as copying
 from limpet.transfer import export as exporting
 from limpet.transfer import imports as importing
+from limpet.views.text import count, json_document, json_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

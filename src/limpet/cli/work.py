@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from limpet.cli.options import FAILED, Failure, StoreOptions, pass_store, store_options
-from limpet.cli.output import Screen, safe
+from limpet.cli.output import Screen
+from limpet.views.text import safe
 from limpet.workers.registry import GIVE_UP_AFTER, Registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from limpet.backends.facts import human_size
-from limpet.cli.output import json_line, one_line, shorten
 from limpet.conversations import transcript
 from limpet.core.calls import BEGAN, RESOLVED, Call, Resolution
 from limpet.integrations.langgraph import thread
@@ -18,6 +17,7 @@ from limpet.llm.messages.text import parts_of, thought
 from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
 from limpet.tasks.versions import describe_entries
+from limpet.views.text import json_line, one_line, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
