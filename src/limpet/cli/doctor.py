@@ -11,7 +11,6 @@ from rich.text import Text
 from limpet import Codec, LimpetError, StoreError, memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import Fact, human_size
-from limpet.cli import threads
 from limpet.cli.options import (
     FAILED,
     StoreOptions,
@@ -38,6 +37,7 @@ from limpet.tasks import task
 from limpet.tasks.entries import PAUSED
 from limpet.tasks.state import TaskState
 from limpet.transfer.salvage import pause, recount
+from limpet.views import threads
 from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:

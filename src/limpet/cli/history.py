@@ -10,7 +10,6 @@ import click
 from rich.text import Text
 
 from limpet.backends.facts import human_size
-from limpet.cli import threads
 from limpet.cli.options import (
     StoreOptions,
     find,
@@ -21,10 +20,12 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Screen
 from limpet.conversations import conversation, transcript
+from limpet.core.runtime import run_to_end
 from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
 from limpet.states.diff import changes_between
 from limpet.tasks import task
+from limpet.views import threads
 from limpet.views.messages import summary
 from limpet.views.text import json_document, safe, timestamp
 
@@ -170,7 +171,7 @@ class ThreadVersions(Versions):
 
     def __init__(self, store: Store, head: Head) -> None:
         super().__init__(store, head)
-        self.log = threads.read(store, head)
+        self.log = run_to_end(threads.read(store.scope.as_sync(), head))
 
     def lines(self, last: int | None) -> tuple[Sequence[Any], list[Line]]:
         found = reading.checkpoints_of(self.log)

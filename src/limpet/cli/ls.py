@@ -13,7 +13,6 @@ from rich.text import Text
 from limpet.backends.contract import from_micros
 from limpet.backends.decide import holder_for_people
 from limpet.backends.facts import human_size
-from limpet.cli import threads
 from limpet.cli.options import (
     AGE,
     MODELS,
@@ -41,6 +40,7 @@ from limpet.integrations.langgraph.thread import INTERRUPTED
 from limpet.integrations.langgraph.thread import KIND as THREAD
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
+from limpet.views import threads
 from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
@@ -208,7 +208,11 @@ def ls(
         ]
         named_threads = kind is not None and kinds == [THREAD]
         # What a head does not say of a thread costs reading it: only where threads are asked for.
-        read = {head.key: threads.facts(store, head) for head in found if named_threads}
+        read = {
+            head.key: run_to_end(threads.facts(store.scope.as_sync(), head))
+            for head in found
+            if named_threads
+        }
     if sort != "id":
         found.sort(key=_ORDERS[sort], reverse=True)
     if as_json:

@@ -15,7 +15,6 @@ from rich.text import Text
 from limpet import memory
 from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
-from limpet.cli import threads
 from limpet.cli.ls import entries, facts_of, holder, labels_of, status_of, status_style
 from limpet.cli.memory import print_memory
 from limpet.cli.options import (
@@ -30,11 +29,13 @@ from limpet.cli.tasks import print_call
 from limpet.conversations import conversation
 from limpet.core.calls import calls_in_doubt
 from limpet.core.leases import is_dead
+from limpet.core.runtime import run_to_end
 from limpet.errors import Unreadable
 from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
 from limpet.tasks import task
 from limpet.tasks.state import Large
+from limpet.views import threads
 from limpet.views.messages import parts, role, summary, written
 from limpet.views.text import count, json_document, json_line, one_line, safe, shorten
 
@@ -398,7 +399,7 @@ class ThreadView(JournalView):
 
     def __init__(self, options: StoreOptions, store: Store, head: Head, last: int | None) -> None:
         super().__init__(options, store, head, last)
-        self.log = threads.read(store, head)
+        self.log = run_to_end(threads.read(store.scope.as_sync(), head))
         self.newest = self.log.newest("")
         self.checkpoints = reading.checkpoints_of(self.log)
 

@@ -23,7 +23,6 @@ from rich.progress import (
 import limpet
 from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT, connect
-from limpet.cli import threads
 from limpet.cli.langgraph import import_langgraph
 from limpet.cli.options import (
     FAILED,
@@ -38,6 +37,7 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Screen, progress_bar
 from limpet.conversations import conversation
+from limpet.core.runtime import run_to_end
 from limpet.errors import (
     NotImportable,
     NotStorable,
@@ -53,6 +53,7 @@ from limpet.tasks import task
 from limpet.transfer import copy as copying
 from limpet.transfer import export as exporting
 from limpet.transfer import imports as importing
+from limpet.views import threads
 from limpet.views.text import count, json_document, json_line, safe
 
 if TYPE_CHECKING:
@@ -403,7 +404,9 @@ def exported_lines(
     *wanted* is what of them, if not all: their "messages", or what is "readable".
     """
     if wanted == "readable":
-        readables = ((head.key.id, threads.state(store, head)) for head in found)
+        readables = (
+            (head.key.id, run_to_end(threads.state(store.scope.as_sync(), head))) for head in found
+        )
         yield from one_each(readables, form, single=single)
     elif wanted == "messages":
         said = ((head.key.id, messages_of(store, head)) for head in found)
@@ -417,7 +420,7 @@ def exported_lines(
 def messages_of(store: Store, head: Head) -> list[Any]:
     """What was said in a conversation or a thread."""
     if head.key.kind == thread.KIND:
-        return threads.messages(store, head)
+        return run_to_end(threads.messages(store.scope.as_sync(), head))
     (line,) = exporting.messages_lines(store, [head])
     messages: list[Any] = line["messages"]
     return messages

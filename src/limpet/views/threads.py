@@ -1,10 +1,9 @@
-"""Threads of LangGraph's in words, for the commands; none of them needs LangGraph."""
+"""Threads of LangGraph's in words; none of this needs LangGraph."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.core.runtime import run_to_end
 from limpet.errors import Unreadable
 from limpet.integrations.langgraph import reading
 from limpet.integrations.langgraph.thread import KIND, ThreadLog
@@ -14,8 +13,9 @@ from limpet.views.text import count, json_line, one_line, shorten
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet import Entry, Store
+    from limpet import Entry
     from limpet.backends.contract import Head
+    from limpet.core.scope import Scope
     from limpet.integrations.langgraph.reading import Asked, ThreadCheckpoint
     from limpet.integrations.langgraph.thread import Node
 
@@ -37,10 +37,9 @@ __all__ = [
 VALUE = 200
 
 
-def read(store: Store, head: Head) -> ThreadLog:
+async def read(scope: Scope, head: Head) -> ThreadLog:
     """The thread of *head*, as it was then."""
-    journal = store.scope.as_sync().journal(KIND, head.key.id)
-    return run_to_end(reading.read_thread(journal, head))
+    return await reading.read_thread(scope.journal(KIND, head.key.id), head)
 
 
 def fold() -> Callable[[Entry], None]:
@@ -48,24 +47,24 @@ def fold() -> Callable[[Entry], None]:
     return ThreadLog(reading.Readable()).take
 
 
-def state(store: Store, head: Head) -> dict[str, Any]:
+async def state(scope: Scope, head: Head) -> dict[str, Any]:
     """What people read of a thread."""
-    return reading.state_of(read(store, head), head)
+    return reading.state_of(await read(scope, head), head)
 
 
-def messages(store: Store, head: Head) -> list[dict[str, Any]]:
+async def messages(scope: Scope, head: Head) -> list[dict[str, Any]]:
     """What was said in a thread: the channel ``messages``, or the first one that has some."""
-    log = read(store, head)
+    log = await read(scope, head)
     newest = log.newest("")
     values = {} if newest is None else reading.values_of(log, newest)
     said = [reading.messages_in(values.get("messages")), *map(reading.messages_in, values.values())]
     return next((found for found in said if found), [])
 
 
-def facts(store: Store, head: Head) -> dict[str, Any]:
+async def facts(scope: Scope, head: Head) -> dict[str, Any]:
     """What a list says of a thread: nothing of one that cannot be read."""
     try:
-        log = read(store, head)
+        log = await read(scope, head)
         newest = log.newest("")
         found: dict[str, Any] = {
             "thread": reading.name_of(log, head),
