@@ -17,12 +17,13 @@ from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
 from limpet.cli.doctor import doctor
 from limpet.cli.history import history
-from limpet.cli.ls import ls, search
+from limpet.cli.ls import ls
 from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
 from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
 from limpet.cli.output import Screen
+from limpet.cli.search import search
 from limpet.cli.show import show, tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
