@@ -24,7 +24,8 @@ from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
 from limpet.cli.output import Screen
 from limpet.cli.search import search
-from limpet.cli.show import show, tail
+from limpet.cli.show import show
+from limpet.cli.tail import tail
 from limpet.cli.tasks import in_doubt, resolve, task
 from limpet.cli.transfer import copy, export, import_
 from limpet.cli.work import work
