@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+import uvicorn
 
 import limpet
 from limpet.cli import main
@@ -42,6 +43,7 @@ def rename(document):
 #: What each command is called with, and what its output has in it.
 CALLS: dict[str, tuple[list[str], str]] = {
     "demo": (["--fast", "--dir", "demo"], "Try next"),
+    "inspect": ([], "/enter?token="),
     "ls": ([], "conversation/alice"),
     "show": (["alice"], "Where is my order?"),
     "search": (["order"], "Where is my"),
@@ -120,6 +122,8 @@ def test_a_command_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("LIMPET_URL", "agents.db")
     if name == "mcp":
         monkeypatch.setattr(server, "serve_stdio", recalling)
+    if name == "inspect":
+        monkeypatch.setattr(uvicorn, "Server", Unasked)
     options, expected = CALLS[name]
     result = run(*name.split(), *options)
     assert expected in result.stdout
@@ -127,6 +131,13 @@ def test_a_command_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     if name == "work":
         with limpet.open("agents.db") as store:
             assert store.task("greet-1").info().status == "done"
+
+
+class Unasked(uvicorn.Server):
+    """A server that ends as soon as it has begun."""
+
+    async def main_loop(self) -> None:
+        """Nobody asks for anything."""
 
 
 async def recalling(tools: Tools) -> None:

@@ -17,6 +17,7 @@ from limpet.cli.delete import delete, expire, sweep
 from limpet.cli.demo import demo
 from limpet.cli.doctor import doctor
 from limpet.cli.history import history
+from limpet.cli.inspect import inspect
 from limpet.cli.ls import ls
 from limpet.cli.mcp import mcp
 from limpet.cli.memory import memory
@@ -117,6 +118,7 @@ def main() -> None:
 
 for command in (
     demo,
+    inspect,
     ls,
     show,
     search,

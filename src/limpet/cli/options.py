@@ -6,6 +6,7 @@ A command that cannot do what it was asked ends with one message and an exit cod
 from __future__ import annotations
 
 import errno
+import getpass
 import json
 import os
 import re
@@ -56,6 +57,7 @@ __all__ = [
     "message_of",
     "pass_store",
     "store_options",
+    "user_name",
 ]
 
 C = TypeVar("C", bound="Callable[..., Any]")
@@ -197,6 +199,14 @@ def store_options(command: C) -> C:
         add = click.option(name, metavar=metavar, help=text, expose_value=False, callback=remember)
         command = add(command)
     return command
+
+
+def user_name() -> str | None:
+    """Who is logged in: what a change is recorded under, unless another name is given."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        return None
 
 
 # -- which journal ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from limpet.cli.options import (
     kinds_of,
     pass_store,
     store_options,
+    user_name,
 )
 from limpet.cli.output import Screen
 from limpet.core.calls import calls_in_doubt
@@ -227,12 +227,7 @@ def resolved(
     """Record what became of a *call* in doubt, by default in the name of whoever is logged in."""
     if result is not None and how != "done":
         raise click.UsageError(f"--result is for done: with {how!r} there is none.")
-    if by is None:
-        try:
-            by = getpass.getuser()
-        except (KeyError, OSError):  # a container may have no name for its user
-            by = None
-    store.resolve(id_, call, how, result=result, by=by, kind=kind)
+    store.resolve(id_, call, how, result=result, by=by or user_name(), kind=kind)
 
 
 def find_in_doubt(store: Store, name: str, call: str) -> Head:

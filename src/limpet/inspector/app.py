@@ -1,0 +1,148 @@
+"""The app: its pages, and what holds for each of them."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from limpet import AsyncStore, Store
+from limpet.backends.url import safe_url
+from limpet.core.runtime import core_of
+from limpet.errors import LimpetError, NotFound, StoreError
+from limpet.inspector.follow import Followers
+from limpet.inspector.pages import ACTIONS, PAGES
+from limpet.inspector.security import Access, Callback, Guard, read_form
+from limpet.inspector.site import Done, Parts, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from limpet.inspector.security import Gate
+    from limpet.inspector.site import Action, Page
+
+__all__ = ["ENTRY", "Inspector", "app"]
+
+#: Where a link with a token leads.
+ENTRY = "/enter"
+
+
+def app(
+    store: Store | AsyncStore,
+    *,
+    authorize: Callable[[Request], Any],
+    write: bool = False,
+    hosts: Iterable[str] | None = None,
+    secret: bytes | None = None,
+) -> ASGIApp:
+    """The inspector of *store*, and of its tenant only, as an ASGI app to mount into your own.
+
+    For example::
+
+        app.mount("/agents", limpet.inspector.app(store, authorize=is_admin))
+
+    *authorize* is given each request (Starlette's) and says who may come in: True; a name, which is
+    recorded with each change; an `Access`, which also says whether they may write; and for anything
+    else nobody. It may be async. There is no default: what agents know is not for everybody.
+
+    Without *write* it shows and changes nothing. *hosts*: the names, with ports, by which browsers
+    may call it, where your own app does not see to that. *secret*: the same bytes for each process,
+    where several serve it; forms of one are then accepted by another.
+    """
+    return Inspector(store, Callback(authorize), write=write, hosts=hosts, secret=secret)
+
+
+class Inspector:
+    """The pages of one store, behind a gate."""
+
+    def __init__(
+        self,
+        store: Store | AsyncStore,
+        gate: Gate,
+        *,
+        write: bool = False,
+        hosts: Iterable[str] | None = None,
+        secret: bytes | None = None,
+        pages: Sequence[Page] = PAGES,
+        actions: Sequence[Action] = ACTIONS,
+    ) -> None:
+        core = core_of(store) if isinstance(store, Store) else store
+        scope = core.scope.as_async()
+        if write:
+            scope.backend.check_writable()
+        paths = {page.name: page.path for page in pages} | {"static": "/static"}
+        paths |= {action.name: action.path for action in actions}
+        menu = [(page.name, page.menu) for page in pages if page.menu]
+        self._parts = Parts(scope, Followers(scope), paths, menu, safe_url(scope.backend.url), {})
+        routes = [
+            *(Route(one.path, self._shown(one), methods=["GET"]) for one in pages),
+            *(Route(one.path, self._changed(one), methods=["POST"]) for one in actions),
+            Mount("/static", StaticFiles(packages=[("limpet.inspector", "static")])),
+        ]
+        inner = Starlette(
+            routes=routes,
+            exception_handlers={
+                HTTPException: self._failed,
+                LimpetError: self._failed,
+                ValueError: self._failed,
+            },
+        )
+        self._guarded = Guard(inner, gate, hosts=hosts, write=write, secret=secret, entry=ENTRY)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._guarded(scope, receive, send)
+
+    def _site(self, request: Request) -> Site:
+        access: Access = getattr(request.state, "access", Access(write=False))
+        return Site(request, self._parts, access, getattr(request.state, "form_token", ""))
+
+    def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            return await page.handler(request, self._site(request))
+
+        return show
+
+    def _changed(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
+        """All that holds for a change, whichever it is."""
+
+        async def change(request: Request) -> Response:
+            site = self._site(request)
+            form = await read_form(request)
+            if not hmac.compare_digest(
+                form.pop("form_token", "").encode(), request.state.form_token.encode()
+            ):
+                raise HTTPException(403, "This form is not from here, or too old: load it again.")
+            if not site.write:
+                raise HTTPException(
+                    403, "This inspector is read-only. Start it with `limpet inspect --write`."
+                )
+            done = await action.handler(request, site, form)
+            return site.done(done) if isinstance(done, Done) else done
+
+        return change
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """A page that says what went wrong, as a command would."""
+        if isinstance(error, HTTPException):
+            status, said = error.status_code, error.detail
+        elif isinstance(error, NotFound):
+            status, said = 404, str(error)
+        elif isinstance(error, StoreError):
+            status, said = 503, error.message
+        elif isinstance(error, LimpetError):
+            status, said = 409, str(error)
+        else:
+            status, said = 400, str(error)
+        site = self._site(request)
+        titles = {404: "Not found", 403: "Not allowed", 503: "The store does not answer"}
+        title = titles.get(status, "That cannot be done")
+        return site.page("failed.html", status=status, title=title, said=said)

@@ -1,0 +1,13 @@
+"""The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
+
+from limpet.inspector.pages import events, home
+
+__all__ = ["ACTIONS", "PAGES"]
+
+_MODULES = (
+    home,
+    events,
+)
+
+PAGES = tuple(page for module in _MODULES for page in module.PAGES)
+ACTIONS = tuple(action for module in _MODULES for action in getattr(module, "ACTIONS", ()))

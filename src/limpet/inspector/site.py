@@ -1,0 +1,178 @@
+"""What a page has of the request that it answers; and how pages and actions are declared."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote, urlencode
+
+from msgspec import Struct
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from limpet.core.scope import Scope
+from limpet.inspector.follow import Followers
+from limpet.inspector.rendering import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.requests import Request
+
+    from limpet.inspector.security import Access
+
+__all__ = ["NOTICE", "Action", "Done", "Page", "Parts", "Site", "field"]
+
+#: The cookie with the one sentence that a page says after an action, once.
+NOTICE = "limpet-notice"
+#: Characters of it: a cookie has little room.
+SAID = 600
+
+
+class Page(NamedTuple):
+    """A page: what ``url(…)`` calls it, its path, what makes it, and its name in the menu."""
+
+    name: str
+    path: str
+    handler: Callable[[Request, Site], Awaitable[Response]]
+    menu: str | None = None
+
+
+class Action(NamedTuple):
+    """A change: what ``url(…)`` calls it, its path, and what makes it; by POST only."""
+
+    name: str
+    path: str
+    handler: Callable[[Request, Site, Mapping[str, str]], Awaitable[Response | Done]]
+
+
+class Done(NamedTuple):
+    """What an action did, in a sentence, and the page that comes after it."""
+
+    text: str
+    to: str
+
+
+class Parts(Struct, frozen=True):
+    """What the pages of one app share."""
+
+    scope: Scope  # async
+    followers: Followers
+    paths: dict[str, str]
+    menu: list[tuple[str, str]]
+    title: str  # the store's URL, without a password
+    shared: dict[str, Any]  # what a page's module keeps between requests, by its name
+
+
+class Site:
+    """One request's view of the app. *write*: whether it may change something."""
+
+    def __init__(self, request: Request, parts: Parts, access: Access, form_token: str) -> None:
+        self._request = request
+        self._parts = parts
+        self._form_token = form_token
+        self.access = access
+        self.write = bool(access.write)
+
+    @property
+    def scope(self) -> Scope:
+        """The tenant that is shown."""
+        return self._parts.scope
+
+    @property
+    def followers(self) -> Followers:
+        """Who waits to be told that something has changed."""
+        return self._parts.followers
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What a page's module keeps between requests, under a name of its own."""
+        return self._parts.shared
+
+    @property
+    def menu(self) -> list[tuple[str, str]]:
+        """The pages that every page leads to, with their labels."""
+        return self._parts.menu
+
+    def url(self, name: str, **query: object) -> str:
+        """Where the page *name* is, within whatever the app is mounted into.
+
+        Ids go into the query: one may be ``..``, or have slashes.
+        """
+        known = {key: value for key, value in query.items() if value is not None and value != ""}
+        root = self._request.scope.get("root_path", "").rstrip("/")
+        path = quote(root) + self._parts.paths[name]
+        return f"{path}?{urlencode(known)}" if known else path
+
+    def static(self, name: str) -> str:
+        """Where a file of ours is."""
+        return self.url("static") + f"/{name}"
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """The page that *template* makes of *values*."""
+        notice = self._request.cookies.get(NOTICE)
+        made = (
+            environment()
+            .get_template(template)
+            .render(
+                {
+                    "site": self,
+                    "url": self.url,
+                    "static": self.static,
+                    "form_token": self.form_token,
+                    "notice": _unquoted(notice),
+                    "tenant": self.scope.tenant,
+                    "store": self._parts.title,
+                    "partial": self.partial,
+                    **values,
+                }
+            )
+        )
+        response = HTMLResponse(made, status_code=status)
+        if notice is not None and not self.partial:
+            response.delete_cookie(NOTICE, path=self.url("home"))
+        return response
+
+    def form_token(self) -> Any:
+        """The hidden field without which a form is refused."""
+        return environment().get_template("_token.html").render(token=self._form_token)
+
+    def done(self, done: Done) -> Response:
+        """What follows an action: the page that it leads to, which says what was done."""
+        response = RedirectResponse(done.to, status_code=303)
+        said = quote(done.text[:SAID], errors="backslashreplace")
+        response.set_cookie(
+            NOTICE,
+            said,
+            max_age=60,
+            path=self.url("home"),
+            httponly=True,
+            samesite="strict",
+            secure=self._request.url.scheme == "https",
+        )
+        return response
+
+    @property
+    def partial(self) -> bool:
+        """Whether a part of a page was asked for, by htmx, and not all of it."""
+        return self._request.headers.get("hx-request") == "true"
+
+    def number(self, name: str, *, least: int = 0) -> int | None:
+        """The number *name* of the query; None if it has none. `ValueError` if it is no number."""
+        given = self._request.query_params.get(name)
+        if not given:
+            return None
+        if not re.fullmatch(r"\d{1,15}", given, re.ASCII) or int(given) < least:
+            raise ValueError(f"{name} is to be a number from {least}.")
+        return int(given)
+
+
+def field(form: Mapping[str, str], name: str) -> str:
+    """The field *name* of a form; `ValueError` if it is not there."""
+    found = form.get(name)
+    if not found:
+        raise ValueError(f"The form has no {name}.")
+    return found
+
+
+def _unquoted(notice: str | None) -> str | None:
+    return None if notice is None else unquote(notice)[:SAID]
