@@ -103,7 +103,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def leaves(group: click.Group, above: str = "") -> Iterator[str]:
     """The names of all commands, with those of their groups."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from leaves(command, f"{above}{name} ")
         else:

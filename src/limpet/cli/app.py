@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,24 +13,8 @@ from rich.text import Text
 
 import limpet
 from limpet import errors
-from limpet.cli.backup import backup, restore, salvage
-from limpet.cli.delete import delete, expire, sweep
-from limpet.cli.demo import demo
-from limpet.cli.doctor import doctor
-from limpet.cli.history import history
-from limpet.cli.inspect import inspect
-from limpet.cli.ls import ls
-from limpet.cli.mcp import mcp
-from limpet.cli.memory import memory
-from limpet.cli.migrate import migrate
 from limpet.cli.options import Commands, Failure, StoreOptions, failure_of, store_options
 from limpet.cli.output import Screen
-from limpet.cli.search import search
-from limpet.cli.show import show
-from limpet.cli.tail import tail
-from limpet.cli.tasks import in_doubt, resolve, task
-from limpet.cli.transfer import copy, export, import_
-from limpet.cli.work import work
 from limpet.views.text import one_line, safe
 
 if TYPE_CHECKING:
@@ -72,6 +57,36 @@ def _notes() -> Iterator[None]:
         yield
 
 
+#: The commands in the order in which one comes to need them: each is a function in a module, which
+#: is imported when the command is asked for. Most of the time a command takes is that.
+_COMMANDS = {
+    "demo": "demo:demo",
+    "inspect": "inspect:inspect",
+    "ls": "ls:ls",
+    "show": "show:show",
+    "search": "search:search",
+    "tail": "tail:tail",
+    "history": "history:history",
+    "memory": "memory:memory",
+    "task": "tasks:task",
+    "in-doubt": "tasks:in_doubt",
+    "resolve": "tasks:resolve",
+    "delete": "delete:delete",
+    "expire": "delete:expire",
+    "sweep": "delete:sweep",
+    "work": "work:work",
+    "mcp": "mcp:mcp",
+    "doctor": "doctor:doctor",
+    "backup": "backup:backup",
+    "restore": "backup:restore",
+    "salvage": "backup:salvage",
+    "copy": "transfer:copy",
+    "export": "transfer:export",
+    "import": "transfer:import_",
+    "migrate": "migrate:migrate",
+}
+
+
 class Limpet(Commands):
     """The group of all commands, which end with our own errors as messages, not as tracebacks."""
 
@@ -79,6 +94,18 @@ class Limpet(Commands):
         """Read the options."""
         with _safe_messages():
             return super().make_context(*args, **extra)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """All of them, imported or not."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The command that is called so."""
+        module, _, function = _COMMANDS.get(cmd_name, "").partition(":")
+        if not module:
+            return None
+        command: click.Command = getattr(import_module(f"limpet.cli.{module}"), function)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -114,32 +141,3 @@ def main() -> None:
     demo, ls, show, search, tail, history, in-doubt, export, backup and doctor (without --repair)
     change nothing in a store, and create none. --store and --tenant may also follow the command.
     """
-
-
-for command in (
-    demo,
-    inspect,
-    ls,
-    show,
-    search,
-    tail,
-    history,
-    memory,
-    task,
-    in_doubt,
-    resolve,
-    delete,
-    expire,
-    sweep,
-    work,
-    mcp,
-    doctor,
-    backup,
-    restore,
-    salvage,
-    copy,
-    export,
-    import_,
-    migrate,
-):
-    main.add_command(command)

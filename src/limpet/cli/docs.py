@@ -54,7 +54,9 @@ def _sections(command: click.Command, name: str, parent: click.Context | None) -
     yield f"## {title}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
-            yield from _sections(command.commands[child], child, context)
+            found = command.get_command(context, child)
+            assert found is not None  # noqa: S101 - it has what it lists
+            yield from _sections(found, child, context)
 
 
 if __name__ == "__main__":
