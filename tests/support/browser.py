@@ -57,9 +57,9 @@ class Inspected:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}"
-        app = Inspector(store, self.gate, write=write, hosts=[self.host], **options)
+        self.inspector = Inspector(store, self.gate, write=write, hosts=[self.host], **options)
         config = uvicorn.Config(
-            app,
+            self.inspector,
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from limpet.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from limpet.backends.contract import Key
     from limpet.core.scope import Scope
@@ -37,6 +37,8 @@ class Topic:
     def __init__(self) -> None:
         self.number = 0
         self.followers = 0
+        self.watched = asyncio.Event()  # set when somebody looks at what it stands for
+        self.newest = 0  # of a journal: its newest entry, when that was
         self._changed = asyncio.Event()
 
     def change(self, number: int | None = None) -> None:
@@ -60,60 +62,77 @@ class Followers:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._topics: dict[Key, Topic] = {}
+        self._watchers: set[asyncio.Task[None]] = set()  # which the event loop does not hold
         self._count = 0
 
-    def journal(self, key: Key) -> Response:
-        """Events whenever the journal under *key* has new entries, or other attributes."""
-        return self.stream(self._topics.get(key) or Topic(), key)
+    def journal(self, key: Key, seen: int | None = None) -> Response:
+        """Events whenever the journal under *key* has new entries, or other attributes.
 
-    def stream(self, topic: Topic, key: Key | None = None) -> Response:
+        *seen*: the number of the newest entry on the page that follows; what came between that and
+        now is an event, too.
+        """
+        return self._stream(self._journal_events(key, seen))
+
+    def topic(self, topic: Topic) -> Response:
         """Events whenever *topic* changes."""
+        return self._stream(self._events(topic))
+
+    def _stream(self, events: AsyncIterator[bytes]) -> Response:
         if self._count >= MOST:
             return PlainTextResponse("Too many pages follow this store.", status_code=503)
         return StreamingResponse(
-            self._events(topic, key),
+            events,
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
 
-    async def _events(self, topic: Topic, key: Key | None) -> AsyncIterator[bytes]:
-        watcher = None
-        if key is not None:
-            topic = self._topics.setdefault(key, topic)
-            if topic.followers == 0:
-                watcher = asyncio.create_task(self._watch(key, topic))
+    async def _events(self, topic: Topic) -> AsyncGenerator[bytes]:
         topic.followers += 1
         self._count += 1
+        number = topic.number
         try:
-            seen = topic.number
             yield b": following\n\n"
             while True:
                 try:
-                    seen = await asyncio.wait_for(topic.next(seen), SILENCE)
-                    yield f"data: {seen}\n\n".encode()
+                    number = await asyncio.wait_for(topic.next(number), SILENCE)
+                    yield f"data: {number}\n\n".encode()
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
             self._count -= 1
             topic.followers -= 1
-            # Whoever began to watch may leave before the others: the watcher ends by itself.
-            if watcher is not None and topic.followers == 0:
-                watcher.cancel()
+
+    async def _journal_events(self, key: Key, seen: int | None) -> AsyncIterator[bytes]:
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = Topic()
+            self._watchers.add(watcher := asyncio.create_task(self._watch(key, topic)))
+            watcher.add_done_callback(self._watchers.discard)
+        events = self._events(topic)
+        try:
+            yield await anext(events)
+            # The watcher looks first, so that whatever is new to us now, or later, is told.
+            await topic.watched.wait()
+            if seen is not None and topic.newest != seen:
+                yield b"data: 0\n\n"
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
 
     async def _watch(self, key: Key, topic: Topic) -> None:
         """Look at the head while somebody follows."""
         backend = self._scope.backend
         seen: object = None
-        first = True
-        try:
-            while first or topic.followers:
-                with suppress(StoreError):  # a server that is away comes back
-                    head = await self._scope.runtime.call(backend.head, key)
-                    now = head and (head.incarnation, head.seq, head.status, head.meta, head.labels)
-                    if not first and now != seen:
-                        topic.change()
-                    seen, first = now, False
-                await asyncio.sleep(LOOK)
-        finally:
-            if self._topics.get(key) is topic and not topic.followers:
+        while True:
+            with suppress(StoreError):  # a server that is away comes back
+                head = await self._scope.runtime.call(backend.head, key)
+                now = head and (head.incarnation, head.seq, head.status, head.meta, head.labels)
+                if topic.watched.is_set() and now != seen:
+                    topic.change()
+                seen, topic.newest = now, 0 if head is None else head.seq
+                topic.watched.set()
+            await asyncio.sleep(LOOK)
+            if not topic.followers:
                 del self._topics[key]
+                return

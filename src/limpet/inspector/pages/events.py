@@ -17,10 +17,10 @@ __all__ = ["PAGES"]
 
 
 async def events(request: Request, site: Site) -> Response:
-    """The journal of some kind and id, as often as it changes."""
+    """The journal of some kind and id, as often as it changes since the number *seen*."""
     query = request.query_params
     key = make_key(site.scope.tenant, query.get("kind", ""), query.get("id", ""))
-    return site.followers.journal(key)
+    return site.followers.journal(key, site.number("seen"))
 
 
 PAGES = [Page("events", "/events", events)]
