@@ -81,7 +81,9 @@ class Inspector:
         paths = {page.name: page.path for page in pages} | {"static": "/static"}
         paths |= {action.name: action.path for action in actions}
         menu = [(page.name, page.menu) for page in pages if page.menu]
-        self._parts = Parts(scope, Followers(scope), paths, menu, safe_url(scope.backend.url), {})
+        shown_by = {kind: page.name for page in pages for kind in page.kinds}
+        title = safe_url(scope.backend.url)
+        self._parts = Parts(scope, Followers(scope), paths, menu, shown_by, title, {})
         routes = [
             *(Route(one.path, self._shown(one), methods=["GET"]) for one in pages),
             *(Route(one.path, self._changed(one), methods=["POST"]) for one in actions),

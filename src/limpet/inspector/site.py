@@ -29,12 +29,16 @@ SAID = 600
 
 
 class Page(NamedTuple):
-    """A page: what ``url(…)`` calls it, its path, what makes it, and its name in the menu."""
+    """A page: what ``url(…)`` calls it, its path, what makes it, and its name in the menu.
+
+    *kinds*: of which it shows one journal, given as ``kind`` and ``id``.
+    """
 
     name: str
     path: str
     handler: Callable[[Request, Site], Awaitable[Response]]
     menu: str | None = None
+    kinds: tuple[str, ...] = ()
 
 
 class Action(NamedTuple):
@@ -59,6 +63,7 @@ class Parts(Struct, frozen=True):
     followers: Followers
     paths: dict[str, str]
     menu: list[tuple[str, str]]
+    pages_of_kinds: dict[str, str]  # the page that shows a journal of a kind
     title: str  # the store's URL, without a password
     shared: dict[str, Any]  # what a page's module keeps between requests, by its name
 
@@ -103,6 +108,11 @@ class Site:
         path = quote(root) + self._parts.paths[name]
         return f"{path}?{urlencode(known)}" if known else path
 
+    def journal_url(self, kind: str, id_: str, **query: object) -> str:
+        """Where a journal is shown: on the page of its kind, or else entry by entry."""
+        page = self._parts.pages_of_kinds.get(kind, "journal")
+        return self.url(page, kind=kind, id=id_, **query)
+
     def static(self, name: str) -> str:
         """Where a file of ours is."""
         return self.url("static") + f"/{name}"
@@ -117,6 +127,7 @@ class Site:
                 {
                     "site": self,
                     "url": self.url,
+                    "journal_url": self.journal_url,
                     "static": self.static,
                     "form_token": self.form_token,
                     "notice": _unquoted(notice),
