@@ -34,6 +34,7 @@ def environment() -> Environment:
         size=human_size,
         number=lambda value: f"{value:,}",
         when=when,
+        moment=moment,
     )
     del made.filters["safe"]
     made.globals.update(count=text.count)
@@ -58,3 +59,9 @@ def when(at: datetime | None) -> Markup:
         return Markup()
     full = text.timestamp(at)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(full, full, text.ago(at))
+
+
+def moment(at: datetime) -> Markup:
+    """A time in full: one to come, or one that is to be exact."""
+    full = text.timestamp(at)
+    return Markup('<time datetime="{}">{}</time>').format(full, full)
