@@ -245,7 +245,7 @@ def test_a_step_is_running_while_somebody_runs_it(store: Store) -> None:
     assert first.head.held
     assert states(second) == {"a": "done", "b": "running"}
     with killed(), store.task("t") as task:
-        task.step("slow", lambda: (current_step().progress(0.4, "far", now=True), dying(task)()))
+        task.step("slow", dying(task, lambda: current_step().progress(0.4, "far", now=True)))
     lost = steps(look(store))["slow"]
     assert (lost.state, lost.progress, lost.note) == ("interrupted", 0.4, "far")
 

@@ -30,6 +30,7 @@ def environment() -> Environment:
     made.filters.update(
         plain=plain,
         brief=lambda value, most=200: plain(text.shorten(text.one_line(value), most)),
+        line=text.one_line,
         document=lambda value: plain(text.json_document(value)),
         size=human_size,
         number=lambda value: f"{value:,}",
