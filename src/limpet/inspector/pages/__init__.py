@@ -1,11 +1,12 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, home, journal
+from limpet.inspector.pages import doubts, events, home, journal, task
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    task,
     journal,
     doubts,
     events,
