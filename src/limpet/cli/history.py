@@ -23,7 +23,7 @@ from limpet.conversations import conversation, transcript
 from limpet.core.runtime import run_to_end
 from limpet.integrations.langgraph import reading, thread
 from limpet.states import state
-from limpet.states.diff import changes_between
+from limpet.states.diff import document_changes, lines_of
 from limpet.tasks import task
 from limpet.views import threads
 from limpet.views.messages import summary
@@ -198,8 +198,8 @@ class ThreadVersions(Versions):
     def compare(self, a: int, b: int) -> str:
         old, new = reading.node_of(self.log, str(a)), reading.node_of(self.log, str(b))
         lines = [f"{mark} {one.seq}, {one.id}" for mark, one in (("---", old), ("+++", new))]
-        changes = changes_between(
-            threads.comparable(self.log, old), threads.comparable(self.log, new)
+        changes = lines_of(
+            document_changes(threads.comparable(self.log, old), threads.comparable(self.log, new))
         )
         return "\n".join([*lines, *(changes or ["Nothing differs."])])
 
