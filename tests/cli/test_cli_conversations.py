@@ -157,7 +157,7 @@ def test_search_gives_programs_the_same(path: str) -> None:
     red = data("--store", path, "search", "zebra", "--label", "team=red")
     assert [hit["id"] for hit in red] == ["alice"]
     assert data("--store", path, "search", "zebra", "--prefix", "b") == []
-    assert "Nobody said that" in run("--store", path, "search", "giraffe").stderr
+    assert "Nothing with these words" in run("--store", path, "search", "giraffe").stderr
 
 
 def test_search_creates_no_store(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._unread = b""
 
     @classmethod
     async def follow(cls, served: Inspected, cookie: str, seen: str = "") -> Client:
@@ -50,12 +51,12 @@ class Client:
         return client
 
     async def until(self, what: bytes) -> None:
-        """Read on until *what* comes."""
-        seen = b""
-        while what not in seen:
+        """Read on until *what* comes, and no further: events may come in one piece."""
+        while what not in self._unread:
             got = await asyncio.wait_for(self._reader.read(4_096), 60)
-            assert got, seen
-            seen += got
+            assert got, self._unread
+            self._unread += got
+        self._unread = self._unread.partition(what)[2]
 
     async def leave(self) -> None:
         """As a browser does that is closed."""

@@ -54,6 +54,8 @@ class Inspected:
 
     def __init__(self, store: Store, *, write: bool = False, **options: Any) -> None:
         self.gate = Tokens(by="tester")
+        #: What the browser may report in its console: the status of an answer that a test wants.
+        self.expected: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}"
@@ -164,6 +166,7 @@ def page_of(
         page.goto(served.link())
         page.wait_for_url(f"{served.url}/")
         yield page
+        trouble = [one for one in trouble if not any(text in one for text in served.expected)]
         assert trouble == [], trouble
     finally:
         context.close()

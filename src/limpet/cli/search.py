@@ -1,14 +1,11 @@
-"""``limpet search``: who said what."""
+"""``limpet search``: who said, did, saved and learned what."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from limpet.backends.contract import from_micros
 from limpet.cli.options import (
+    FAILED,
     StoreOptions,
     best_option,
     json_option,
@@ -17,91 +14,81 @@ from limpet.cli.options import (
     store_options,
 )
 from limpet.cli.output import Screen
-from limpet.conversations.search import SOURCE as CONVERSATIONS
-from limpet.core import text_search
 from limpet.core.runtime import run_to_end
-from limpet.integrations.langgraph.search import SOURCE as THREADS
-from limpet.integrations.langgraph.search import place
-from limpet.integrations.langgraph.thread import KIND as THREAD
-from limpet.views.text import json_document, safe
-
-if TYPE_CHECKING:
-    from limpet.core.text_index import Hit
+from limpet.views.search import KINDS, search_view
+from limpet.views.text import count, json_document, safe
 
 __all__ = ["search"]
 
 
-@click.command(short_help="Find what was said.")
+@click.command(short_help="Find what was said, done and learned.")
 @click.argument("query", metavar="QUERY...", nargs=-1, required=True)
+@click.option(
+    "--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only this; again for more."
+)
 @best_option(10)
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @label_option
 @json_option
 @store_options
 @pass_store
+@click.pass_context
 def search(
+    context: click.Context,
     options: StoreOptions,
     *,
     query: tuple[str, ...],
+    kinds: tuple[str, ...],
     most: int,
     prefix: str,
     labels: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Find the messages in which the words QUERY... are: all of them, else some.
+    """Find the texts in which the words QUERY... are: all of them, else some.
 
     That is messages of conversations and of LangGraph's threads, there with the checkpoint that had
-    them first.
+    them first; goals, plans, results, decisions, discoveries, outcomes and errors of tasks; what is
+    in the newest save of a state, such as what a team of agents has said; and memories, of all
+    namespaces (`limpet memory search` says how well those of one fit).
 
     "several words" in quotes are found only next to each other, and a word that ends in * is the
     beginning of one. The index that this needs is local and made of the store: it is kept in a
     cache directory ($LIMPET_CACHE, or none for memory only) and brought up to date at each
-    search. The first one takes a while.
+    search. The first one takes a while. Exit code 1 if something could not be looked through.
     """
     with options.open() as store:
-        sources, scope = [CONVERSATIONS, THREADS], store.scope.as_sync()
-        search_all = text_search.search(
-            scope, " ".join(query), sources, k=most, prefix=prefix, labels=labels
+        view = run_to_end(
+            search_view(
+                store.scope.as_sync(),
+                " ".join(query),
+                kinds=kinds,
+                k=most,
+                prefix=prefix,
+                labels=labels,
+            )
         )
-        found = [hit_of(hit) for hit in run_to_end(search_all)]
     if as_json:
-        click.echo(json_document(found))
-        return
-    if not found:
+        click.echo(json_document(view.hits))
+    else:
+        if not view.hits:
+            where = f"{options.name}, tenant {options.tenant!r}"
+            Screen(stderr=True).line(f"Nothing with these words is in {where}.")
+        screen = Screen()
+        for number, group in enumerate(view.groups):
+            if number:
+                screen.line()
+            screen.line((f"{group.kind}/", "dim"), (safe(group.id), "bold"))
+            for hit in group.hits:
+                about = f"{hit.position} {hit.role} · {screen.since(hit.at)}"
+                if hit.checkpoint or hit.memory:
+                    about += f" · {hit.checkpoint or hit.memory}"
+                screen.line("  ", (about, "dim"))
+                screen.block(hit.excerpt, indent=4)
+    if view.damaged:
         screen = Screen(stderr=True)
-        screen.line(f"Nobody said that in {options.name}, tenant {options.tenant!r}.")
-    screen = Screen()
-
-    def journal(hit: dict[str, Any]) -> tuple[str, str]:
-        return hit["kind"], hit["id"]
-
-    # Journals by their best hit, and within each in the order in which it was said.
-    order = {key: number for number, key in enumerate(dict.fromkeys(map(journal, found)))}
-    hits = sorted(found, key=lambda hit: (order[journal(hit)], hit["position"]))
-    for number, ((kind, id_), group) in enumerate(groupby(hits, key=journal)):
-        if number:
-            screen.line()
-        screen.line((f"{kind}/", "dim"), (safe(id_), "bold"))
-        for hit in group:
-            about = f"{hit['position']} {safe(hit['role'])} · {screen.since(hit['at'])}"
-            if "checkpoint" in hit:
-                about += f" · {safe(hit['checkpoint'])}"
-            screen.line("  ", (about, "dim"))
-            screen.block(hit["excerpt"], indent=4)
-
-
-def hit_of(hit: Hit) -> dict[str, Any]:
-    """What was found, for JSON; of a thread with the checkpoint that had it first."""
-    found = {
-        "kind": hit.kind,
-        "id": hit.id,
-        "position": hit.position,
-        "at": from_micros(hit.at),
-        "role": hit.label,
-        "excerpt": hit.excerpt,
-        "score": hit.score,
-    }
-    if hit.kind == THREAD:
-        position, checkpoint, role = place(hit.position, hit.label)
-        found |= {"position": position, "checkpoint": checkpoint, "role": role}
-    return found
+        journals = count(len(view.damaged), "journal")
+        screen.line((f"{journals} could not be looked through:", "bold red"))
+        for damaged in view.damaged:
+            screen.block(f"{damaged.kind}/{damaged.id}: {damaged.why}", indent=2)
+        screen.line(options.in_commands("`limpet doctor` lists every record that cannot be read."))
+        context.exit(FAILED)

@@ -19,7 +19,7 @@ from limpet.conversations.transcript import (
     Messages,
 )
 from limpet.core import text_search
-from limpet.core.text_index import Document, Known
+from limpet.core.text_index import Document
 from limpet.llm.messages.shape import role_of
 from limpet.llm.messages.text import text_of
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
+    from limpet.core.text_index import Known
 
 __all__ = ["SOURCE", "ConversationHit", "search"]
 
@@ -78,12 +79,9 @@ async def _news(
     journal: AsyncJournal, head: Head, before: Known | None
 ) -> tuple[Known | None, list[Document]]:
     """What was said since *before*, and that; or all there is, and None."""
-    if before is not None and before.within(Known.of(head)):
-        entries = await journal.read(after=before.seen - 1, upto=head.seq)
-        known, new = entries[:1], entries[1:]
-        goes_on = all(before.has(to_micros(entry.at)) for entry in known)
-        if goes_on and not any(entry.type in _TURNS for entry in new):
-            return before, [_document(journal, entry) for entry in new if entry.type == MESSAGE]
+    new = await text_search.new_entries(journal, head, before)
+    if new is not None and not any(entry.type in _TURNS for entry in new):
+        return before, [_document(journal, entry) for entry in new if entry.type == MESSAGE]
     messages = Messages()
     async for entries in journal.pages(upto=head.seq):
         for entry in entries:

@@ -46,10 +46,10 @@ class Cached(Struct, frozen=True):
     size: int
 
 
-def own_file(backend: Backend, suffix: str, *parts: str) -> str | None:
+def own_file(backend: Backend, suffix: str, *parts: str, create: bool = True) -> str | None:
     """The file for *backend*, or *parts* of what it holds, which only this user may read.
 
-    None if there can be none.
+    None if there can be none; or if there is none, unless it is to be made.
     """
     directory = _directory()
     if directory is None or not backend.blocks:
@@ -63,6 +63,8 @@ def own_file(backend: Backend, suffix: str, *parts: str) -> str | None:
     store = os.path.join(directory, _digest(note.partition(b" ")[2]))
     part = f"-{_digest(os.fsencode(chr(0).join(parts)))}" if parts else ""
     path = f"{store}{part}.{suffix}"
+    if not create and not os.path.exists(path):
+        return None
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         # Before the index: what has no note is removed.

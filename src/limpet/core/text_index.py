@@ -32,6 +32,7 @@ __all__ = [
     "Hit",
     "Known",
     "TextIndex",
+    "forget_journal",
     "index_of",
     "opened",
     "own_file",
@@ -182,6 +183,12 @@ class TextIndex:
         with self._writing():
             for name in names:
                 self._clear(tenant, kind, name)
+
+    def scrub(self) -> None:
+        """Leave nothing in SQLite's log of what is no longer in the tables."""
+        # While another process reads, it has to wait for the next write there.
+        with self._lock, contextlib.suppress(apsw.BusyError):
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _clear(self, tenant: str, kind: str, name: str) -> None:
         which = "SELECT id FROM source WHERE tenant = ? AND kind = ? AND name = ?"
@@ -345,6 +352,22 @@ def index_of(backend: Backend, *, private: bool = False) -> TextIndex:
             return TextIndex(path)
     with _GUARD:
         return _IN_MEMORY.get(backend) or _IN_MEMORY.setdefault(backend, TextIndex())
+
+
+def forget_journal(backend: Backend, key: Key) -> None:
+    """Leave nothing of a journal in the index, if there is one; the next search reads it anew."""
+    with _GUARD:
+        indexes = [_IN_MEMORY.get(backend)]
+    path = own_file(backend, "search", create=False)
+    if path is not None:
+        with contextlib.suppress(apsw.Error, OSError):  # as in `index_of`
+            indexes.append(TextIndex(path))
+    for index in filter(None, indexes):
+        try:
+            index.forget(key.tenant, key.kind, [key.id])
+            index.scrub()
+        finally:
+            index.let_go()
 
 
 def remove(path: str) -> None:

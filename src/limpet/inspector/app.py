@@ -82,8 +82,16 @@ class Inspector:
         paths |= {action.name: action.path for action in actions}
         menu = [(page.name, page.menu) for page in pages if page.menu]
         shown_by = {kind: page.name for page in pages for kind in page.kinds}
-        title = safe_url(scope.backend.url)
-        self._parts = Parts(scope, Followers(scope), paths, menu, shown_by, title, {})
+        self._parts = Parts(
+            scope=scope,
+            followers=Followers(scope),
+            paths=paths,
+            menu=menu,
+            pages_of_kinds=shown_by,
+            tabs=[page for page in pages if page.tab],
+            title=safe_url(scope.backend.url),
+            shared={},
+        )
         routes = [
             *(Route(one.path, self._shown(one), methods=["GET"]) for one in pages),
             *(Route(one.path, self._changed(one), methods=["POST"]) for one in actions),

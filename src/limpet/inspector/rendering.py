@@ -30,10 +30,12 @@ def environment() -> Environment:
     made.filters.update(
         plain=plain,
         brief=lambda value, most=200: plain(text.shorten(text.one_line(value), most)),
+        line=text.one_line,
         document=lambda value: plain(text.json_document(value)),
         size=human_size,
         number=lambda value: f"{value:,}",
         when=when,
+        moment=moment,
     )
     del made.filters["safe"]
     made.globals.update(count=text.count)
@@ -58,3 +60,9 @@ def when(at: datetime | None) -> Markup:
         return Markup()
     full = text.timestamp(at)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(full, full, text.ago(at))
+
+
+def moment(at: datetime) -> Markup:
+    """A time in full: one to come, or one that is to be exact."""
+    full = text.timestamp(at)
+    return Markup('<time datetime="{}">{}</time>').format(full, full)

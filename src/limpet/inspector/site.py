@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
+from markupsafe import Markup
 from msgspec import Struct
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from limpet import AsyncStore
 from limpet.core.scope import Scope
 from limpet.inspector.follow import Followers
 from limpet.inspector.rendering import environment
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from limpet.inspector.security import Access
+    from limpet.views.heads import HeadView
 
 __all__ = ["NOTICE", "Action", "Done", "Page", "Parts", "Site", "field"]
 
@@ -31,7 +34,8 @@ SAID = 600
 class Page(NamedTuple):
     """A page: what ``url(…)`` calls it, its path, what makes it, and its name in the menu.
 
-    *kinds*: of which it shows one journal, given as ``kind`` and ``id``.
+    *kinds*: of which it is the page of one journal, given as ``kind`` and ``id``. *tab*: its name
+    in the header of the journals that it can show, which are those of *kinds*, or that it *fits*.
     """
 
     name: str
@@ -39,6 +43,8 @@ class Page(NamedTuple):
     handler: Callable[[Request, Site], Awaitable[Response]]
     menu: str | None = None
     kinds: tuple[str, ...] = ()
+    tab: str | None = None
+    fits: Callable[[HeadView], bool] | None = None
 
 
 class Action(NamedTuple):
@@ -64,6 +70,7 @@ class Parts(Struct, frozen=True):
     paths: dict[str, str]
     menu: list[tuple[str, str]]
     pages_of_kinds: dict[str, str]  # the page that shows a journal of a kind
+    tabs: list[Page]  # the pages of a journal, in their order
     title: str  # the store's URL, without a password
     shared: dict[str, Any]  # what a page's module keeps between requests, by its name
 
@@ -82,6 +89,11 @@ class Site:
     def scope(self) -> Scope:
         """The tenant that is shown."""
         return self._parts.scope
+
+    @property
+    def store(self) -> AsyncStore:
+        """The same as a store, for what changes something."""
+        return AsyncStore(self.scope)
 
     @property
     def followers(self) -> Followers:
@@ -111,7 +123,17 @@ class Site:
     def journal_url(self, kind: str, id_: str, **query: object) -> str:
         """Where a journal is shown: on the page of its kind, or else entry by entry."""
         page = self._parts.pages_of_kinds.get(kind, "journal")
+        if page not in self._parts.paths:
+            page = "home"
         return self.url(page, kind=kind, id=id_, **query)
+
+    def tabs(self, view: HeadView) -> list[tuple[str, str]]:
+        """The pages that show this journal, with their labels."""
+        return [
+            (page.name, page.tab or page.name)
+            for page in self._parts.tabs
+            if (page.fits(view) if page.fits else view.kind in page.kinds)
+        ]
 
     def static(self, name: str) -> str:
         """Where a file of ours is."""
@@ -143,9 +165,9 @@ class Site:
             response.delete_cookie(NOTICE, path=self.url("home"))
         return response
 
-    def form_token(self) -> Any:
+    def form_token(self) -> Markup:
         """The hidden field without which a form is refused."""
-        return environment().get_template("_token.html").render(token=self._form_token)
+        return Markup('<input type="hidden" name="form_token" value="{}">').format(self._form_token)
 
     def done(self, done: Done) -> Response:
         """What follows an action: the page that it leads to, which says what was done."""

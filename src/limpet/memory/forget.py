@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import Expect, from_micros
 from limpet.core.ids import check_id
-from limpet.core.text_index import spaced
+from limpet.core.text_index import forget_journal, spaced
 from limpet.errors import Conflict, MemoryNotFound
 from limpet.memory.entries import FORGOTTEN, REMEMBERED, MemoryEntry, contexts_quoting
 from limpet.memory.index import ONE_OF, Index
@@ -114,8 +114,9 @@ async def _finish_earlier(journal: IndexedJournal) -> None:
 
 
 async def _scrub(journal: IndexedJournal) -> bool:
-    """Overwrite where the words were, in the index and in the store; False if that cannot."""
+    """Overwrite where the words were, in the indexes and in the store; False if that cannot."""
     await journal.change_index(Index.scrub)
+    await journal.runtime.call(forget_journal, journal.runtime.backend, journal.key)
     return await journal.runtime.call(journal.runtime.backend.scrub)
 
 

@@ -15,6 +15,7 @@ from limpet.integrations.langgraph import thread
 from limpet.integrations.langgraph.reading import is_own
 from limpet.llm.messages.parts import of_data_url
 from limpet.llm.messages.text import parts_of, thought
+from limpet.states import format as states
 from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
 from limpet.tasks.versions import describe_entries
@@ -205,8 +206,7 @@ def summary(entry: Entry, kind: str) -> str:
     summarise = _SUMMARIES.get(entry.type)
     if kind != kinds.KIND and entry.type in _CALLS:  # a task calls them steps
         summarise = _CALLS[entry.type]
-    if kind == thread.KIND:
-        summarise = _OF_THREADS.get(entry.type, summarise)
+    summarise = _OF_KINDS.get(kind, {}).get(entry.type, summarise)
     if summarise is not None and isinstance(entry.body, dict):
         try:
             return one_line(summarise(entry.body))
@@ -274,10 +274,20 @@ def _writes(body: dict[str, Any]) -> str:
     return f"task {body['task']}{where}: " + ", ".join(str(write[0]) for write in body["writes"])
 
 
-_OF_THREADS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    thread.CHECKPOINT: _checkpoint,
-    thread.WRITES: _writes,
-    thread.DROPPED: lambda body: f"{len(body['ids']):,} checkpoints",
+def _save(body: dict[str, Any]) -> str:
+    changed = "the same again" if body.get("patch", body) is None else "changed"
+    what = changed if "patch" in body else "all of it"
+    note = f": {body['note']}" if body.get("note") else ""
+    return f"version {body['version']}, {what}, {human_size(body['total'])} as JSON{note}"
+
+
+_OF_KINDS: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
+    thread.KIND: {
+        thread.CHECKPOINT: _checkpoint,
+        thread.WRITES: _writes,
+        thread.DROPPED: lambda body: f"{len(body['ids']):,} checkpoints",
+    },
+    states.KIND: {states.SAVED: _save, states.PATCHED: _save},
 }
 
 _CALLS: dict[str, Callable[[dict[str, Any]], Any]] = {BEGAN: _began, RESOLVED: _resolved}

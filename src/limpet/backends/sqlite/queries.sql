@@ -19,10 +19,20 @@ SELECT {stored}, last_record, last_seq, last_at, last_total FROM limpet_heads j
 WHERE tenant = ? AND kind = ? AND incarnation <> ''
   AND (ttl IS NULL OR expires > ? OR until > ?)
 
+-- The first journal of each kind, one after the other: what a million more of a kind cost nothing.
 -- name: kinds
-SELECT DISTINCT tenant, kind FROM limpet_heads
-WHERE incarnation <> '' AND (ttl IS NULL OR expires > ?1 OR until > ?1)
-ORDER BY tenant, kind
+WITH RECURSIVE firsts (journal) AS (
+    SELECT (SELECT journal FROM limpet_journals ORDER BY tenant, kind, id LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        (SELECT journal FROM limpet_journals WHERE tenant = j.tenant AND kind > j.kind ORDER BY kind, id LIMIT 1),
+        (SELECT journal FROM limpet_journals WHERE tenant > j.tenant ORDER BY tenant, kind, id LIMIT 1))
+    FROM firsts JOIN limpet_journals j USING (journal)
+)
+SELECT f.tenant, f.kind FROM firsts JOIN limpet_journals f USING (journal)
+WHERE EXISTS (SELECT 1 FROM limpet_heads h WHERE h.tenant = f.tenant AND h.kind = f.kind
+              AND incarnation <> '' AND (ttl IS NULL OR expires > ?1 OR until > ?1))
+ORDER BY f.tenant, f.kind
 
 -- A journal, unless it has expired by ?4. Not through limpet_heads: most have no ttl, and then
 -- nobody has to look for the last record.

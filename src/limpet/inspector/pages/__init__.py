@@ -1,11 +1,14 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import events, home
+from limpet.inspector.pages import doubts, events, export, home, journal
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    journal,
+    doubts,
+    export,
     events,
 )
 

@@ -1,0 +1,52 @@
+"""What is in doubt, and the answer of a person: one page and one action for every kind."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from limpet.inspector.site import Action, Done, Page, field
+from limpet.views.doubts import doubts_page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from limpet.inspector.site import Site
+
+__all__ = ["ACTIONS", "PAGES"]
+
+#: The answers, and what each says when it was given.
+ANSWERS = {
+    "done": "It has happened",
+    "retry": "It is to be made again",
+    "skip": "It goes on without it",
+}
+
+
+async def doubts(request: Request, site: Site) -> Response:
+    """The calls in doubt of the tenant."""
+    page = await doubts_page(site.scope, after=request.query_params.get("after"))
+    return site.page("doubts.html", found=page)
+
+
+async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
+    """Record what became of a call."""
+    kind, id_, call, how = (field(form, name) for name in ("kind", "id", "call", "how"))
+    if how not in ANSWERS:
+        raise ValueError(f"how is one of {', '.join(ANSWERS)}.")
+    given = form.get("result", "").strip()
+    if given and how != "done":
+        raise ValueError("A result is for a call that has happened: choose that, or leave it out.")
+    try:
+        result = json.loads(given) if given else None
+    except ValueError as error:
+        raise ValueError(f"The result is not JSON: {error}. Text needs quotes.") from error
+    await site.store.resolve(id_, call, how, result=result, by=site.access.by, kind=kind)
+    return Done(f"{call} of {kind}/{id_}: {ANSWERS[how]}.", site.journal_url(kind, id_))
+
+
+PAGES = [Page("doubts", "/doubts", doubts, "In doubt")]
+ACTIONS = [Action("resolve", "/resolve", resolve)]
