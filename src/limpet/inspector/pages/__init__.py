@@ -1,6 +1,6 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, home, journal
+from limpet.inspector.pages import doubts, events, export, home, journal
 
 __all__ = ["ACTIONS", "PAGES"]
 
@@ -8,6 +8,7 @@ _MODULES = (
     home,
     journal,
     doubts,
+    export,
     events,
 )
 
