@@ -40,13 +40,13 @@ def task_request(
     return journal.request([created, *ENTRIES, *more], status=status)
 
 
-def fill_tasks(store: Store, count: int, *, failed: int = 0) -> None:
-    """Add *count* tasks; every *failed*-th one has failed."""
+def fill_tasks(store: Store, count: int, *, failed: int = 0, prefix: str = "t") -> None:
+    """Add *count* tasks, whose ids begin with *prefix*; every *failed*-th one has failed."""
     batch: list[Append] = []
     for number in range(count):
         status = "failed" if failed and number % failed == 0 else "open"
         labels = {"team": "red" if number % 2 else "blue"}
-        batch.append(task_request(store, f"t{number:06}", status=status, labels=labels))
+        batch.append(task_request(store, f"{prefix}{number:06}", status=status, labels=labels))
         if len(batch) == 2_000:
             store.backend.append_all(batch)
             batch = []

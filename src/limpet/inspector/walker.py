@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 #: Heads that are looked at between two pauses.
 SLICE = 200
-#: A pause takes so many times as long as the look before it; the first round is to be quick.
-LEISURE, HASTE = 9, 1
+#: A pause takes so many times as long as the look before it: in all rounds but the first, which
+#: people wait for, and in that.
+LEISURE, HASTE = 9, 4
 #: Seconds between two rounds, at least; and more for each page that asks anew after a change.
 REST, EACH = 2.0, 0.05
 #: Seconds for which it goes on after the last page was asked for.
