@@ -17,7 +17,7 @@ from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
 from limpet.views import PAGE, WHOLE, timeline
 from limpet.views.heads import HeadView
-from limpet.views.journal import PAGE_BYTES, Backwards, EntryLine, Gap, line_of
+from limpet.views.journal import EntryLine, Gap, line_of, read_slice
 from limpet.views.messages import written
 from limpet.views.timeline import Event, StepLog, StepView
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import Entry
     from limpet.core.scope import Scope
+    from limpet.views.journal import Slice
 
 __all__ = [
     "ENDED",
@@ -182,8 +183,19 @@ class TaskFold:
         self.paused: Entry | None = None
         self.damaged: list[Gap] = []
 
-    def take(self, entry: Entry) -> None:
-        """Take in one more entry; one that is not what is stored under its type is noted."""
+    async def read(self, scope: Scope, head: Head, first: int, last: int) -> list[Entry]:
+        """Take in the entries *first* to *last*, which are returned."""
+        return self.take(await read_slice(scope, head, first=first, last=last))
+
+    def take(self, found: Slice) -> list[Entry]:
+        """Take in more entries, which are returned; what is damaged among them is noted."""
+        self.damaged += found.damaged
+        for entry in found.entries:
+            self._take(entry)
+        return found.entries
+
+    def _take(self, entry: Entry) -> None:
+        """One more; if it is not what is stored under its type, that is noted."""
         try:
             self.state.apply(entry)
             self.log.apply(entry)
@@ -261,8 +273,7 @@ class TaskFold:
 async def fold_task(scope: Scope, head: Head) -> TaskFold:
     """All of a task, whatever its length."""
     fold = TaskFold(head.key.id)
-    for entry in await _entries(scope, head, fold, head.first, head.seq):
-        fold.take(entry)
+    await fold.read(scope, head, head.first, head.seq)
     return fold
 
 
@@ -284,16 +295,14 @@ async def task_view(
     whole = whole or most is None or small
     fold = TaskFold(head.key.id)
     if whole:
-        entries = await _entries(scope, head, fold, head.first, head.seq)
+        entries = await fold.read(scope, head, head.first, head.seq)
         shown = [entry for entry in entries if first <= entry.seq <= last]
     else:
-        shown = await _entries(scope, head, fold, first, last, bounded=True)
-        first = shown[0].seq if shown else first
+        found = await read_slice(scope, head, first=first, last=last, bounded=True)
+        first = found.first
         upto = min(head.first + FIRST, first) - 1
-        entries = await _entries(scope, head, fold, head.first, upto, bounded=True)
-        entries += shown
-    for entry in entries:
-        fold.take(entry)
+        await fold.read(scope, head, head.first, upto)
+        shown = fold.take(found)
     children, more_children = await _children(scope, head)
     view = _Viewer(fold, HeadView.of(head), whole=whole, newest=last == head.seq)
     now = max(datetime.now(UTC), view.head.updated)
@@ -307,39 +316,6 @@ async def task_view(
         older=first if first > head.first else None,
         newer=None if last == head.seq else last + 1 + (most or 0),
     )
-
-
-def _missing(head: Head, gap: Gap) -> str:
-    which = f"Entry {gap.seq}" if gap.first == gap.seq else f"Entries {gap.first} to {gap.seq}"
-    return f"{which} of task {head.key.id!r}: {gap.why}"
-
-
-async def _entries(
-    scope: Scope, head: Head, fold: TaskFold, first: int, last: int, *, bounded: bool = False
-) -> list[Entry]:
-    """The entries *first* to *last*, the oldest first; what is damaged among them is noted.
-
-    *bounded*: of over `PAGE_BYTES` only the newest.
-    """
-    if last < first:
-        return []
-    reading = Backwards(scope, head, last + 1)
-    found: list[Entry] = []
-    gaps: list[Gap] = []
-    while reading.next >= first and not (bounded and reading.bytes >= PAGE_BYTES):
-        for one in await reading.some(reading.next - first + 1):
-            if isinstance(one, Gap):
-                gaps.append(one)
-            elif one.seq >= first:
-                found.append(one)
-    if gaps:
-        lost = await scope.runtime.call(scope.backend.lost, head.key)  # by a repair, which said so
-        fold.damaged += [
-            gap if repr(head.key.id) in gap.why else structs.replace(gap, why=_missing(head, gap))
-            for gap in gaps
-            if not any(begin <= gap.first and gap.seq <= end for begin, end in lost)
-        ]
-    return found[::-1]
 
 
 def _text(value: Any) -> str | None:
