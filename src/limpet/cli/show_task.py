@@ -62,7 +62,7 @@ class TaskView(JournalView):
         fold = run_to_end(views.fold_task(self.store.scope.as_sync(), self.head))
         state, view = fold.state, self.view
         return {
-            "checkpoint": state.checkpoint().to_dict(),
+            "checkpoint": state.checkpoint().to_dict() if state.exists else None,
             "outcome": state.outcome,
             "error": state.error,
             "failed_step": state.failed_step,

@@ -384,14 +384,14 @@ class _Viewer:
                 Signal(
                     one.seq,
                     one.at,
-                    one.body["name"],
+                    written(one.body["name"]),
                     one.body.get("payload"),
                     one.seq in fold.taken,
                 )
                 for one in fold.signals
             ],
             waits=[
-                Wait(name, wait.kind, wait.until, wait.signal)
+                Wait(written(name), written(wait.kind), wait.until, _text(wait.signal))
                 for name, wait in state.waits.items()
                 if not self.ended
             ],

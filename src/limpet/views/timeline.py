@@ -163,7 +163,9 @@ class StepLog:
         if change is not None:
             change(self, entry.body, entry)
 
-    def _step(self, name: str, entry: Entry) -> _Step:
+    def _step(self, name: Any, entry: Entry) -> _Step:
+        if not isinstance(name, str):
+            raise TypeError(f"a step has no name, but {name!r:.40}")
         step = self._steps.get(name)
         if step is None:
             step = self._steps[name] = _Step(name, entry.seq)
@@ -173,15 +175,17 @@ class StepLog:
     def _began(self, body: dict[str, Any], entry: Entry) -> None:
         step = self._step(body["id"], entry)
         step.close(DOUBT, entry.at, entry.seq)
-        step.effect, step.policy = True, body.get("policy", "")
-        step.attempts = max(step.attempts + 1, body.get("attempt", 1))
+        step.effect, step.policy = True, written(body.get("policy", ""))
+        step.attempts = max(step.attempts + 1, int(body.get("attempt", 1)))
         step.state, step.doing, step.again_at = RUNNING, (RUNNING, entry.at), None
         step.start(entry.at)
         step.end = {}
 
     def _progress(self, body: dict[str, Any], entry: Entry) -> None:
+        fraction, note = body.get("fraction"), written(body.get("note") or "")
+        fraction = None if fraction is None else float(fraction)
         step = self._step(body["name"], entry)
-        step.progress, step.note = body.get("fraction"), body.get("note") or ""
+        step.progress, step.note = fraction, note
         if step.doing is None and not step.end:  # it is at work since then, at the latest
             step.state, step.doing = RUNNING, (RUNNING, step.again_at or entry.at)
             step.start(entry.at)
@@ -190,7 +194,7 @@ class StepLog:
         step = self._step(body["name"], entry)
         start = step.doing[1] if step.doing else step.again_at or entry.at
         step.span(FAILED, min(start, entry.at), entry.at, entry.seq)
-        step.attempts = max(step.attempts, body["attempt"])
+        step.attempts = max(step.attempts, int(body["attempt"]))
         step.errors.append(shorten(one_line(body["error"]), PREVIEW))
         step.state, step.again_at = FAILED, None
         if body.get("wait") is not None:
@@ -204,14 +208,16 @@ class StepLog:
         step = self._step(body["name"], entry)
         large = body.get("large")
         end: dict[str, Any] = {"ended": entry.at, "ended_by": entry.seq}
+        if large is not None:
+            end |= {"size": int(large["size"]), "large": int(large["seq"])}
         if "took" in body:
-            start = entry.at - timedelta(seconds=body["took"])
+            start = min(entry.at - timedelta(seconds=body["took"]), entry.at)
             if step.doing is not None and step.doing[0] == DOUBT:
                 step.close(DOUBT, start, entry.seq)
             step.span(RAN, start, entry.at, entry.seq)
             step.attempts = max(step.attempts, len(step.errors) + 1)
             step.effect = step.effect or bool(body.get("effect") or body.get("transaction"))
-            end["took"] = body["took"]
+            end["took"] = float(body["took"])
         elif body.get("verified"):
             step.close(DOUBT, entry.at, entry.seq)
         else:
@@ -222,8 +228,6 @@ class StepLog:
             step.state = DONE
             value = body["result"] if large is None else large["preview"]
             end["result"] = _preview(value)
-        if large is not None:
-            end |= {"size": large["size"], "large": large["seq"]}
         if body.get("verified"):
             end["source"] = "found to be done"
         elif "signal" in body:
@@ -236,7 +240,9 @@ class StepLog:
         step = self._step(body["name"], entry)
         step.close(DOUBT, entry.at, entry.seq)
         step.state = SKIPPED
-        step.end = {"ended": entry.at, "ended_by": entry.seq, "because": body.get("because")}
+        because = body.get("because")
+        because = None if because is None else written(because)
+        step.end = {"ended": entry.at, "ended_by": entry.seq, "because": because}
 
     def _resolved(self, body: dict[str, Any], entry: Entry) -> None:
         step = self._step(body["id"], entry)
