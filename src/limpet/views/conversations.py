@@ -20,7 +20,7 @@ from limpet.errors import Unreadable
 from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
-from limpet.views.chat import REACH, Event, Line, Mark, Stored, Usage, called_in, together
+from limpet.views.chat import DAMAGED, REACH, Event, Line, Mark, Stored, Usage, called_in, together
 from limpet.views.journal import Backwards, Gap
 from limpet.views.lenient import read_slice
 from limpet.views.messages import summary
@@ -197,7 +197,7 @@ class _Reader:
         """What *one* is, if it is to be shown between messages."""
         if isinstance(one, Gap):
             entries = count(one.seq - one.first + 1, "entry", "entries")
-            return Event(one.seq, None, "damaged", f"{entries} cannot be read", one.why)
+            return Event(one.seq, None, DAMAGED, f"{entries} cannot be read", one.why)
         body = one.body if isinstance(one.body, dict) else {}
         if one.type == turn.PIECE:
             self.writing = (self.writing if body.get("more") else "") + str(body.get("text") or "")
