@@ -1,11 +1,13 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, export, home, journal
+from limpet.inspector.pages import doubts, events, export, home, journal, state, versions
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    state,
+    versions,
     journal,
     doubts,
     export,
