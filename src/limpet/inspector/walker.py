@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from limpet.errors import StoreClosed, StoreError
+from limpet.errors import StoreError
 from limpet.inspector.follow import Topic
 from limpet.views.listing import ordered_kinds
 from limpet.views.survey import Survey, look_further
@@ -69,15 +69,17 @@ class Walker:
 
     async def _walk(self) -> None:
         try:
-            while self.topic.followers or time.monotonic() - self._wanted < LINGER:
+            while True:
                 try:
                     await self._round()
-                except StoreClosed:
+                except RuntimeError:  # `StoreClosed`, or its threads' that they are ending
                     return
                 except StoreError as error:  # a server that is away comes back
                     log.warning("the journals cannot be looked through now: %s", error)
                     self._begun.set()
                 await asyncio.sleep(self._rest())
+                if not self.topic.followers and time.monotonic() - self._wanted >= LINGER:
+                    return
         finally:
             self._begun.set()
 

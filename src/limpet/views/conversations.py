@@ -21,8 +21,7 @@ from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
 from limpet.views.chat import DAMAGED, REACH, Event, Line, Mark, Stored, Usage, called_in, together
-from limpet.views.journal import Backwards, Gap
-from limpet.views.lenient import read_slice
+from limpet.views.journal import Backwards, Gap, read_slice
 from limpet.views.messages import summary
 from limpet.views.text import count
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.calls import Call
-    from limpet.core.journal import Entry
+    from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
 
 __all__ = ["ConversationPart", "read_part"]
@@ -60,14 +59,13 @@ async def read_part(
     size: int | None = None,
 ) -> ConversationPart:
     """The newest *size* messages in front of number *before*; without a *size* all of them."""
-    journal = scope.journal(KIND, head.key.id)
     notes: list[str] = []
     meta = _meta(head, notes)
     end = head.seq if before is None else min(before - 1, head.seq)
     look = head.seq if head.seq - head.first < WHOLE else min(end + AHEAD, head.seq)
     ahead: list[Entry] = []
     if end < look:
-        ahead = (await read_slice(journal, first=end + 1, last=look)).entries
+        ahead = (await read_slice(scope, head, first=end + 1, last=look)).entries
     if look < head.seq:
         notes.append(f"What was noted of these messages after entry {look:,} is not shown.")
 
@@ -76,7 +74,7 @@ async def read_part(
     low, messages, full = end, 0, False
     while not (full or reading.ended):
         for one in await reading.some(PAGE if size is None else max(size - messages, 8)):
-            found.append(one)
+            found.append(_as_read(journal, one))
             low = (one.first if isinstance(one, Gap) else one.seq) - 1
             messages += _is_message(one)
             full = size is not None and _is_full(found, messages - size, size)
@@ -99,6 +97,13 @@ def _meta(head: Head, notes: list[str]) -> ConversationMeta:
 
 def _is_message(one: Entry | Gap) -> bool:
     return not isinstance(one, Gap) and one.type in (types.MESSAGE, types.COPIED)
+
+
+def _as_read(journal: AsyncJournal, one: Entry | Gap) -> Entry | Gap:
+    """*one*, or what is damaged, where it is stored as a message and is none."""
+    if _is_message(one) and not isinstance(one, Gap) and not isinstance(one.body, dict):
+        return Gap(one.seq, one.seq, str(journal.unreadable(one.seq, types.NO_MESSAGE)))
+    return one
 
 
 def _is_full(found: list[Entry | Gap], extra: int, size: int) -> bool:

@@ -1,11 +1,12 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, export, home, journal, state, versions
+from limpet.inspector.pages import doubts, events, export, home, journal, state, task, versions
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    task,
     state,
     versions,
     journal,
