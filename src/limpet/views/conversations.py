@@ -69,7 +69,7 @@ async def read_part(
     if look < head.seq:
         notes.append(f"What was noted of these messages after entry {look:,} is not shown.")
 
-    reading = Backwards(scope, head, before)
+    reading, journal = Backwards(scope, head, before), scope.journal(KIND, head.key.id)
     found: list[Entry | Gap] = []  # newest first
     low, messages, full = end, 0, False
     while not (full or reading.ended):
