@@ -1,13 +1,15 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, home, journal
+from limpet.inspector.pages import doubts, events, home, journal, memory, search
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    memory,
     journal,
     doubts,
+    search,
     events,
 )
 
