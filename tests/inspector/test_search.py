@@ -63,7 +63,7 @@ def test_everything_is_found_from_any_page(store: limpet.Store, browser: Browser
         page.keyboard.press("s")
         page.keyboard.type("giraffe")
         page.keyboard.press("Enter")
-        page.get_by_role("link", name="fact memory").click()
+        page.locator(".hits a.where").click()
         page.wait_for_url("**/memory?**memory=m-**")
 
 
@@ -78,6 +78,7 @@ def test_what_is_found_is_only_text_and_fits_a_phone(store: limpet.Store, browse
         assert not wide(page)
         page.locator(".find input").fill("bold where")
         page.locator(".find input").press("Enter")
+        page.wait_for_url("**/search?q=bold**")
         assert "<b>bold</b> \\e[31m" in page.locator(".hits").inner_text()
         assert page.locator(".hits b").count() == 0
         assert "task/ill" in page.locator("main").inner_text()

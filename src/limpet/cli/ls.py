@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from limpet.backends.contract import from_micros
 from limpet.backends.decide import holder_for_people
@@ -18,7 +16,6 @@ from limpet.cli.options import (
     SIZE,
     Missing,
     StoreOptions,
-    heads,
     json_option,
     kinds_of,
     label_option,
@@ -26,6 +23,7 @@ from limpet.cli.options import (
     store_options,
 )
 from limpet.cli.output import Screen
+from limpet.cli.table import Column, Table
 from limpet.core.calls import calls_in_doubt
 from limpet.core.leases import is_dead, is_on_this_machine
 from limpet.core.runtime import run_to_end
@@ -34,14 +32,14 @@ from limpet.integrations.langgraph.thread import INTERRUPTED
 from limpet.integrations.langgraph.thread import KIND as THREAD
 from limpet.states.format import KIND as STATE
 from limpet.states.format import StateMeta
-from limpet.views import threads
-from limpet.views.text import count, json_document, safe
+from limpet.views.listing import Filters, Order, listing, where
+from limpet.views.text import count, json_document, one_line, safe, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from limpet import Store
-    from limpet.backends.contract import Head, Key
+    from limpet.backends.contract import Head
+    from limpet.cli.table import Cell
+    from limpet.views.listing import Row
 
 __all__ = [
     "entries",
@@ -53,7 +51,11 @@ __all__ = [
     "status_style",
 ]
 
-_STYLES = {"open": "yellow", INTERRUPTED: "yellow", "done": "green", "failed": "red"}
+_STYLES = {
+    **dict.fromkeys(("open", "waiting", "paused", INTERRUPTED), "yellow"),
+    "done": "green",
+    "failed": "red",
+}
 
 
 # -- what a head says ------------------------------------------------------------------------------
@@ -127,11 +129,11 @@ def facts_of(head: Head) -> dict[str, Any]:
 
 # -- ls --------------------------------------------------------------------------------------------
 
-_ORDERS: dict[str, Callable[[Head], Any]] = {
-    "id": lambda head: head.key.id,
-    "updated": lambda head: head.updated,
-    "size": lambda head: head.size,
-}
+#: Rows that a terminal is given, unless it is asked for more.
+ON_A_TERMINAL = 1_000
+
+#: Characters of a goal; ``--json`` has all of it.
+GOAL = 200
 
 
 @click.command(short_help="List conversations, tasks, states, memories, threads.")
@@ -139,10 +141,14 @@ _ORDERS: dict[str, Callable[[Head], Any]] = {
 @click.option("--prefix", metavar="TEXT", default="", help="Only ids that begin with this.")
 @click.option(
     "--status",
-    type=click.Choice(["open", "waiting", "paused", "done", "failed", "cancelled", INTERRUPTED]),
-    help="Only tasks that are so; interrupted: only threads that wait for an answer.",
+    metavar="STATUS",
+    help="Only what is so: tasks are open, waiting, paused, done, failed or cancelled; threads "
+    "that wait for an answer are interrupted.",
 )
 @label_option
+@click.option(
+    "--text", metavar="TEXT", default="", help="Only what has this in its id, labels or goal."
+)
 @click.option(
     "--older-than", type=AGE, help="Only what was last written to so long ago: 30d, 12h, 90min."
 )
@@ -150,9 +156,15 @@ _ORDERS: dict[str, Callable[[Head], Any]] = {
 @click.option("--larger-than", type=SIZE, help="Only what takes more room: 500kB, 2MB.")
 @click.option(
     "--sort",
-    type=click.Choice(list(_ORDERS)),
+    type=click.Choice(["id", "updated", "size"]),
     default="id",
     help="By what: id; updated, the newest first; size, the largest first. [default: id]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"The first N. [default: {ON_A_TERMINAL} on a terminal, else all]",
 )
 @json_option
 @store_options
@@ -164,58 +176,60 @@ def ls(
     prefix: str,
     status: str | None,
     labels: dict[str, str],
+    text: str,
     older_than: float | None,
     newer_than: float | None,
     larger_than: float | None,
-    sort: str,
+    sort: Order,
+    limit: int | None,
     as_json: bool,
 ) -> None:
     """List what is in the store, or only KIND.
 
     That is conversations, tasks, states, memories (by namespace), threads of LangGraph, and kinds
-    of your own. `limpet ls threads` reads each, and says at which step it is and what it asks.
+    of your own. Of tasks it says how many of the planned steps are done, and which is next. `limpet
+    ls threads` reads each, and says at which step it is and what it asks.
     """
-    now = datetime.now(UTC)
-
-    def fits(head: Head) -> bool:
-        age = (now - from_micros(head.updated)).total_seconds()
-        return (
-            (older_than is None or age > older_than)
-            and (newer_than is None or age <= newer_than)
-            and (larger_than is None or head.size > larger_than)
-        )
-
+    now, screen = datetime.now(UTC), Screen()
     with options.open() as store:
-        there = kinds_of(store)
-        if kind is None:  # our models first, then others
-            own = [one for one in there if one not in MODELS]
-            kinds = [*(one for one in MODELS if one in there), *own]
-        else:
-            kinds = [kind_named(store, kind, there)]
-        found = [
-            head
-            for one in kinds
-            for head in heads(store, one, prefix=prefix, status=status, labels=labels)
-            if fits(head)
-        ]
-        named_threads = kind is not None and kinds == [THREAD]
-        # What a head does not say of a thread costs reading it: only where threads are asked for.
-        read = {
-            head.key: run_to_end(threads.facts(store.scope.as_sync(), head))
-            for head in found
-            if named_threads
-        }
-    if sort != "id":
-        found.sort(key=_ORDERS[sort], reverse=True)
+        kinds = None if kind is None else [kind_named(store, kind, kinds_of(store))]
+        filters = Filters(
+            kinds=kinds,
+            prefix=prefix,
+            status=status,
+            labels=labels,
+            text=text,
+            before=None if older_than is None else now - timedelta(seconds=older_than),
+            since=None if newer_than is None else now - timedelta(seconds=newer_than),
+            larger=larger_than,
+            order=sort,
+        )
+        if limit is None and screen.terminal and not as_json:
+            limit = ON_A_TERMINAL
+        found = run_to_end(
+            listing(
+                store.scope.as_sync(),
+                filters,
+                most=None if limit is None else limit + 1,  # to know whether there are more
+                look=None,
+                budget=None,
+                every_thread=kinds == [THREAD],
+            )
+        )
+    for key, error in found.damaged:
+        click.echo(f"{key.kind}/{safe(key.id)} cannot be listed: {safe(str(error))}", err=True)
+    rows = found.rows[:limit]
     if as_json:
-        click.echo(json_document([facts_of(head) | read.get(head.key, {}) for head in found]))
-    elif not found:
-        asked = (kind, prefix, status, labels, older_than, newer_than, larger_than)
-        what = "nothing like that" if any(asked) else "nothing yet"
+        click.echo(json_document([json_row(row) for row in rows]))
+    elif not rows:
+        what = "nothing like that" if filters.narrows else "nothing yet"
         screen = Screen(stderr=True)
         screen.line(f"There is {what} in {options.name} for tenant {options.tenant!r}.")
     else:
-        print_heads(found, Screen(), {key: threads.facts_line(one) for key, one in read.items()})
+        print_rows(rows, screen)
+    if len(found.rows) > len(rows):
+        more = f"There are more than these {count(len(rows), 'row')}: --limit N prints the first N."
+        Screen(stderr=True).line(more)
 
 
 def kind_named(store: Store, name: str, there: list[str]) -> str:
@@ -229,39 +243,63 @@ def kind_named(store: Store, name: str, there: list[str]) -> str:
     return kind
 
 
-def print_heads(found: list[Head], screen: Screen, read: Mapping[Key, str]) -> None:
-    """A table, a row for each; or some lines for each, where a table would not fit.
+def json_row(row: Row) -> dict[str, Any]:
+    """All that is known of a row, for programs."""
+    found = facts_of(row.stored) | {"in_doubt": row.head.doubts} | row.thread
+    if row.task is not None:
+        found["task"] = row.task
+    if row.damaged:
+        found["damaged"] = row.damaged
+    return found
 
-    *read* is what was found of some by reading them.
-    """
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("id", overflow="fold")
-    table.add_column("status, labels", overflow="fold")
-    table.add_column("entries", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("updated", no_wrap=True)
-    held = any(head.lease for head in found)
-    if held:
-        table.add_column("held by", overflow="fold")
-    if read:
-        table.add_column("where it is", overflow="fold")
-    for head in found:
-        name = Text.assemble((f"{head.key.kind}/", "dim"), (safe(head.key.id), "bold"))
-        parts = ((status_of(head), status_style(head.status)), (labels_of(head), "cyan"))
-        state = Text(" ").join(Text(safe(text), style) for text, style in parts if text)
-        size, updated = human_size(head.size), screen.since(from_micros(head.updated))
-        if screen.narrow:
-            screen.line(name)
-            if state:
-                screen.line("  ", state)
-            screen.block(f"{entries(head)} · {size} · {updated}")
-            if head.lease:
-                screen.block(f"held by {holding(head, screen)}")
-            screen.block(read.get(head.key, ""))
-        else:
-            length = f"{head.seq - (head.first - 1):,}"
-            more = [holding(head, screen)] if held else []
-            more += [safe(read[head.key])] if read else []
-            table.add_row(name, state, length, size, updated, *more)
-    if not screen.narrow:
-        screen.show(table)
+
+def print_rows(rows: list[Row], screen: Screen) -> None:
+    """A table, a row for each; or some lines for each, where a table would not fit."""
+    table = Table(screen, _COLUMNS, (_cells(row, screen) for row in rows))
+    if not screen.narrow and table.fits:
+        table.print()
+        return
+    for row in rows:
+        name, state, steps, length, size, updated, held, now, goal = _cells(row, screen)
+        screen.line(*name)
+        if state:
+            screen.line("  ", *state)
+        length = ((entries(row.stored), ""),)
+        steps = ((f"steps: {steps[0][0]}", ""),) if steps else ()
+        facts = [text for cell in (steps, length, size, updated) for text, _ in cell]
+        screen.block(" · ".join(facts))
+        for mark, cell in (("held by ", held), ("", now), ("", goal)):
+            screen.block("".join([mark, *(text for text, _ in cell)]) if cell else "")
+
+
+_COLUMNS = [
+    Column("id", folds=True, least=18),
+    Column("status, labels", folds=True, least=9),
+    Column("steps", right=True),
+    Column("entries", right=True),
+    Column("size", right=True),
+    Column("updated"),
+    Column("held by", folds=True, least=12),
+    Column("where it is", cut=True, least=12),
+    Column("goal", cut=True, least=12, optional=True),
+]
+
+
+def _cells(row: Row, screen: Screen) -> list[Cell]:
+    head = row.head
+    state = ((head.status, status_style(head.status)), (labels_of(row.stored), "cyan"))
+    now = where(row)
+    return [
+        ((f"{head.kind}/", "dim"), (head.id, "bold")),
+        tuple(
+            (f" {text}" if number else text, style)
+            for number, (text, style) in enumerate(one for one in state if one[0])
+        ),
+        ((row.task.progress, ""),) if row.task and row.task.progress else (),
+        ((f"{head.entries:,}", ""),),
+        ((human_size(head.size), ""),),
+        ((screen.since(head.updated), ""),),
+        ((holding(row.stored, screen), ""),) if head.holder else (),
+        ((now, "magenta" if head.doubts else ""),) if now else (),
+        ((shorten(one_line(row.task.goal), GOAL), "dim"),) if row.task and row.task.goal else (),
+    ]

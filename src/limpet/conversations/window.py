@@ -25,8 +25,15 @@ from limpet.conversations.transcript import ConversationMeta, Item, Summary
 from limpet.core.codec import fresh
 from limpet.errors import WindowTooSmall
 from limpet.llm import tokens
-from limpet.llm.messages.repair import Repair, repair
-from limpet.llm.messages.shape import binds_next, calls_of, ids_of, results_of, role_of
+from limpet.llm.messages.repair import Repair, repair_made
+from limpet.llm.messages.shape import (
+    binds_next,
+    calls_of,
+    ids_of,
+    results_of,
+    role_of,
+    shape_of_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,11 +206,25 @@ class Budget:
 
 
 class View(Struct, frozen=True):
-    """A window: its messages, what was wrong in the history, and whether any were left out."""
+    """A window: its messages, what was wrong in the history, and whether any were left out.
+
+    ``items`` are the messages as they were taken, before anything was repaired, with their
+    positions: 0 is the summary's, and under 0 are words in place of what was too large, which
+    begins at that position. ``made_of`` says of which of them each message was made; None: they are
+    the same.
+    """
 
     messages: list[dict[str, Any]]
     repairs: list[tuple[int, Repair]]
     cut: bool
+    items: list[Item]
+    made_of: list[tuple[int, ...]] | None = None
+
+    def positions(self) -> list[tuple[int, ...]]:
+        """Of each message the positions that it is from; none of one that was put in."""
+        if self.made_of is None:
+            return [(position,) for position, _ in self.items]
+        return [tuple(self.items[at][0] for at in indexes) for indexes in self.made_of]
 
 
 class Window:
@@ -339,11 +360,13 @@ class Window:
             items = [*self._front, *pins, *tail]
             messages = [message for _, message in items]
             if self._plain:
-                return View(messages, [], cut)
-            done = repair(messages, self._rule, shape=self._shape, keep_open=True)
-            if self._budget.allows(sum(map(self._budget.cost, done.messages)), len(done.messages)):
-                found = [(items[repair.index][0], repair) for repair in done.repairs]
-                return View(done.messages, found, cut)
+                return View(messages, [], cut, items)
+            shape = self._shape or shape_of_all(messages)
+            made, repairs = repair_made(messages, shape, self._rule, keep_open=True)
+            repaired = [message for _, message in made]
+            if self._budget.allows(sum(map(self._budget.cost, repaired)), len(repaired)):
+                found = [(items[repair.index][0], repair) for repair in repairs]
+                return View(repaired, found, cut, items, [indexes for indexes, _ in made])
             # What stands in for what is missing takes room, too.
             if not any(map(self._is_shown, self._taken[:-1])):
                 raise self._too_small()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from limpet.core import deltas
+from limpet.core.changes import Change, as_lines
 from limpet.states.fingerprint import compare
 
 if TYPE_CHECKING:
@@ -13,13 +13,9 @@ if TYPE_CHECKING:
 
     from limpet.states.format import Snapshot
 
-    #: Where something changed, and the lines that say how.
-    Change = tuple[str, list[str]]
+__all__ = ["changes_between", "describe", "document_changes", "lines_of"]
 
-__all__ = ["changes_between", "describe"]
-
-#: Characters of a value in a line, and of a text around what changed in it.
-VALUE = 200
+#: Characters of a text around what changed in it.
 AROUND = 30
 #: Lines under one place, and places; of more only the number is given.
 LINES = 20
@@ -28,55 +24,53 @@ PLACES = 100
 
 def describe(before: Snapshot, after: Snapshot) -> str:
     """What makes *after* of *before*, in lines."""
-    lines = []
+    return "\n".join(lines_of(changes_between(before, after))) or "Nothing changed."
+
+
+def lines_of(changes: Iterator[Change]) -> list[str]:
+    """*changes* of documents in lines; none if there are none."""
+    return as_lines(changes, places=PLACES, lines=LINES)
+
+
+def changes_between(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """What makes the save *after* of the save *before*."""
     was, is_ = before.info, after.info
     for what, old, new in (("version", was.version, is_.version), ("type", was.type, is_.type)):
         if old != new:
-            lines += [what, f"  - {old}", f"  + {new}"]
+            yield Change(what, "", str(old), str(new))
     change = compare(was.fingerprint, is_.fingerprint, after.document)
     if change is not None:
-        lines += ["saved by", f"  ~ {change}"]
-    lines += changes_between(before.document, after.document)
-    return "\n".join(lines) or "Nothing changed."
+        yield Change("saved by", note=str(change))
+    yield from document_changes(before.document, after.document)
 
 
-def changes_between(before: Any, after: Any) -> list[str]:
-    """What makes the document *after* of *before*, in lines; none if they are the same."""
-    lines: list[str] = []
+def document_changes(before: Any, after: Any) -> Iterator[Change]:
+    """What makes the document *after* of *before*; nothing if they are the same."""
     patch = deltas.diff(before, after, exact=True)
-    changes = iter(()) if patch is None else _changes("", before, after, patch)
-    for place, shown in islice(changes, PLACES):
-        lines.append(place or "document")
-        lines += [f"  {line}" for line in shown[:LINES]]
-        if len(shown) > LINES:
-            lines.append(f"  … and {len(shown) - LINES:,} more")
-    if more := sum(1 for _ in changes):
-        lines.append(f"… and {more:,} more places")
-    return lines
+    return iter(()) if patch is None else _changes("", before, after, patch)
 
 
 def _changes(place: str, old: Any, new: Any, patch: dict[str, Any]) -> Iterator[Change]:
     """What *patch*, which makes *new* of *old*, changes at *place* and below it."""
     if "put" in patch:
-        yield place, [f"- {_value(old)}", f"+ {_value(new)}"]
+        yield Change(place, "", _value(old), _value(new))
     elif isinstance(old, dict):
         yield from _dict_changes(place, old, new, patch)
     elif isinstance(old, list):
         yield from _list_changes(place, old, new, patch)
     else:
-        yield place, _text_change(old, new)
+        yield Change(place, "", *_text_change(old, new))
 
 
 def _dict_changes(
     place: str, old: dict[str, Any], new: dict[str, Any], patch: dict[str, Any]
 ) -> Iterator[Change]:
     changed = patch.get("in", {})
-    keys = [f"- {_key(key)}: {_value(old[key])}" for key in patch.get("drop", ())]
-    keys += [f"+ {_key(key)}: {_value(new[key])}" for key in changed if key not in old]
+    keys = [Change(place, _key(key), before=_value(old[key])) for key in patch.get("drop", ())]
+    keys += [Change(place, _key(key), after=_value(new[key])) for key in changed if key not in old]
     if "order" in patch and not keys and not changed:
-        keys = ["~ the same keys in another order"]
-    if keys:
-        yield place, keys
+        keys = [Change(place, note="the same keys in another order")]
+    yield from keys
     for key, inner in changed.items():
         if key in old:
             below = f"{place}.{_key(key)}" if place else _key(key)
@@ -89,19 +83,18 @@ def _list_changes(
     for index, inner in patch.get("at", ()):
         yield from _changes(f"{place}[{index}]", old[index], new[index], inner)
     items = list(old)
-    lines = []
     splices = [[len(old), 0, patch["add"]]] if "add" in patch else patch.get("cut", ())
     gone = 0
     for at, count, added in splices:
-        lines += [f"- [{at + n + gone}] {_value(items[at + n])}" for n in range(count)]
-        lines += [f"+ [{at + n}] {_value(item)}" for n, item in enumerate(added)]
+        for number in range(count):
+            yield Change(place, f"[{at + number + gone}]", before=_value(items[at + number]))
+        for number, item in enumerate(added):
+            yield Change(place, f"[{at + number}]", after=_value(item))
         items[at : at + count] = added
         gone += count
-    if lines:
-        yield place, lines
 
 
-def _text_change(old: str, new: str) -> list[str]:
+def _text_change(old: str, new: str) -> tuple[str, str]:
     """A long text of which a piece changed: the piece, and a little of what is around it."""
     start, end = deltas.ends(old, new)
     left = old[max(start - AROUND, 0) : start]
@@ -109,7 +102,7 @@ def _text_change(old: str, new: str) -> list[str]:
     before, after = old[start : len(old) - end], new[start : len(new) - end]
     left = f"…{left}" if start > AROUND else left
     right = f"{right}…" if end > AROUND else right
-    return [f"- {_value(left + before + right)}", f"+ {_value(left + after + right)}"]
+    return _value(left + before + right), _value(left + after + right)
 
 
 def _key(key: str) -> str:
@@ -117,5 +110,4 @@ def _key(key: str) -> str:
 
 
 def _value(value: Any) -> str:
-    text = deltas.encode(value).decode()
-    return text if len(text) <= VALUE else f"{text[:VALUE]}… ({len(text):,} characters)"
+    return deltas.encode(value).decode()

@@ -70,6 +70,7 @@ class StateMeta(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
     version: int | None = None  # of the newest save
     copy: int = 0  # the position of its whole copy; 0: not known
+    type: str | None = None  # what its document says it is, as AutoGen's do; see `type_of`
 
 
 class StateVersion(Struct, frozen=True):

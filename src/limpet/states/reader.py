@@ -70,20 +70,23 @@ class Reader:
         except Damage as error:
             raise self._damaged(position, error) from error
 
-    async def history(self, last: int | None = None) -> list[StateVersion]:
-        """Every save, oldest first, or the *last* few."""
+    async def history(
+        self, last: int | None = None, before: int | None = None
+    ) -> list[StateVersion]:
+        """Every save, oldest first, or the *last* few; only those *before* a position."""
         head = await self._journal.head()
         if head is None:
             raise self.not_found()
-        first = head.first if last is None else await self._start_of_last(last, head)
-        records = await self._records(first - 1)
+        upto = head.seq if before is None else min(before - 1, head.seq)
+        first = head.first if last is None else await self._start_of_last(last, head.first, upto)
+        records = [] if upto < first else await self._records(first - 1, upto)
         listed: list[tuple[Record, list[Entry] | None]] = []
         for record in records:
             entries: list[Entry] | None = None
             with suppress(Damage):
                 entries = self._entries(record)
             listed.append((record, entries))
-        found = versions(listed)
+        found = [version for version in versions(listed) if version.position <= upto]
         return found if last is None else found[max(len(found) - last, 0) :]
 
     async def other_entries(self, after: int | None) -> list[Entry]:
@@ -138,21 +141,22 @@ class Reader:
         there = f"{head.first:,} to {head.seq:,}"
         return StateNotFound(f"State {self._id!r} has no save {position:,}: it has {there}.")
 
-    async def _start_of_last(self, last: int, head: Head) -> int:
-        """Where to begin to read for the *last* saves: patches need their whole copy.
+    async def _start_of_last(self, last: int, first: int, upto: int) -> int:
+        """Where to begin to read for the *last* saves up to *upto*: patches need their whole copy.
 
-        The first entry of all, where that cannot be known.
+        The last that was looked at, where that cannot be known.
         """
-        upto, left, oldest = head.seq, last, None
-        while left > 0 and upto >= head.first:
+        left, oldest = last, None
+        while left > 0 and upto >= first:
             records = await self._journal.page(
                 upto=upto, limit=min(left, PAGE), reverse=True, gaps=True
             )
             for record in records:
                 try:
                     saves = [entry for entry in self._entries(record) if is_save(entry)]
-                except Damage:
-                    return head.first
+                except Damage:  # listed as one that cannot be loaded
+                    left -= 1
+                    continue
                 left -= len(saves)
                 oldest = saves[0] if saves else oldest
             if not records:
@@ -160,8 +164,8 @@ class Reader:
             upto = records[-1].seq - records[-1].count
         if oldest is not None:
             with suppress(Damage):
-                return max(head.first, copy_of(oldest))
-        return head.first
+                return max(first, min(copy_of(oldest), upto + 1))
+        return max(first, upto + 1)
 
     async def _position_at(self, time: datetime) -> int:
         """The number of the newest entry at or before *time*."""

@@ -286,13 +286,19 @@ class AsyncState:
 
     # -- history -------------------------------------------------------------------------------
 
-    async def history(self, *, last: int | None = None) -> list[StateVersion]:
-        """Every save, oldest first, or the *last* few: position, time, version, sizes, note."""
+    async def history(
+        self, *, last: int | None = None, before: int | None = None
+    ) -> list[StateVersion]:
+        """Every save, oldest first, or the *last* few: position, time, version, sizes, note.
+
+        With *before*, those before that position: so a long history is read page by page.
+        """
         _check_position(last, "last")
+        _check_position(before, "before")
         if last is not None and last < 1:
             msg = f"history(last={last}): say how many, from 1 up; without it you get all of them."
             raise ValueError(msg)
-        return await self._reader.history(last)
+        return await self._reader.history(last, before)
 
     async def diff(self, a: int | datetime, b: int | datetime | None = None) -> str:
         """What changed from the save *a* to the save *b*, or to the newest, for people to read.

@@ -226,7 +226,9 @@ class Writer:
     ) -> Appended:
         is_whole = made.copy == made.position
         if is_whole or calls != seen.calls:
-            meta = StateMeta(version=made.info.version, copy=made.copy, calls=calls)
+            meta = StateMeta(
+                version=made.info.version, copy=made.copy, type=made.info.type, calls=calls
+            )
             attributes["meta"] = meta.encode()
         entry = (SAVED if is_whole else PATCHED, None)  # its body is made already
         self._sent = made.position, made.digest

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.backends.facts import human_size
+from limpet.core.changes import Change, as_lines
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import Conflict, EffectsWarning, TaskNotFound, outside
 from limpet.tasks import entries as kinds
@@ -31,6 +32,7 @@ __all__ = [
     "AsyncVersions",
     "TaskVersion",
     "Versions",
+    "changes_between",
     "compare",
     "describe_entries",
     "effects_after",
@@ -45,12 +47,9 @@ _LEFT_BEHIND = {
     *(kinds.FORKING, kinds.FORKED),
 }
 
-#: Characters of a reason or an error in a sentence, and of a value in a comparison.
+#: Characters of a reason or an error in a sentence, and of a large result in a comparison.
 SENTENCE = 80
-VALUE = 200
-#: Lines of text that are compared line by line, and lines of a comparison of two texts.
-COMPARED = 400
-SHOWN = 20
+PREVIEW = 160
 MOMENT, MINUTE = 0.1, 60
 
 
@@ -429,80 +428,72 @@ _APART = Large(0, 0, "").summary().keys()
 
 def compare(a: Checkpoint, b: Checkpoint) -> str:
     """What changed from *a* to *b*, section by section: lines with -, + and, for moves, ~."""
-    parts = {
-        "goal": _texts(a.goal, b.goal),
-        "agent": _texts(a.agent_id, b.agent_id),
-        "status": _texts(a.status, b.status),
-        "plan": _plans(a.plan, b.plan),
-        "steps": _results(a.results, b.results),
-        "decisions": _lists(
-            [one.sentence for one in a.decisions], [one.sentence for one in b.decisions]
-        ),
-        "discoveries": _lists(a.discoveries, b.discoveries),
-        "in doubt": _lists(a.in_doubt, b.in_doubt),
-        "waits for": _lists(a.waiting_for, b.waiting_for),
-        "error": _texts(a.error, b.error),
-        "outcome": _texts(a.outcome, b.outcome),
-    }
-    lines = [f"--- {one_line(a.task_id)}, {_moment(a.updated_at)}"]
-    lines += [f"+++ {one_line(b.task_id)}, {_moment(b.updated_at)}"]
-    for title, changes in parts.items():
-        found = list(changes)
-        lines += [title, *(f"  {line}" for line in found)] if found else []
-    return "\n".join(lines if len(lines) > 2 else [*lines, "Nothing differs."])  # noqa: PLR2004 - the heading
+    heading = [
+        f"--- {one_line(a.task_id)}, {_moment(a.updated_at)}",
+        f"+++ {one_line(b.task_id)}, {_moment(b.updated_at)}",
+    ]
+    return "\n".join([*heading, *(as_lines(changes_between(a, b)) or ["Nothing differs."])])
 
 
-def _texts(a: Any, b: Any, name: str = "") -> Iterator[str]:
-    """The change of one value; of texts of several lines, line by line."""
+def changes_between(a: Checkpoint, b: Checkpoint) -> Iterator[Change]:
+    """What makes the task *b* of the task *a*, section by section."""
+    yield from _texts("goal", a.goal, b.goal)
+    yield from _texts("agent", a.agent_id, b.agent_id)
+    yield from _texts("status", a.status, b.status)
+    yield from _plans("plan", a.plan, b.plan)
+    yield from _results("steps", a.results, b.results)
+    decisions = [[one.sentence for one in found.decisions] for found in (a, b)]
+    yield from _lists("decisions", *decisions)
+    yield from _lists("discoveries", a.discoveries, b.discoveries)
+    yield from _lists("in doubt", a.in_doubt, b.in_doubt)
+    yield from _lists("waits for", a.waiting_for, b.waiting_for)
+    yield from _texts("error", a.error, b.error)
+    yield from _texts("outcome", a.outcome, b.outcome)
+
+
+def _texts(place: str, a: Any, b: Any, name: str = "") -> Iterator[Change]:
+    """The change of one value; of texts of several lines, as they are."""
     if a == b:
         return
-    if isinstance(a, str) and isinstance(b, str) and "\n" in a + b:
-        lines = a.splitlines(), b.splitlines()
-        if max(map(len, lines)) <= COMPARED:
-            yield from [name.rstrip()] if name else []
-            yield from _line_by_line(*lines)
+    if isinstance(a, str) and isinstance(b, str):
+        change = Change(place, name, _printable(a), _printable(b))
+        if change.multiline:
+            yield change
             return
-    if a is not None or name:
-        yield f"- {name}{_value(a)}"
-    if b is not None or name:
-        yield f"+ {name}{_value(b)}"
-
-
-def _line_by_line(a: list[str], b: list[str]) -> Iterator[str]:
-    import difflib  # noqa: PLC0415 - slow to import, rarely needed
-
-    found = list(difflib.unified_diff(a, b, lineterm="", n=1))[2:]
-    for line in found[:SHOWN]:
-        marked = line.startswith("@@")
-        yield line if marked else f"{line[0]} {one_line(line[1:], VALUE)}".rstrip()
-    if len(found) > SHOWN:
-        yield f"… and {_many(len(found) - SHOWN, 'more line')}"
+    before = None if a is None and not name else _value(a)
+    after = None if b is None and not name else _value(b)
+    yield Change(place, name, before, after)
 
 
 def _value(value: Any) -> str:
-    """*value* on one line, cut where it is long; it then says how long."""
+    """*value* on one line."""
     if isinstance(value, dict) and value.keys() == _APART:
-        return f"{one_line(value['preview'], VALUE)} ({human_size(value['bytes'])}, kept apart)"
+        return f"{one_line(value['preview'], PREVIEW)} ({human_size(value['bytes'])}, kept apart)"
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    shown = one_line(text, VALUE)
-    return shown if len(text) <= VALUE else f"{shown} ({len(text):,} characters)"
+    return one_line(text, len(text))
 
 
-def _plans(a: Sequence[Any], b: Sequence[Any]) -> Iterator[str]:
+def _printable(text: str) -> str:
+    return "\n".join(
+        "".join(c if c.isprintable() else "\ufffd" for c in line) for line in text.splitlines()
+    )
+
+
+def _plans(place: str, a: Sequence[Any], b: Sequence[Any]) -> Iterator[Change]:
     """Steps that were dropped, added, changed, or have another place."""
     old, new = _by_name(a), _by_name(b)
     for name in old:
         if name not in new:
-            yield f"- {one_line(name)}"
-    places = {name: place for place, name in enumerate(new, 1)}
+            yield Change(place, before=one_line(name))
+    places = {name: number for number, name in enumerate(new, 1)}
     moved = _moved([name for name in old if name in new], places)
     for name, item in new.items():
         if name not in old:
-            yield f"+ {one_line(name)} (at {places[name]})"
+            yield Change(place, after=one_line(name), note=f"at {places[name]}")
         elif old[name] != item:
-            yield from _texts(old[name], item)
+            yield from _texts(place, old[name], item)
         if name in moved:
-            yield f"~ {one_line(name)} (now at {places[name]})"
+            yield Change(place, one_line(name), note=f"now at {places[name]}")
 
 
 def _by_name(plan: Sequence[Any]) -> dict[str, Any]:
@@ -528,19 +519,19 @@ def _moved(names: list[str], places: dict[str, int]) -> set[str]:
     return set(names) - stay
 
 
-def _results(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
+def _results(place: str, a: dict[str, Any], b: dict[str, Any]) -> Iterator[Change]:
     """Steps that are no longer done, are done by now, or have another result."""
     for name in a:
         if name not in b:
-            yield f"- {one_line(name)}"
+            yield Change(place, before=one_line(name))
     for name, result in b.items():
         if name not in a:
-            yield f"+ {one_line(name)}: {_value(result)}"
+            yield Change(place, one_line(name), after=_value(result))
         else:
-            yield from _texts(a[name], result, f"{one_line(name)}: ")
+            yield from _texts(place, a[name], result, one_line(name))
 
 
-def _lists(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
+def _lists(place: str, a: Sequence[str], b: Sequence[str]) -> Iterator[Change]:
     old, new = dict.fromkeys(a), dict.fromkeys(b)
-    yield from (f"- {_value(text)}" for text in old if text not in new)
-    yield from (f"+ {_value(text)}" for text in new if text not in old)
+    yield from (Change(place, before=_value(text)) for text in old if text not in new)
+    yield from (Change(place, after=_value(text)) for text in new if text not in old)

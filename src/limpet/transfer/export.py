@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from limpet.store import Store
     from limpet.transfer.copy import Copied
 
-__all__ = ["document", "heads", "is_export", "lines", "messages_lines", "put"]
+__all__ = ["document", "heads", "is_export", "lines", "messages_lines", "put", "stream"]
 
 VERSION = 1
 #: Under this key a document, the first line of a journal, and the last of all, say what they are.
@@ -72,7 +72,9 @@ MANY = {conversation.KIND: "conversations", task.KIND: "tasks", THREAD: "threads
 #: The large results of a task are a journal besides.
 JOURNALS = (*MANY, RESULTS)
 
-PAGE = 500
+#: Records that are read at once, first and at most, and how many bytes of them, about.
+FIRST, PAGE = 16, 500
+BYTES = 1_000_000
 
 #: Times before or behind these are no store's.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -117,6 +119,26 @@ def document(store: Store, found: Iterable[Head], kind: str = conversation.KIND)
     return {MARK: MANY[kind], "version": VERSION, MANY[kind]: every}
 
 
+def stream(store: Store, head: Head) -> Iterator[bytes]:
+    """One journal, of whatever kind, as a document in pieces: however long it is, it needs little.
+
+    `document`, where there can be many of its kind in one; else what that has of each.
+    """
+    many = MANY.get(head.key.kind)
+    if many is not None:
+        about = msgspec.json.encode({MARK: many, "version": VERSION})
+        yield about[:-1] + f',"{many}":['.encode()
+    for number, journal in enumerate(_journals(store, [head]) if many else [head]):
+        about = msgspec.json.encode(_about(journal))
+        yield (b"," if number else b"") + about[:-1] + b',"records":['
+        first = True
+        for page in _pages(store, journal):
+            yield (b"" if first else b",") + b",\n".join(map(msgspec.json.encode, page))
+            first = False
+        yield b"]}"
+    yield b"]}\n" if many is not None else b"\n"
+
+
 def _journals(store: Store, found: Iterable[Head]) -> Iterator[Head]:
     """Those with something in them; before a task, the journal of its large results."""
     for head in found:
@@ -155,19 +177,29 @@ def _about(head: Head) -> dict[str, Any]:
 
 
 def _records(store: Store, head: Head) -> Iterator[dict[str, Any]]:
+    for page in _pages(store, head):
+        yield from page
+
+
+def _pages(store: Store, head: Head) -> Iterator[list[dict[str, Any]]]:
+    """The records of a journal, as many at once as are about as large as one that is large."""
     journal = as_async(store).journal(head.key.kind, head.key.id)
-    after = head.first - 1
+    after, limit = head.first - 1, FIRST
     while after < head.seq:
-        page = store.backend.read(head.key, after=after, upto=head.seq, limit=PAGE)
-        for record in page:
+        records = store.backend.read(head.key, after=after, upto=head.seq, limit=limit)
+        found = []
+        for record in records:
             if record.seq - record.count != after:
                 raise _missing(store, head, after)
             named = {} if record.id is None else {"id": record.id}
             entries = [list(entry) for entry in journal.pairs(record)]
-            yield {"seq": record.seq, "at": _time(record.at), **named, "entries": entries}
+            found.append({"seq": record.seq, "at": _time(record.at), **named, "entries": entries})
             after = record.seq
-        if not page:
+        if not records:
             raise _missing(store, head, after)
+        yield found
+        size = sum(len(record.body) for record in records) or 1
+        limit = min(max(BYTES * len(records) // size, 1), PAGE)
 
 
 def _missing(store: Store, head: Head, after: int) -> LimpetError:

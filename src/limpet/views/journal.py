@@ -84,11 +84,11 @@ class Backwards:
         except (StoreCorrupt, Unreadable) as error:
             return [self._rest(str(error))]
         if not records:
-            return [self._rest("They are missing.")]
+            return [self._rest()]
         found: list[Entry | Gap] = []
         for record in records:
             if record.seq < self._upto:
-                found.append(Gap(record.seq + 1, self._upto, "They are missing."))
+                found.append(missing(record.seq + 1, self._upto))
             begin = record.seq - record.count + 1
             entries = _entries_of(self._journal, record)
             if isinstance(entries, Gap):
@@ -109,10 +109,17 @@ class Backwards:
         affordable = READ_BYTES * self._records // (self._bytes or 1)
         return max(min(records, affordable, WHOLE), 1)
 
-    def _rest(self, why: str) -> Gap:
-        gap = Gap(self._first, self._upto, why)
-        self._upto = self._first - 1
-        return gap
+    def _rest(self, why: str | None = None) -> Gap:
+        first, last = self._first, self._upto
+        self._upto = first - 1
+        return missing(first, last) if why is None else Gap(first, last, why)
+
+
+def missing(first: int, last: int) -> Gap:
+    """Entries that are not there."""
+    one = first == last
+    why = f"Entry {first:,} is missing." if one else f"Entries {first:,} to {last:,} are missing."
+    return Gap(first, last, why)
 
 
 def _entries_of(journal: AsyncJournal, record: Record) -> list[Entry] | Gap:
@@ -235,7 +242,7 @@ async def entry_view(scope: Scope, head: Head, seq: int) -> EntryView:
         there = f"{head.first:,} to {head.seq:,}" if head.seq >= head.first else "none"
         raise NotFound(f"There is no entry {seq:,} in {kind} {id_!r}: it has {there}.")
     journal = scope.journal(kind, id_)
-    found: list[Entry] | Gap = Gap(seq, seq, "It is missing.")
+    found: list[Entry] | Gap = missing(seq, seq)
     first, last, size, name = seq, seq, 0, None
     try:
         records = await journal.page(upto=seq, limit=1, reverse=True, gaps=True)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from limpet.backends.facts import human_size
 from limpet.conversations import transcript
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
     from limpet.llm.messages.parts import Part as Piece
 
-__all__ = ["Part", "parts", "role", "summary", "tool_call", "written"]
+__all__ = ["Part", "Spoken", "parts", "role", "spoken", "summary", "tool_call", "written"]
 
 CALL = "→ "
 RESULT = "← "
@@ -56,45 +57,89 @@ def parts(message: Mapping[str, Any]) -> list[Part]:
 
     Images, files and sounds are described, and what no model says in words is shown as JSON.
     """
+    return [_marked(said) for said in spoken(message)]
+
+
+def _marked(said: Spoken) -> Part:
+    """The same as a line, with a mark before it."""
+    match said.kind:
+        case "call":
+            return Part(CALL, said.text)
+        case "result":
+            return Part(RESULT, ("(error) " if said.error else "") + said.text)
+        case "thought":
+            return Part(THOUGHT, said.text)
+        case "refusal":
+            return Part("", f"(refused) {said.text}")
+    return Part("", said.text)
+
+
+class Spoken(Struct, frozen=True):
+    """A piece of a message in words.
+
+    *kind*: ``text``, ``refusal``, ``thought``, ``call``, ``result``; ``image``, ``file`` and
+    ``audio``, which are described; or ``other``, as JSON. A call is written as a programmer would;
+    its *arguments* are there as well. *id* tells which call a result is of.
+    """
+
+    kind: str
+    text: str
+    id: str = ""
+    name: str = ""
+    arguments: Any = None
+    error: bool = False
+
+
+def spoken(message: Mapping[str, Any]) -> list[Spoken]:
+    """What *message* says, piece by piece."""
     content = message.get("content")
     if content is None or isinstance(content, (str, list)):
-        found = [part for piece in parts_of(message) for part in _parts_of_piece(piece)]
+        found = [said for piece in parts_of(message) for said in _spoken(piece)]
     else:
-        found = [Part("", written(content))]
+        found = [Spoken("other", written(content))]
     if found:
         return found
     rest = {key: value for key, value in message.items() if key != "role" and value is not None}
-    return [Part("", _trimmed(rest))] if rest else []
+    return [Spoken("other", _trimmed(rest))] if rest else []
 
 
-def _parts_of_piece(piece: Piece) -> Iterator[Part]:
+def _spoken(piece: Piece) -> Iterator[Spoken]:
     if piece.kind in ("call", "custom"):
         arguments = piece.text if piece.arguments is None else piece.arguments
-        yield Part(CALL, tool_call(piece.name, arguments))
+        yield _call(piece.id, piece.name, arguments)
     elif piece.kind == "result":
-        inner = [part.text for one in piece.parts for part in _parts_of_piece(one)]
-        yield Part(RESULT, ("(error) " if piece.error else "") + "\n".join(inner))
+        inner = [_marked(said).text for one in piece.parts for said in _spoken(one)]
+        yield Spoken("result", "\n".join(inner), piece.id, error=piece.error)
     elif piece.kind == "thought":
-        yield Part(
-            THOUGHT, thought(piece.body) or "(what it thought, its provider keeps to itself)"
-        )
+        unsaid = "(what it thought, its provider keeps to itself)"
+        yield Spoken("thought", thought(piece.body) or unsaid)
     elif piece.kind in ("text", "refusal"):
         if piece.text:
-            yield Part("", piece.text if piece.kind == "text" else f"(refused) {piece.text}")
+            yield Spoken(piece.kind, piece.text)
     elif piece.was.endswith(("_call", "_tool_use")) and isinstance(piece.body, dict):
         # A call that the provider has run, with its answer.
         body = piece.body
+        id_ = str(body.get("id") or "")
         name = body.get("name") or piece.was.removesuffix("_call")
         given = body.get("arguments") or body.get("input")
         rest = {
             key: value for key, value in body.items() if key not in _ABOUT and value is not None
         }
-        yield Part(CALL, tool_call(name, given or _without_data(rest)))
+        yield _call(id_, name, given or _without_data(rest))
         if body.get("output") is not None:
-            yield Part(RESULT, _trimmed(body["output"]))
+            yield Spoken("result", _trimmed(body["output"]), id_)
+    elif piece.was.endswith("_tool_result"):
+        body = piece.body if isinstance(piece.body, dict) else {}
+        yield Spoken("result", _described(piece), str(body.get("tool_use_id") or ""))
+    elif piece.was == "tool_call":
+        yield Spoken("call", _described(piece))
     else:
-        mark = RESULT if piece.was.endswith("_tool_result") else ""
-        yield Part(CALL if piece.was == "tool_call" else mark, _described(piece))
+        kind = piece.kind if piece.kind in ("image", "file", "audio") else "other"
+        yield Spoken(kind, _described(piece))
+
+
+def _call(id_: str, name: Any, arguments: Any) -> Spoken:
+    return Spoken("call", tool_call(name, arguments), id_, written(name), arguments)
 
 
 def _described(piece: Piece) -> str:

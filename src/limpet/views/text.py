@@ -18,6 +18,7 @@ from limpet.llm.quoting import HIDDEN
 __all__ = [
     "ago",
     "count",
+    "duration",
     "json_document",
     "json_line",
     "one_line",
@@ -107,6 +108,23 @@ def ago(at: datetime, now: datetime | None = None) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit} ago"
     return "now"
+
+
+def duration(seconds: float) -> str:
+    """How long something took, to what can be read at a glance.
+
+    >>> [duration(one) for one in (0.0004, 0.042, 2.34, 95, 7400, 200_000)]
+    ['under 1 ms', '42 ms', '2.3 s', '1 min 35 s', '2 h 3 min', '2 d 7 h']
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "under 1 ms"  # noqa: PLR2004
+    whole = int(seconds)
+    for number, (length, unit) in enumerate(_UNITS[:-1]):
+        if whole >= length:
+            smaller, name = _UNITS[number + 1]
+            rest = whole % length // smaller
+            return f"{whole // length} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{seconds:.1f} s"
 
 
 def timestamp(at: datetime) -> str:

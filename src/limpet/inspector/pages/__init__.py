@@ -1,6 +1,6 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, home, journal, memory, search
+from limpet.inspector.pages import doubts, events, export, home, journal, memory, search
 
 __all__ = ["ACTIONS", "PAGES"]
 
@@ -8,6 +8,7 @@ _MODULES = (
     home,
     memory,
     journal,
+    export,
     doubts,
     search,
     events,
