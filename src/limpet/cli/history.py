@@ -129,7 +129,7 @@ def print_diff(store: Store, head: Head, a: str | None, b: str | None, *, as_jso
     scope, kind, id_ = store.scope.as_sync(), head.key.kind, head.key.id
     try:
         if a is None:
-            numbers = run_to_end(last_two(scope, head))
+            numbers = run_to_end(last_two(scope, head, whole=True))
             if len(numbers) < 2:  # noqa: PLR2004 - it takes two to compare
                 raise click.UsageError(f"{kind}/{id_} has one version only: nothing to compare.")
         else:
@@ -138,7 +138,9 @@ def print_diff(store: Store, head: Head, a: str | None, b: str | None, *, as_jso
                 numbers.append(run_to_end(find_version(scope, head, b)))
             else:
                 numbers.append(
-                    run_to_end(last_two(scope, head))[-1] if kind == thread.KIND else head.seq
+                    run_to_end(last_two(scope, head, whole=True))[-1]
+                    if kind == thread.KIND
+                    else head.seq
                 )
     except NotFound as error:
         listed = f"`limpet history {shlex.quote(id_)}` lists them."

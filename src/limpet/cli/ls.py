@@ -228,7 +228,7 @@ def ls(
     else:
         print_rows(rows, screen)
     if len(found.rows) > len(rows):
-        more = f"There are more than these {count(len(rows), 'row')}: --limit N prints the first N."
+        more = f"Cut off after {count(len(rows), 'row')}: there are more. --limit N shows N."
         Screen(stderr=True).line(more)
 
 

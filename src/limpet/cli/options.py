@@ -25,10 +25,11 @@ from limpet.errors import InvalidId, LimpetError, NotFound, StoreError, StoreNot
 from limpet.integrations.langgraph import thread
 from limpet.states import state
 from limpet.tasks import task
+from limpet.views.measures import AGES, SIZES, measured
 from limpet.views.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from limpet.backends.contract import Head, Key
 
@@ -297,7 +298,7 @@ def label_option(command: C) -> C:
 class Measure(click.ParamType[float]):
     """A number with a unit; without one it is of the first."""
 
-    def __init__(self, name: str, units: dict[str, float]) -> None:
+    def __init__(self, name: str, units: Mapping[str, float]) -> None:
         self.name = name
         self._units = units
 
@@ -307,18 +308,14 @@ class Measure(click.ParamType[float]):
         """How much *value* says, in the smallest of the units."""
         if isinstance(value, (int, float)):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-zA-Z]*)", value)
-        scale = self._units.get(found[2].lower()) if found else None
-        if found is None or scale is None:
-            units = ", ".join(unit for unit in self._units if unit)
-            self.fail(f"{value!r} is not a number with one of the units {units}.", param, ctx)
-        return float(found[1]) * scale
+        try:
+            return measured(value, self._units)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-AGE = Measure(
-    "AGE", {"": 1, "s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_557_600}
-)
-SIZE = Measure("SIZE", {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20})
+AGE = Measure("AGE", AGES)
+SIZE = Measure("SIZE", SIZES)
 
 
 class Json(click.ParamType[Any]):

@@ -55,6 +55,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.repairs: list[RecordedRepair] = []
+        self.cut: set[int] = set()  # the messages that were shown shorter than they are
         self._shortened: list[tuple[int, int]] = []  # up to which position, to how many characters
 
     def see(self, entry: Entry) -> None:
@@ -74,7 +75,10 @@ class Notes:
     def show(self, position: int, message: dict[str, Any]) -> dict[str, Any]:
         """*message* as a model is shown it: its outputs shortened, if they were."""
         most = min((most for upto, most in self._shortened if position <= upto), default=None)
-        return message if most is None else shortened(message, most)
+        shown = message if most is None else shortened(message, most)
+        if shown is not message:
+            self.cut.add(position)
+        return shown
 
     def orphans(self, position: int) -> list[str]:
         """The results in the message at *position* that are known to lack their call."""

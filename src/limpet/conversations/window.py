@@ -211,7 +211,8 @@ class View(Struct, frozen=True):
     ``items`` are the messages as they were taken, before anything was repaired, with their
     positions: 0 is the summary's, and under 0 are words in place of what was too large, which
     begins at that position. ``made_of`` says of which of them each message was made; None: they are
-    the same.
+    the same. ``omitted`` are the units that were left out amid others, each being too large: their
+    first and last position, and how many messages they are.
     """
 
     messages: list[dict[str, Any]]
@@ -219,6 +220,7 @@ class View(Struct, frozen=True):
     cut: bool
     items: list[Item]
     made_of: list[tuple[int, ...]] | None = None
+    omitted: list[tuple[int, int, int]] = []
 
     def positions(self) -> list[tuple[int, ...]]:
         """Of each message the positions that it is from; none of one that was put in."""
@@ -247,7 +249,7 @@ class Window:
         self._taken: list[list[Item]] = []  # units, as they were taken: the newest first
         self._used = self._number = 0  # tokens and messages
         self._front_used = self._front_number = 0  # of those, the ones that stay in front
-        self._omitted = 0
+        self._omitted: list[tuple[int, int, int]] = []
         self._units = Units()
         self._idle = True  # no unit is begun
         self._plain = shape is None  # so far there is nothing to repair
@@ -334,10 +336,10 @@ class Window:
         half_full = not budget.allows(
             2 * self._used - self._front_used, 2 * self._number - self._front_number
         )
-        if half_full or self._omitted == OMITTED or not budget.allows(used, number):
+        if half_full or len(self._omitted) == OMITTED or not budget.allows(used, number):
             return False
         self._used, self._number = used, number
-        self._omitted += 1
+        self._omitted.append((first, last, len(unit)))
         self._taken.append([(-first, marker)])  # no message's position, and yet its place
         return True
 
@@ -350,7 +352,7 @@ class Window:
     def view(self) -> View:
         """What was taken, oldest first, such that a model takes it."""
         self._add(self._units.rest())
-        cut = self._full or self._omitted > 0
+        cut = self._full or bool(self._omitted)
         while True:
             # Calls may have been taken before what was said after them.
             units = self._taken if self._plain else sorted(self._taken, key=_place, reverse=True)
@@ -360,13 +362,14 @@ class Window:
             items = [*self._front, *pins, *tail]
             messages = [message for _, message in items]
             if self._plain:
-                return View(messages, [], cut, items)
+                return View(messages, [], cut, items, omitted=self._omitted)
             shape = self._shape or shape_of_all(messages)
             made, repairs = repair_made(messages, shape, self._rule, keep_open=True)
             repaired = [message for _, message in made]
             if self._budget.allows(sum(map(self._budget.cost, repaired)), len(repaired)):
                 found = [(items[repair.index][0], repair) for repair in repairs]
-                return View(repaired, found, cut, items, [indexes for indexes, _ in made])
+                made_of = [indexes for indexes, _ in made]
+                return View(repaired, found, cut, items, made_of, self._omitted)
             # What stands in for what is missing takes room, too.
             if not any(map(self._is_shown, self._taken[:-1])):
                 raise self._too_small()

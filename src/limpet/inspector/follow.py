@@ -73,9 +73,9 @@ class Followers:
         """
         return self._stream(self._journal_events(key, seen))
 
-    def topic(self, topic: Topic) -> Response:
-        """Events whenever *topic* changes."""
-        return self._stream(self._events(topic))
+    def topic(self, topic: Topic, seen: int | None = None) -> Response:
+        """Events whenever *topic* changes; what came since its number was *seen* is one, too."""
+        return self._stream(self._events(topic, seen))
 
     def _stream(self, events: AsyncIterator[bytes]) -> Response:
         if self._count >= MOST:
@@ -86,10 +86,10 @@ class Followers:
             headers={"X-Accel-Buffering": "no"},
         )
 
-    async def _events(self, topic: Topic) -> AsyncGenerator[bytes]:
+    async def _events(self, topic: Topic, seen: int | None = None) -> AsyncGenerator[bytes]:
         topic.followers += 1
         self._count += 1
-        number = topic.number
+        number = topic.number if seen is None else seen
         try:
             yield b": following\n\n"
             while True:

@@ -115,10 +115,10 @@ class Site:
 
         Ids go into the query: one may be ``..``, or have slashes.
         """
-        known = {key: value for key, value in query.items() if value is not None and value != ""}
+        known = {key: value for key, value in query.items() if value not in (None, "", [])}
         root = self._request.scope.get("root_path", "").rstrip("/")
         path = quote(root) + self._parts.paths[name]
-        return f"{path}?{urlencode(known)}" if known else path
+        return f"{path}?{urlencode(known, doseq=True)}" if known else path
 
     def has(self, name: str) -> bool:
         """Whether there is such a page or action: an app may have been given others."""

@@ -21,8 +21,10 @@ from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
 from limpet.views.chat import REACH, Event, Line, Mark, Stored, Usage, called_in, together
-from limpet.views.entries import Damaged, backwards, forwards
+from limpet.views.journal import Backwards, Gap
+from limpet.views.lenient import read_slice
 from limpet.views.messages import summary
+from limpet.views.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,23 +65,21 @@ async def read_part(
     meta = _meta(head, notes)
     end = head.seq if before is None else min(before - 1, head.seq)
     look = head.seq if head.seq - head.first < WHOLE else min(end + AHEAD, head.seq)
-    ahead = await forwards(journal, end, look) if end < look else []
+    ahead: list[Entry] = []
+    if end < look:
+        ahead = (await read_slice(journal, first=end + 1, last=look)).entries
     if look < head.seq:
         notes.append(f"What was noted of these messages after entry {look:,} is not shown.")
 
-    found: list[Entry | Damaged] = []  # newest first
-    low, count, full = end, 0, False
-    while not full:
-        wanted = PAGE if size is None else max(size - count, 8)
-        more = await backwards(journal, low, wanted, after=head.first - 1)
-        if not more:
-            low = head.first - 1
-            break
-        for one in more:
+    reading = Backwards(scope, head, before)
+    found: list[Entry | Gap] = []  # newest first
+    low, messages, full = end, 0, False
+    while not (full or reading.ended):
+        for one in await reading.some(PAGE if size is None else max(size - messages, 8)):
             found.append(one)
-            low = one.seq - (one.count if isinstance(one, Damaged) else 1)
-            count += _is_message(one)
-            full = size is not None and _is_full(found, count - size, size)
+            low = (one.first if isinstance(one, Gap) else one.seq) - 1
+            messages += _is_message(one)
+            full = size is not None and _is_full(found, messages - size, size)
             if full:
                 break
     reader = _Reader(head, meta)
@@ -97,11 +97,11 @@ def _meta(head: Head, notes: list[str]) -> ConversationMeta:
         return ConversationMeta()
 
 
-def _is_message(one: Entry | Damaged) -> bool:
-    return not isinstance(one, Damaged) and one.type in (types.MESSAGE, types.COPIED)
+def _is_message(one: Entry | Gap) -> bool:
+    return not isinstance(one, Gap) and one.type in (types.MESSAGE, types.COPIED)
 
 
-def _is_full(found: list[Entry | Damaged], extra: int, size: int) -> bool:
+def _is_full(found: list[Entry | Gap], extra: int, size: int) -> bool:
     """Whether *found*, newest first, is a page that ends nowhere between a call and its result.
 
     *extra* says how many messages over its *size* it has.
@@ -111,7 +111,7 @@ def _is_full(found: list[Entry | Damaged], extra: int, size: int) -> bool:
         return False
     if extra >= REACH or len(found) >= most + REACH:
         return True
-    oldest = [one for one in reversed(found[-2 * REACH :]) if not isinstance(one, Damaged)]
+    oldest = [one for one in reversed(found[-2 * REACH :]) if not isinstance(one, Gap)]
     return not called_in([_stored(one) for one in oldest if _is_message(one)])
 
 
@@ -138,23 +138,21 @@ class _Reader:
         self.writing = ""
 
     def lines(
-        self, entries: list[Entry | Damaged], ahead: list[Entry | Damaged], *, complete: bool
+        self, entries: list[Entry | Gap], ahead: list[Entry], *, complete: bool
     ) -> list[Line]:
         """The lines of *entries*, oldest first, of which *ahead* may note something."""
         events: list[Event] = []
         for one in reversed([*entries, *ahead]):  # the newest first: it notes what lies before it
-            if not isinstance(one, Damaged) and isinstance(one.body, dict):
+            if not isinstance(one, Gap) and isinstance(one.body, dict):
                 self._note(one)
         for one in entries:
             event = self._event(one)
             if event is not None:
                 events.append(event)
         stored = [
-            self._message(one)
-            for one in entries
-            if not isinstance(one, Damaged) and _is_message(one)
+            self._message(one) for one in entries if not isinstance(one, Gap) and _is_message(one)
         ]
-        later = [_stored(one) for one in ahead if not isinstance(one, Damaged) and _is_message(one)]
+        later = [_stored(one) for one in ahead if _is_message(one)]
         doubts = {
             call.id: "in doubt: it began, and nobody knows whether it happened"
             for call in _in_doubt(self._head)
@@ -195,11 +193,11 @@ class _Reader:
             return False
         return noted - position <= AHEAD or self._head.seq - self._head.first < WHOLE
 
-    def _event(self, one: Entry | Damaged) -> Event | None:
+    def _event(self, one: Entry | Gap) -> Event | None:
         """What *one* is, if it is to be shown between messages."""
-        if isinstance(one, Damaged):
-            count = "1 entry" if one.count == 1 else f"{one.count:,} entries"
-            return Event(one.seq, one.at, "damaged", f"{count} cannot be read", one.why)
+        if isinstance(one, Gap):
+            entries = count(one.seq - one.first + 1, "entry", "entries")
+            return Event(one.seq, None, "damaged", f"{entries} cannot be read", one.why)
         body = one.body if isinstance(one.body, dict) else {}
         if one.type == turn.PIECE:
             self.writing = (self.writing if body.get("more") else "") + str(body.get("text") or "")

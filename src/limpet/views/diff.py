@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from limpet.backends.contract import from_micros
 from limpet.conversations import conversation, transcript
 from limpet.core.changes import Change, as_lines
 from limpet.errors import NotFound
@@ -103,10 +104,15 @@ async def _checkpoint(journal: AsyncJournal, seq: int) -> Checkpoint:
 
 async def _state(scope: Scope, head: Head, a: int, b: int, *, whole: bool) -> Diff:
     del whole  # a version is read from its whole copy on, which bounds it
-    reader = Reader(scope.journal(state.KIND, head.key.id))
+    journal = scope.journal(state.KIND, head.key.id)
+    reader = Reader(journal)
     before, after = await reader.at(a), await reader.at(b)
-    heading = (f"{head.key.id}, {before.position:,}", f"{head.key.id}, {after.position:,}")
-    return _diff(head, a, b, heading, states.changes_between(before, after))
+    times = []
+    for one in (before, after):
+        records = await journal.page(upto=one.position, limit=1, reverse=True, gaps=True)
+        times.append(timestamp(from_micros(records[0].at)) if records else f"{one.position:,}")
+    was, is_ = (f"{head.key.id}, {time}" for time in times)
+    return _diff(head, a, b, (was, is_), states.changes_between(before, after))
 
 
 async def _conversation(scope: Scope, head: Head, a: int, b: int, *, whole: bool) -> Diff:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, field
 
 from limpet.errors import NotFound
-from limpet.views.text import count, json_line
+from limpet.views.text import count, json_line, one_line, shorten
 
 __all__ = ["Node", "at_path", "outline"]
 
@@ -16,6 +17,8 @@ __all__ = ["Node", "at_path", "outline"]
 NODES = 400
 ITEMS = 100
 TEXT = 2_000
+#: Values in a hint, and characters of each.
+HINTS, HINT = 3, 60
 
 
 class Node(Struct):
@@ -23,7 +26,7 @@ class Node(Struct):
 
     *text* is what it says: of an object or list how much is in it, of text the text itself, or
     its beginning (*cut* more characters follow), of anything else its JSON. *left* of what is in
-    it are not shown: `outline` of its path has them.
+    it are not shown: `outline` of its path has them. *hint* says what an object is about.
     """
 
     key: str | None  # its name, or index, in what it is in
@@ -33,6 +36,7 @@ class Node(Struct):
     inner: list[Node] = field(default_factory=list)
     left: int = 0
     cut: int = 0
+    hint: str = ""
 
 
 def outline(
@@ -81,12 +85,22 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 def _node(key: str | None, path: str, value: Any, most: int) -> Node:
     if isinstance(value, dict):
-        return Node(key, path, "object", count(len(value), "key"))
+        return Node(key, path, "object", count(len(value), "key"), hint=_hint(value))
     if isinstance(value, list):
         return Node(key, path, "list", count(len(value), "item"))
     if isinstance(value, str):
         return Node(key, path, "text", value[:most], cut=max(len(value) - most, 0))
     return Node(key, path, "value", json_line(value))
+
+
+def _hint(value: dict[str, Any]) -> str:
+    """What is short in an object: enough to know it by while it is folded."""
+    scalars = ((key, one) for key, one in value.items() if not isinstance(one, (dict, list)))
+    texts = (
+        (key, one_line(one[:HINT]) if isinstance(one, str) else json_line(one))
+        for key, one in islice(scalars, HINTS)
+    )
+    return ", ".join(f"{shorten(key, HINT)}: {shorten(text, HINT)}" for key, text in texts)
 
 
 def _escaped(key: str) -> str:

@@ -54,15 +54,18 @@ class HeadView(Struct, frozen=True):
     doubts: list[Call]
     incarnation: str
     damaged: bool  # the meta cannot be read
+    type: str | None = None  # of a state: what its document says that it is
 
     @classmethod
     def of(cls, head: Head) -> HeadView:
         """The view of *head*."""
-        status, doubts, damaged = head.status or "", [], False
+        status, doubts, damaged, type_ = head.status or "", [], False, None
         try:
             doubts = calls_in_doubt(head)
-            if head.key.kind == STATE and (version := StateMeta.of(head).version) is not None:
-                status = f"version {version}"
+            if head.key.kind == STATE:
+                meta = StateMeta.of(head)
+                type_ = meta.type
+                status = status if meta.version is None else f"version {meta.version}"
         except Unreadable:
             status, damaged = DAMAGED, True
         return cls(
@@ -80,6 +83,7 @@ class HeadView(Struct, frozen=True):
             doubts=doubts,
             incarnation=head.incarnation,
             damaged=damaged,
+            type=type_,
         )
 
     @property

@@ -10,7 +10,7 @@ from limpet.core.calls import RESOLVED
 from limpet.errors import LimpetError
 from limpet.integrations.openai_agents.record import DECIDED, KIND, RunRecord
 from limpet.views.chat import Mark, Stored, Usage
-from limpet.views.entries import Damaged, backwards
+from limpet.views.lenient import read_slice
 from limpet.views.messages import summary, tool_call, written
 
 if TYPE_CHECKING:
@@ -36,14 +36,11 @@ class RunMessages(Struct, frozen=True):
 async def read_run(scope: Scope, head: Head) -> RunMessages:
     """The run of *head*, as its newest snapshot has it."""
     journal = scope.journal(KIND, head.key.id)
-    entries = await backwards(journal, head.seq, MOST, after=head.first - 1)
+    found = await read_slice(journal, first=head.first, last=head.seq, most=MOST)
     record = RunRecord(head.key.id)
-    damaged: list[str] = []
+    damaged = [one.why for one in found.damaged]
     decided: list[str] = []
-    for one in reversed(entries):
-        if isinstance(one, Damaged):
-            damaged.append(one.why)
-            continue
+    for one in found.entries:
         try:
             record.take(one)
         except LimpetError as error:

@@ -21,14 +21,17 @@ from limpet.errors import LimpetError, NotFound, Unreadable
 from limpet.integrations.langgraph import thread as langgraph
 from limpet.integrations.openai_agents import record as agents_run
 from limpet.states import format as states
-from limpet.states.format import StateMeta
 from limpet.states.reader import Reader
 from limpet.views import PAGE, autogen, threads
 from limpet.views.chat import REACH, Line, Message, Stored, called_in, together
 from limpet.views.conversations import read_part
+from limpet.views.heads import HeadView
 from limpet.views.runs import read_run
 
-__all__ = ["Cache", "Section", "Source", "Transcript", "is_chat", "transcript"]
+__all__ = ["CHATS", "Cache", "Section", "Source", "Transcript", "is_chat", "transcript"]
+
+#: The kinds of which each is a chat; a state is one only where an agent or a team has saved it.
+CHATS = (conversation.KIND, langgraph.KIND, agents_run.KIND)
 
 #: Messages that are looked through for a word, at most, before a page is shown.
 SCAN = 1_000
@@ -104,14 +107,10 @@ class Cache:
         return known[1]
 
 
-def is_chat(head: Head) -> bool:
+def is_chat(head: Head | HeadView) -> bool:
     """Whether what *head* is of can be shown as who said what. Costs nothing."""
-    if head.key.kind == states.KIND:
-        try:
-            return StateMeta.of(head).type in autogen.CHATS
-        except Unreadable:
-            return False
-    return head.key.kind in (conversation.KIND, langgraph.KIND, agents_run.KIND)
+    view = head if isinstance(head, HeadView) else HeadView.of(head)
+    return view.kind in CHATS or view.type in autogen.CHATS
 
 
 async def transcript(

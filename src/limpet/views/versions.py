@@ -249,11 +249,15 @@ async def find_version(scope: Scope, head: Head, named: str) -> int:
     return number
 
 
-async def last_two(scope: Scope, head: Head) -> list[int]:
+async def last_two(scope: Scope, head: Head, *, whole: bool = False) -> list[int]:
     """The numbers of the last two versions, the older first; fewer where there are not so many.
 
-    Of a thread, of its newest checkpoint and the one that it came from.
+    Of a thread, of its newest checkpoint and the one that it came from; of a long one that is not
+    read *whole*, of its last two.
     """
+    if head.key.kind == thread.KIND and not whole and not is_short(head):
+        page = await versions_page(scope, head, limit=2)
+        return [one.number for one in page.versions[::-1]]
     if head.key.kind == thread.KIND:
         log = await threads.read(scope, head)
         node = log.newest("")

@@ -1,15 +1,27 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, export, home, journal, memory, search
+from limpet.inspector.pages import (
+    doubts,
+    events,
+    export,
+    home,
+    journal,
+    memory,
+    search,
+    state,
+    versions,
+)
 
 __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    state,
+    versions,
     memory,
     journal,
-    export,
     doubts,
+    export,
     search,
     events,
 )

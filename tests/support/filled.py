@@ -1,0 +1,84 @@
+"""Stores with many journals, filled at once; and what a view costs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from limpet.core.ids import make_key
+from limpet.core.journal import AsyncJournal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from limpet import Store
+    from limpet.backends.contract import Append
+
+__all__ = ["counted", "fill_tasks", "task_request"]
+
+#: A task of which two steps of four are done.
+ENTRIES: list[tuple[str, Any]] = [
+    ("planned", {"steps": ["fetch", "add", "send", "report"]}),
+    ("step", {"name": "fetch", "result": 1}),
+    ("step", {"name": "add", "result": 2}),
+]
+
+
+def task_request(
+    store: Store,
+    id_: str,
+    *more: tuple[str, Any],
+    status: str = "open",
+    labels: dict[str, str] | None = None,
+    kind: str = "task",
+) -> Append:
+    """The append by which such a task begins, with some *more* entries."""
+    scope = store.scope.as_sync()
+    key = make_key(scope.tenant, kind, id_)
+    journal = AsyncJournal(scope.runtime, scope.store.codec, key, labels=labels or {})
+    created = ("created", {"goal": f"Goal of {id_}", "agent": "a"})
+    return journal.request([created, *ENTRIES, *more], status=status)
+
+
+def fill_tasks(store: Store, count: int, *, failed: int = 0, prefix: str = "t") -> None:
+    """Add *count* tasks, whose ids begin with *prefix*; every *failed*-th one has failed."""
+    batch: list[Append] = []
+    for number in range(count):
+        status = "failed" if failed and number % failed == 0 else "open"
+        labels = {"team": "red" if number % 2 else "blue"}
+        batch.append(task_request(store, f"{prefix}{number:06}", status=status, labels=labels))
+        if len(batch) == 2_000:
+            store.backend.append_all(batch)
+            batch = []
+    if batch:
+        store.backend.append_all(batch)
+
+
+def counted(store: Store, work: Callable[[], Any]) -> tuple[Any, Counter[str]]:
+    """What *work* returns; and what it asked of the backend: calls, and heads and records got."""
+    backend, costs = store.backend, Counter[str]()
+
+    def counting(name: str, results: Callable[[Any], Sequence[Any]]) -> Callable[..., Any]:
+        asked = getattr(type(backend), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = asked(backend, *args, **kwargs)
+            costs["calls"] += 1
+            costs[name] += len(results(found))
+            return found
+
+        return call
+
+    counts: dict[str, Callable[[Any], Sequence[Any]]] = {
+        "scan": lambda page: page.heads,
+        "read": lambda records: records,
+        "head": lambda head: [] if head is None else [head],
+        "kinds": lambda kinds: kinds,
+    }
+    for name, results in counts.items():
+        setattr(backend, name, counting(name, results))
+    try:
+        return work(), costs
+    finally:
+        for name in counts:
+            delattr(backend, name)
