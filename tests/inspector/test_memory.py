@@ -81,6 +81,7 @@ def test_a_namespace_is_listed_searched_and_followed_to_its_sources(
         axe(page)
         assert page.locator(".memory").count() == 15
         page.get_by_role("link", name="Also what was replaced").click()
+        page.wait_for_url("**all=1**")
         assert page.get_by_role("link", name="Only what counts now").is_visible()
 
         page.keyboard.press("/")
@@ -106,6 +107,7 @@ def test_a_namespace_is_listed_searched_and_followed_to_its_sources(
         assert "an e-mail came back" in page.locator(".versions").inner_text()
         page.locator(".versions a.said").click()
         page.wait_for_selector("text=Replaced by")
+        page.wait_for_load_state()
         assert page.get_by_role("link", name="task/report-42").is_visible()
         assert page.get_by_role("link", name="Forget").count() == 0  # it is read-only
 

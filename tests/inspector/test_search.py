@@ -54,11 +54,12 @@ def test_everything_is_found_from_any_page(store: limpet.Store, browser: Browser
         assert kinds == {"conversation", "task", "state", "memory"}
         assert page.locator(".hits li").count() == 85
         page.locator(".chips a", has_text="task").click()
-        page.wait_for_selector(".hits")
+        page.wait_for_url("**kind=task**")
         assert page.locator(".hits li").count() == 2
         page.keyboard.press("j")
         assert page.evaluate("document.activeElement.textContent") == "find"
         page.get_by_role("link", name="discovery").click()
+        page.wait_for_url("**/journal?**")
         assert "The okapi hides" in page.locator("main").inner_text()
         page.keyboard.press("s")
         page.keyboard.type("giraffe")
