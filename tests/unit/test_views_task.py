@@ -16,7 +16,7 @@ from limpet.backends.contract import Append, Key
 from limpet.core.runtime import run_to_end
 from limpet.views import PAGE, WHOLE
 from limpet.views.heads import head_of
-from limpet.views.task import TaskView, search_history, task_view
+from limpet.views.task import TaskView, task_view
 from limpet.views.timeline import Axis, Span, StepLog, StepView
 from tests.models.test_damage import seal
 from tests.support.dying import Calls, dying, ended_by, killed
@@ -42,12 +42,6 @@ def look(store: Store, id_: str = "t", **options: Any) -> TaskView:
     found = run_to_end(task_view(scope, run_to_end(head_of(scope, "task", id_)), **options))
     assert json.loads(msgspec.json.encode(found))
     return found
-
-
-def search(store: Store, id_: str = "t", **options: Any) -> Any:
-    """What is found in the history of a task."""
-    scope = store.scope.as_sync()
-    return run_to_end(search_history(scope, run_to_end(head_of(scope, "task", id_)), **options))
 
 
 def steps(view: TaskView) -> dict[str, StepView]:
@@ -165,7 +159,7 @@ def test_an_axis_is_in_proportion_while_something_runs_and_cuts_long_pauses() ->
     work = [Span("ran", at(0), at(1), 1), Span("ran", at(86_401), at(86_402), 2)]
     axis = Axis([*work, Span("waited", at(1), at(86_401), 2)], at(86_402))
     assert axis.place(at(0)) == 0
-    assert axis.place(at(1)) - axis.place(at(0)) > 0.3
+    assert axis.place(at(1)) == pytest.approx(0.25)
     assert axis.place(at(0.5)) == pytest.approx(axis.place(at(1)) / 2)
     assert axis.place(None) == pytest.approx(1)
     (cut,) = axis.cuts
@@ -216,6 +210,7 @@ def test_what_a_task_came_to_is_in_its_view(store: Store) -> None:
     assert (view.goal, view.agent, view.status) == ("Do it", "ann", "waiting")
     assert view.deadline is not None
     assert view.history[-1].text == "Do it"
+    assert view.history[0].seq == view.head.seq
 
 
 def test_a_failure_names_its_step_and_its_place(store: Store) -> None:
@@ -352,7 +347,6 @@ def test_a_page_of_a_long_task_costs_no_more_than_one_of_a_short_one(
     for name in ("first", "next"):
         assert cost["long", name] <= 1.3 * cost["short", name]
         assert size["long", name] <= 1.3 * size["short", name]
-    assert reads.during(lambda: search(store, "long", text="row 099")) <= WHOLE
     began = time.monotonic()
     assert look(store, "long", whole=True).whole
     assert time.monotonic() - began < 60
@@ -375,25 +369,6 @@ def test_a_long_task_shows_its_end_and_its_beginning(store: Store) -> None:
     oldest = look(store, before=3)
     assert [line.seq for line in oldest.history] == [2, 1]
     assert oldest.older is None
-
-
-def test_a_history_is_searched_by_text_and_type_some_entries_at_a_time(store: Store) -> None:
-    """Each page looks at a bounded number, says how far it came, and the next goes on there."""
-    fill(store, "t", 3_000)
-    found = search(store, text="ROW 002990")
-    assert [line.seq for line in found.lines] == [2993]
-    assert (found.searched, found.older) == (2001, 2001)
-    assert search(store, text="row 000001", before=found.older).lines == []
-    assert [line.type for line in search(store, type="planned", before=1001).lines] == ["planned"]
-    assert search(store, type="planned", before=1001).older is None
-    every, before = 0, None
-    while True:
-        page = search(store, type="step", before=before)
-        every += len(page.lines)
-        before = page.older
-        if before is None:
-            break
-    assert every == 2_998
 
 
 # -- what is odd -----------------------------------------------------------------------------------
@@ -430,7 +405,6 @@ def test_an_odd_entry_is_named_and_hides_nothing(store: Store, payload: bytes) -
     kind = json.loads(payload)[0] if payload != b"5" else None
     readable = {"created", "decided", "failed", "nobody's"}
     assert [one.seq for one in view.damaged] == ([] if kind in readable else [3])
-    assert search(store, text="b ").lines
 
 
 def test_a_task_that_does_not_begin_is_shown_too(store: Store) -> None:

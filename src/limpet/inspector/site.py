@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from limpet.inspector.security import Access
     from limpet.views.heads import HeadView
 
-__all__ = ["NOTICE", "Action", "Done", "Page", "Parts", "Site", "field"]
+__all__ = ["NOTICE", "Action", "Done", "Page", "Parts", "Site", "field", "json_field"]
 
 #: The cookie with the one sentence that a page says after an action, once.
 NOTICE = "limpet-notice"
@@ -209,6 +210,15 @@ def field(form: Mapping[str, str], name: str) -> str:
     if not found:
         raise ValueError(f"The form has no {name}.")
     return found
+
+
+def json_field(form: Mapping[str, str], name: str) -> Any:
+    """The value that is in the field *name* as JSON, None if that is empty; `ValueError`."""
+    given = form.get(name, "").strip()
+    try:
+        return json.loads(given) if given else None
+    except ValueError as error:
+        raise ValueError(f"The {name} is not JSON: {error}. Text needs quotes.") from error
 
 
 def _unquoted(notice: str | None) -> str | None:

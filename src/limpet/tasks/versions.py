@@ -36,6 +36,8 @@ __all__ = [
     "compare",
     "describe_entries",
     "effects_after",
+    "fork_task",
+    "point_of",
 ]
 
 #: Entries to a record in a fork.
@@ -109,8 +111,11 @@ class AsyncVersions:
         call again; `Conflict` if there is another task with that id.
         """
         entries = await self._entries()
-        at = _point(entries, at, step)
+        at = point_of(entries, at, step)
         _warn_of_effects(entries, at, f"Task {id!r} begins")
+        return await self._fork(entries, id, at)
+
+    async def _fork(self, entries: builtins.list[Entry], id: str, at: int) -> AsyncTask:
         kept = [entry for entry in entries if entry.seq <= at and entry.type not in _LEFT_BEHIND]
         try:
             await self._copy(kept, id, {"from": self._live.id, "at": at})
@@ -168,7 +173,7 @@ class AsyncVersions:
             msg = "rewind() needs to= or step=: how far back?"
             raise ValueError(msg)
         entries = await self._entries()
-        to = _point(entries, to, step)
+        to = point_of(entries, to, step)
         _warn_of_effects(entries, to, f"Task {live.id!r} goes back")
         before, now = await self._state_at(to), live.state
         touched = (now.results, now.calls.open, now.progress, now.tried, now.waits)
@@ -186,6 +191,11 @@ class AsyncVersions:
         await self._record.write(kinds.REWOUND, value, status=kinds.OPEN, meta=meta)
         live.run.seen.clear()
         live.run.seen_changes.clear()
+
+
+async def fork_task(versions: AsyncVersions, id: str, at: int) -> AsyncTask:
+    """`fork`, for somebody who has been shown the effects, and warned of them, before."""
+    return await versions._fork(await versions._entries(), id, at)  # noqa: SLF001 - of this module
 
 
 class Versions(SyncWrapper[AsyncVersions]):
@@ -211,8 +221,8 @@ def _sync_task(task: AsyncTask) -> Task:
     return Task(task)
 
 
-def _point(entries: list[Entry], at: int | None, step: str | None) -> int:
-    """The number of the entry up to which the past is to stand."""
+def point_of(entries: list[Entry], at: int | None, step: str | None) -> int:
+    """The number of the entry up to which the past is to stand: *at*, or before *step*."""
     if at is not None and step is not None:
         msg = "Say a number or a step, not both."
         raise ValueError(msg)

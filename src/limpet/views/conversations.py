@@ -21,8 +21,7 @@ from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
 from limpet.views.chat import REACH, Event, Line, Mark, Stored, Usage, called_in, together
-from limpet.views.journal import Backwards, Gap
-from limpet.views.lenient import read_slice
+from limpet.views.journal import Backwards, Gap, read_slice
 from limpet.views.messages import summary
 from limpet.views.text import count
 
@@ -60,14 +59,13 @@ async def read_part(
     size: int | None = None,
 ) -> ConversationPart:
     """The newest *size* messages in front of number *before*; without a *size* all of them."""
-    journal = scope.journal(KIND, head.key.id)
     notes: list[str] = []
     meta = _meta(head, notes)
     end = head.seq if before is None else min(before - 1, head.seq)
     look = head.seq if head.seq - head.first < WHOLE else min(end + AHEAD, head.seq)
     ahead: list[Entry] = []
     if end < look:
-        ahead = (await read_slice(journal, first=end + 1, last=look)).entries
+        ahead = (await read_slice(scope, head, first=end + 1, last=look)).entries
     if look < head.seq:
         notes.append(f"What was noted of these messages after entry {look:,} is not shown.")
 

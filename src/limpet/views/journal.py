@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from limpet.backends.contract import from_micros, given_id
+from limpet.core.journal import Entry
 from limpet.errors import NotFound, StoreCorrupt, Unreadable
 from limpet.views import PAGE, WHOLE
 from limpet.views.messages import summary
@@ -16,7 +17,7 @@ from limpet.views.text import json_line
 
 if TYPE_CHECKING:
     from limpet.backends.contract import Head, Record
-    from limpet.core.journal import AsyncJournal, Entry
+    from limpet.core.journal import AsyncJournal
     from limpet.core.scope import Scope
 
 __all__ = [
@@ -25,8 +26,11 @@ __all__ = [
     "EntryView",
     "Gap",
     "JournalPage",
+    "Slice",
     "entry_view",
     "journal_page",
+    "line_of",
+    "read_slice",
 ]
 
 #: Records of the first read: how much is in one is known only then.
@@ -109,6 +113,13 @@ class Backwards:
         affordable = READ_BYTES * self._records // (self._bytes or 1)
         return max(min(records, affordable, WHOLE), 1)
 
+    def _missing(self, first: int) -> str:
+        what = (
+            f"Entry {first} is" if first == self._upto else f"Entries {first} to {self._upto} are"
+        )
+        key = self._journal.key
+        return f"{what} missing from {key.kind} {key.id!r}."
+
     def _rest(self, why: str | None = None) -> Gap:
         first, last = self._first, self._upto
         self._upto = first - 1
@@ -128,6 +139,37 @@ def _entries_of(journal: AsyncJournal, record: Record) -> list[Entry] | Gap:
         return journal.entries(record)
     except Exception as error:  # noqa: BLE001 - whatever it is, the others are shown
         return Gap(record.seq - record.count + 1, record.seq, str(error))
+
+
+class Slice(Struct, frozen=True):
+    """Entries, oldest first, from number *first* on, and what is missing or damaged among them."""
+
+    entries: list[Entry]
+    damaged: list[Gap]
+    first: int
+
+
+async def read_slice(
+    scope: Scope, head: Head, *, first: int, last: int, bounded: bool = False
+) -> Slice:
+    """The entries *first* to *last*; *bounded*: of large ones only the newest."""
+    reading = Backwards(scope, head, last + 1)
+    entries: list[Entry] = []
+    gaps: list[Gap] = []
+    while reading.next >= first and not (bounded and reading.bytes >= PAGE_BYTES):
+        for one in await reading.some(reading.next - first + 1):
+            if isinstance(one, Gap):
+                gaps.append(one)
+            elif one.seq >= first:
+                entries.append(one)
+    if gaps:
+        lost = await scope.runtime.call(scope.backend.lost, head.key)  # by a repair, which said so
+        gaps = [
+            gap
+            for gap in reversed(gaps)
+            if not any(begin <= gap.first and gap.seq <= end for begin, end in lost)
+        ]
+    return Slice(entries[::-1], gaps, max(first, reading.next + 1))
 
 
 # -- a page ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from limpet.core.calls import RESOLVED
 from limpet.errors import LimpetError
 from limpet.integrations.openai_agents.record import DECIDED, KIND, RunRecord
 from limpet.views.chat import Mark, Stored, Usage
-from limpet.views.lenient import read_slice
+from limpet.views.journal import read_slice
 from limpet.views.messages import summary, tool_call, written
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class RunMessages(Struct, frozen=True):
 
 async def read_run(scope: Scope, head: Head) -> RunMessages:
     """The run of *head*, as its newest snapshot has it."""
-    journal = scope.journal(KIND, head.key.id)
-    found = await read_slice(journal, first=head.first, last=head.seq, most=MOST)
+    first = max(head.first, head.seq - MOST + 1)
+    found = await read_slice(scope, head, first=first, last=head.seq)
     record = RunRecord(head.key.id)
     damaged = [one.why for one in found.damaged]
     decided: list[str] = []

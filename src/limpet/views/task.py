@@ -17,24 +17,22 @@ from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
 from limpet.views import PAGE, WHOLE, timeline
 from limpet.views.heads import HeadView
-from limpet.views.lenient import Damaged, read_slice
-from limpet.views.messages import summary, written
-from limpet.views.text import json_line, shorten
+from limpet.views.journal import EntryLine, Gap, line_of, read_slice
+from limpet.views.messages import written
 from limpet.views.timeline import Event, StepLog, StepView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Head
-    from limpet.core.journal import AsyncJournal, Entry
+    from limpet.core.journal import Entry
     from limpet.core.scope import Scope
+    from limpet.views.journal import Slice
 
 __all__ = [
     "ENDED",
     "TYPES",
     "Child",
-    "Found",
-    "Line",
     "Note",
     "Origin",
     "PlanChange",
@@ -43,17 +41,15 @@ __all__ = [
     "TaskView",
     "Wait",
     "fold_task",
-    "search_history",
     "task_view",
 ]
 
 #: The first entries of a long task, in which its goal and its plan are.
 FIRST = 16
-#: Entries that are looked at for one page of what matches a filter, and children for the list.
-LOOK = 1_000
+#: Stored bytes up to which it is folded without being asked.
+WHOLE_BYTES = 16_000_000
+#: Children that are listed.
 CHILDREN = 20
-#: Characters of a line of the history.
-LINE = 300
 
 #: What an entry of a task's history may be.
 TYPES = tuple(TaskState.CHANGES)
@@ -113,15 +109,6 @@ class Child(Struct, frozen=True):
     status: str
 
 
-class Line(Struct, frozen=True):
-    """An entry in a line."""
-
-    seq: int
-    at: datetime
-    type: str
-    text: str
-
-
 class TaskView(Struct, frozen=True, kw_only=True):
     """A task; *whole*: all of it, and not only its first entries and some of the others."""
 
@@ -158,8 +145,8 @@ class TaskView(Struct, frozen=True, kw_only=True):
     place: str | None = None
     paused_because: str | None = None
     events: list[Event] = []
-    history: list[Line] = []
-    damaged: list[Damaged] = []
+    history: list[EntryLine] = []
+    damaged: list[Gap] = []
     #: What was looked at: from this entry to that one, and when the last of them was.
     first: int = 0
     last: int = 0
@@ -194,10 +181,21 @@ class TaskFold:
         self.outcome_seq: int | None = None
         self.trouble: Entry | None = None  # the entry with the last error
         self.paused: Entry | None = None
-        self.damaged: list[Damaged] = []
+        self.damaged: list[Gap] = []
 
-    def take(self, entry: Entry) -> None:
-        """Take in one more entry; one that is not what is stored under its type is noted."""
+    async def read(self, scope: Scope, head: Head, first: int, last: int) -> list[Entry]:
+        """Take in the entries *first* to *last*, which are returned."""
+        return self.take(await read_slice(scope, head, first=first, last=last))
+
+    def take(self, found: Slice) -> list[Entry]:
+        """Take in more entries, which are returned; what is damaged among them is noted."""
+        self.damaged += found.damaged
+        for entry in found.entries:
+            self._take(entry)
+        return found.entries
+
+    def _take(self, entry: Entry) -> None:
+        """One more; if it is not what is stored under its type, that is noted."""
         try:
             self.state.apply(entry)
             self.log.apply(entry)
@@ -205,11 +203,12 @@ class TaskFold:
             if note is not None:
                 note(self, entry)
         except Unreadable as error:
-            self.damaged.append(Damaged(entry.seq, str(error)))
+            self.damaged.append(Gap(entry.seq, entry.seq, str(error)))
         except MALFORMED as error:
             why = f"it is not what is stored as {entry.type!r} ({type(error).__name__}: {error})"
             what = f"Entry {entry.seq} of task {self.state.task_id!r}"
-            self.damaged.append(Damaged(entry.seq, f"{what} cannot be read: {why}."))
+            why = f"{what} cannot be read: {why}."
+            self.damaged.append(Gap(entry.seq, entry.seq, why))
 
     def _forked(self, entry: Entry) -> None:
         self.origin = Origin(str(entry.body["from"]), int(entry.body["at"]))
@@ -274,8 +273,7 @@ class TaskFold:
 async def fold_task(scope: Scope, head: Head) -> TaskFold:
     """All of a task, whatever its length."""
     fold = TaskFold(head.key.id)
-    for entry in await _entries(scope, head, fold, head.first, head.seq):
-        fold.take(entry)
+    await fold.read(scope, head, head.first, head.seq)
     return fold
 
 
@@ -293,18 +291,18 @@ async def task_view(
     """
     last = head.seq if before is None else min(max(before - 1, head.first), head.seq)
     first = head.first if most is None else max(head.first, last - most + 1)
-    length = head.seq - head.first + 1
-    whole = whole or most is None or length <= WHOLE
+    small = head.seq - head.first < WHOLE and head.size <= WHOLE_BYTES
+    whole = whole or most is None or small
     fold = TaskFold(head.key.id)
     if whole:
-        entries = await _entries(scope, head, fold, head.first, head.seq)
+        entries = await fold.read(scope, head, head.first, head.seq)
         shown = [entry for entry in entries if first <= entry.seq <= last]
     else:
-        shown = await _entries(scope, head, fold, first, last)
+        found = await read_slice(scope, head, first=first, last=last, bounded=True)
+        first = found.first
         upto = min(head.first + FIRST, first) - 1
-        entries = [*await _entries(scope, head, fold, head.first, upto), *shown]
-    for entry in entries:
-        fold.take(entry)
+        await fold.read(scope, head, head.first, upto)
+        shown = fold.take(found)
     children, more_children = await _children(scope, head)
     view = _Viewer(fold, HeadView.of(head), whole=whole, newest=last == head.seq)
     now = max(datetime.now(UTC), view.head.updated)
@@ -314,27 +312,15 @@ async def task_view(
         first=first,
         last=last,
         until=now if whole or last == head.seq or not shown else shown[-1].at,
-        history=[_line(entry) for entry in shown[::-1]],
+        history=[line_of(entry, kinds.KIND) for entry in shown[::-1]],
         older=first if first > head.first else None,
         newer=None if last == head.seq else last + 1 + (most or 0),
     )
 
 
-async def _entries(scope: Scope, head: Head, fold: TaskFold, first: int, last: int) -> list[Entry]:
-    """The entries *first* to *last*; what is damaged among them is noted."""
-    journal: AsyncJournal = scope.journal(head.key.kind, head.key.id)
-    found = await read_slice(journal, first=first, last=last)
-    fold.damaged += found.damaged
-    return found.entries
-
-
 def _text(value: Any) -> str | None:
     """What should be text, and is so if we have written it."""
     return None if value is None else written(value)
-
-
-def _line(entry: Entry) -> Line:
-    return Line(entry.seq, entry.at, entry.type, shorten(summary(entry, kinds.KIND), LINE))
 
 
 async def _children(scope: Scope, head: Head) -> tuple[list[Child], bool]:
@@ -349,47 +335,6 @@ async def _children(scope: Scope, head: Head) -> tuple[list[Child], bool]:
     )
     found = [Child(one.key.id, one.status or "") for one in page.heads]
     return found, page.cursor is not None
-
-
-class Found(Struct, frozen=True):
-    """Lines of a history that match; *searched*: how far back, from where *older* goes on."""
-
-    lines: list[Line]
-    searched: int
-    older: int | None
-
-
-async def search_history(
-    scope: Scope,
-    head: Head,
-    *,
-    text: str = "",
-    type: str = "",
-    before: int | None = None,
-    most: int = PAGE,
-) -> Found:
-    """The newest entries numbered under *before* of a *type*, and with *text* in them.
-
-    At most `LOOK` entries are looked at; there may be more to be found before them.
-    """
-    journal = scope.journal(head.key.kind, head.key.id)
-    last = head.seq if before is None else min(before - 1, head.seq)
-    low = max(head.first, last - LOOK + 1)
-    wanted = text.casefold()
-    lines: list[Line] = []
-    while last >= low and len(lines) < most:
-        first = max(low, last - most + 1)
-        for entry in reversed((await read_slice(journal, first=first, last=last)).entries):
-            if type and entry.type != type:
-                continue
-            line = _line(entry)
-            if wanted in line.text.casefold() or wanted in json_line(entry.body).casefold():
-                lines.append(line)
-                if len(lines) == most:
-                    first = entry.seq
-                    break
-        last = first - 1
-    return Found(lines, last + 1, last + 1 if last >= head.first else None)
 
 
 class _Viewer:

@@ -367,9 +367,6 @@ def _preview(value: Any) -> str:
 
 # -- time as a width -------------------------------------------------------------------------------
 
-#: Of all the time at work, what a pause is shown as at the most; a longer one is cut.
-PAUSE = 4
-
 
 class Cut(Struct, frozen=True):
     """A pause that is shown shorter than it was: where it ends, and how long it was in seconds."""
@@ -380,6 +377,8 @@ class Cut(Struct, frozen=True):
 
 class Axis:
     """Places of times between 0 and 1: in proportion while something runs, long pauses cut.
+
+    All pauses together take no more room than the work, if there is any.
 
     A task that worked for a second, waited for a day and worked for another second is otherwise
     a line with a dot at each end.
@@ -400,8 +399,8 @@ class Axis:
                 at += 1
             lengths.append(((end - start).total_seconds(), until <= start))
         work = sum(length for length, pause in lengths if not pause)
-        pauses = sum(pause for _, pause in lengths)
-        most = work / max(PAUSE, pauses) if work else float("inf")
+        pauses = [length for length, pause in lengths if pause]
+        most = work / len(pauses) if 0 < work < sum(pauses) else float("inf")
         total = sum(min(length, most) if pause else length for length, pause in lengths) or 1.0
         self.cuts: list[Cut] = []
         self._places = [(times[0], 0.0)] if times else []

@@ -9,6 +9,7 @@ from limpet.inspector.pages import (
     memory,
     search,
     state,
+    task,
     versions,
 )
 
@@ -16,6 +17,7 @@ __all__ = ["ACTIONS", "PAGES"]
 
 _MODULES = (
     home,
+    task,
     state,
     versions,
     memory,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from limpet.inspector.site import Action, Done, Page, field
+from limpet.inspector.site import Action, Done, Page, field, json_field
 from limpet.views.doubts import doubts_page
 
 if TYPE_CHECKING:
@@ -37,13 +36,9 @@ async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Don
     kind, id_, call, how = (field(form, name) for name in ("kind", "id", "call", "how"))
     if how not in ANSWERS:
         raise ValueError(f"how is one of {', '.join(ANSWERS)}.")
-    given = form.get("result", "").strip()
-    if given and how != "done":
+    if form.get("result", "").strip() and how != "done":
         raise ValueError("A result is for a call that has happened: choose that, or leave it out.")
-    try:
-        result = json.loads(given) if given else None
-    except ValueError as error:
-        raise ValueError(f"The result is not JSON: {error}. Text needs quotes.") from error
+    result = json_field(form, "result")
     await site.store.resolve(id_, call, how, result=result, by=site.access.by, kind=kind)
     return Done(f"{call} of {kind}/{id_}: {ANSWERS[how]}.", site.journal_url(kind, id_))
 
