@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import operator
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -187,10 +188,11 @@ def test_a_thread_is_shown_as_who_said_what(url: str) -> None:
     """Calls of tools and their results are there, and what the graph knows besides."""
     text = shown(url, "show", "alice")
     said = text[text.index("messages 6 messages") :].split("\n", 2)[2]
+    said = re.sub(r"  #\d+ · [-\dT:]+Z$", "", said, flags=re.MULTILINE)
     assert said == (
         "user\n  When is high tide?\n\n"
-        'assistant\n  Let me see.\n  → search(text="tides")\n\n'
-        "tool search c1\n  ← High tide is at 12 (yes)\n\n"
+        'assistant\n  Let me see.\n  → search(text="tides")\n'
+        "  ← High tide is at 12 (yes)\n\n"
         "assistant\n  At noon.\n\n"
         "user\n  And the next one?\n\n"
         "assistant\n  No. 1\n\n"

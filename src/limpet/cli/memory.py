@@ -27,6 +27,7 @@ from limpet.cli.output import Screen, progress_bar
 from limpet.errors import LimpetError
 from limpet.memory import KIND
 from limpet.memory.entries import Draft
+from limpet.views.memory import facts, hit_view
 from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def search(
     """
     since = None if newer_than is None else datetime.now(UTC) - timedelta(seconds=newer_than)
     with options.open() as store:
-        found = _existing(store, namespace, embed=embeddings).recall(
+        space = _existing(store, namespace, embed=embeddings)
+        found = space.recall(
             " ".join(query),
             k=most,
             kinds=kinds or None,
@@ -166,20 +168,18 @@ def search(
         Screen(stderr=True).line(f"Nothing in {namespace!r} bears on that.")
     else:
         screen = Screen()
-        for hit in found:
-            print_memory(hit, screen, f"{hit.score:.2f} · ")
-            screen.block(str(hit.why), indent=4, style="dim")
+        for hit in map(hit_view, found):
+            print_memory(hit.view.memory, screen, f"{hit.score:.2f} · ")
+            why = [f"{part.name} {part.value:.2f} (+{part.adds:.2f})" for part in hit.parts]
+            why += ["by an older version"] if hit.older else []
+            why += [f"{len(hit.same)} more say the same"] if hit.same else []
+            screen.block(", ".join(why), indent=4, style="dim")
 
 
 def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
     """A memory with where it is from and how old it is; *lead* comes before that."""
-    about = [one.kind, *(f"#{tag}" for tag in one.tags)]
-    about += [f"from {one.source}"] if one.source else []
-    about += [f"by {one.by}"] if one.by else []
-    about += ["superseded"] if one.superseded_by else []
-    about += ["contradicted"] if one.contradicted_by else []
-    facts = " · ".join([*about, screen.since(one.at)])
-    screen.line((safe(one.id), "bold"), (f"  {lead}{safe(facts)}", "dim"))
+    about = " · ".join([*facts(one), screen.since(one.at)])
+    screen.line((safe(one.id), "bold"), (f"  {lead}{safe(about)}", "dim"))
     screen.block(one.text, indent=4)
 
 
@@ -213,7 +213,7 @@ def show(
     with options.open() as store:
         space = _existing(store, namespace)
         if id_ is None:
-            found = space.list(kinds=kinds or None, limit=last)[::-1]
+            found = space.page(kinds=kinds or None, limit=last).memories[::-1]
         else:
             found = space.history(id_)
     if as_json:
@@ -231,9 +231,9 @@ def show(
                     "trust": one.trust,
                     "valid from": one.valid_from and screen.time(one.valid_from),
                     "expires": one.expires_at and screen.time(one.expires_at),
-                    "superseded by": one.superseded_by,
+                    "replaced by": one.superseded_by,
                     "because": one.because,
-                    "contradicted by": ", ".join(one.contradicted_by),
+                    "disputed by": ", ".join(one.contradicted_by),
                     "confirmed": one.confirmed,
                     "of use": one.uses,
                 }
@@ -254,6 +254,7 @@ def show(
 @click.option("--subject", metavar="NAME", help="All with this name as a tag, or in their words.")
 @click.option("--all", "everything", is_flag=True, help="All of NAMESPACE, after asking.")
 @click.option("--yes", "-y", "sure", is_flag=True, help="With --all: do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
 @store_options
 @pass_store
@@ -267,6 +268,7 @@ def forget(
     subject: str | None,
     everything: bool,
     sure: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Remove memories from NAMESPACE, with their history: from the store and from the index.
@@ -277,14 +279,15 @@ def forget(
     if sum(map(bool, (ids, source, tag, subject, everything))) != 1:
         msg = "Say what to forget: IDs, or --source, or --tag, or --subject, or --all."
         raise click.UsageError(msg)
-    with options.open(readonly=False) as store:
+    with options.open(readonly=dry_run) as store:
         space = _existing(store, namespace)
         if everything:
             ids = tuple(one.id for one in space.list(superseded=True)) or _nothing(namespace)
-            if not sure:
+            if not (sure or dry_run):
                 many = count(len(ids), "memory", "memories")
                 click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
-        gone = space.forget(*ids, source=source, tag=tag, subject=subject)
+        act = space.would_forget if dry_run else space.forget
+        gone = act(*ids, source=source, tag=tag, subject=subject)
     if as_json:
         click.echo(json_document(gone))
         return
@@ -292,7 +295,12 @@ def forget(
         _nothing(namespace)
     screen = Screen()
     for id_ in gone.ids:
-        screen.line("forgot ", (safe(id_), "bold"))
+        screen.line("would forget " if dry_run else "forgot ", (safe(id_), "bold"))
+    if dry_run:
+        contexts = count(len(gone.contexts), "context")
+        went = f"{contexts} that quote them, {count(gone.vectors, 'vector')}; nothing was changed"
+        screen.block(went, indent=0, style="dim")
+        return
     for id_ in gone.contexts:
         screen.line("took what quoted it from the context of ", (safe(id_), "bold"))
     went = f"{count(gone.entries, 'entry', 'entries')} of the store"

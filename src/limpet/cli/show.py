@@ -12,21 +12,24 @@ from limpet import memory
 from limpet.cli.ls import facts_of
 from limpet.cli.options import StoreOptions, find, pass_store, store_options
 from limpet.cli.output import Screen
-from limpet.cli.show_chat import ConversationView, ThreadView
+from limpet.cli.show_chat import ChatView, ConversationView, TeamView, ThreadView
 from limpet.cli.show_journal import JournalView
 from limpet.cli.show_state import MemoryView, StateView
 from limpet.cli.show_task import TaskView
 from limpet.conversations import conversation
 from limpet.integrations.langgraph import thread
+from limpet.integrations.openai_agents import record as run
 from limpet.states import state
 from limpet.tasks import task
 from limpet.views.text import json_document, safe
+from limpet.views.transcript import is_chat
 
 __all__ = ["show"]
 
 _VIEWS: dict[str, type[JournalView]] = {
     thread.KIND: ThreadView,
     conversation.KIND: ConversationView,
+    run.KIND: ChatView,
     task.KIND: TaskView,
     state.KIND: StateView,
     memory.KIND: MemoryView,
@@ -44,28 +47,49 @@ _VIEWS: dict[str, type[JournalView]] = {
 @click.option(
     "--context", is_flag=True, help="The text that a model resumes the task from, and only that."
 )
+@click.option(
+    "--of",
+    "source",
+    metavar="NAME",
+    help="Of a team or a thread, the messages of one agent or channel.",
+)
+@click.option("--document", is_flag=True, help="The JSON document of an agent or a team.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, nothing shortened.")
 @store_options
 @pass_store
 def show(
-    options: StoreOptions, *, id_: str, last: int | None, context: bool, as_json: bool
+    options: StoreOptions,
+    *,
+    id_: str,
+    last: int | None,
+    context: bool,
+    source: str | None,
+    document: bool,
+    as_json: bool,
 ) -> None:
     """Show a conversation as chat, a task with its plan, results and decisions, or a saved state.
 
-    Of a memory, by its namespace, all that counts now; `limpet memory show` has more of it. Of a
-    thread of LangGraph, who said what, the other values of its newest checkpoint, what is next and
-    what it asks, its forks and the subgraphs in it. ID is an id, or KIND/ID where a conversation
-    and a task have the same id.
+    Of an agent or a team of AutoGen, too, who said what, with tools and their results; other states
+    are documents. Of a thread of LangGraph, also the other values of its newest checkpoint, what is
+    next and what it asks, its forks and the subgraphs in it. Of a memory, by its namespace, all
+    that counts now; `limpet memory show` has more of it. ID is an id, or KIND/ID where a
+    conversation and a task have the same id.
     """
     with options.open() as store:
         head = find(store, id_)
         kind = head.key.kind
         if context and kind != task.KIND:
             raise click.UsageError(f"--context is for tasks, and {id_!r} is a {kind}.")
-        if last and kind in (task.KIND, state.KIND):
-            msg = f"--last is for conversations, memories and threads, and {id_!r} is a {kind}."
+        team = kind == state.KIND and is_chat(head) and not document
+        if last and (kind == task.KIND or (kind == state.KIND and not team)):
+            what = "document" if document else kind
+            msg = f"--last is for messages, memories and entries, and {id_!r} is a {what}."
             raise click.UsageError(msg)
-        view = _VIEWS.get(kind, JournalView)(options, store, head, last)
+        view = (TeamView if team else _VIEWS.get(kind, JournalView))(options, store, head, last)
+        if source is not None:
+            if not isinstance(view, ChatView):
+                raise click.UsageError(f"--of is for teams and threads, and {id_!r} is a {kind}.")
+            view.source = source
         if as_json:
             extra = {"context": view.context()} if context else {}
             in_doubt = {"in_doubt": {call.id: call for call in view.in_doubt()}}

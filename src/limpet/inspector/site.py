@@ -121,6 +121,10 @@ class Site:
         path = quote(root) + self._parts.paths[name]
         return f"{path}?{urlencode(known, doseq=True)}" if known else path
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a page or action: an app may have been given others."""
+        return name in self._parts.paths
+
     def journal_url(self, kind: str, id_: str, **query: object) -> str:
         """Where a journal is shown: on the page of its kind, or else entry by entry."""
         page = self._parts.pages_of_kinds.get(kind, "journal")

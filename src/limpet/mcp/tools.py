@@ -21,7 +21,9 @@ from limpet.errors import (
     WindowTooSmall,
 )
 from limpet.mcp import arguments
-from limpet.mcp.rendering import memory_fields, render_checkpoint, render_lines
+from limpet.mcp.rendering import render_checkpoint, render_lines
+from limpet.views.memory import fields
+from limpet.views.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -198,16 +200,16 @@ class Tools:
             min_score=asked.min_score or None,
         )
         return render_lines(
-            f"{_count(len(hits))}, the best first.",
-            map(memory_fields, hits),
+            f"{_memories(len(hits))}, the best first.",
+            map(fields, hits),
             none="Nothing that fits is remembered here.",
         )
 
     async def related(self, asked: arguments.Related) -> str:
         hits = await self._memory.related(asked.id, k=asked.k)
         return render_lines(
-            f"{_count(len(hits))} that are linked to it.",
-            map(memory_fields, hits),
+            f"{_memories(len(hits))} that are linked to it.",
+            map(fields, hits),
             none="Nothing is linked to it.",
         )
 
@@ -221,15 +223,15 @@ class Tools:
         writing = "read and write" if self.writes else "read only"
         some = "Some of the open tasks:" if len(tasks) > TASKS else "The open tasks:"
         listed = render_lines(some, tasks[:TASKS], none="No task is open.")
-        return f"Access: {writing}. {_count(stats.memories)}.\n{listed}"
+        return f"Access: {writing}. {_memories(stats.memories)}.\n{listed}"
 
     async def snapshot(self, asked: arguments.Snapshot) -> str:
         kinds = (await self._memory.stats()).kinds
         found = []
-        for kind, count in list(kinds.items())[:KINDS]:
+        for kind, number in list(kinds.items())[:KINDS]:
             newest = await self._memory.list(kinds=[kind], limit=asked.per_kind)
-            shown = [memory_fields(one, EXCERPT) for one in newest]
-            found.append({"kind": kind, "count": count, "newest": shown})
+            shown = [fields(one, EXCERPT) for one in newest]
+            found.append({"kind": kind, "count": number, "newest": shown})
         left = f" {len(kinds) - KINDS} more kinds are not shown." if len(kinds) > KINDS else ""
         return render_lines(
             f"By kind ({len(kinds)}), with the newest of each.{left}",
@@ -274,8 +276,8 @@ class Tools:
 
     async def forget(self, asked: arguments.Forget) -> str:
         gone = (await self._memory.forget(*asked.ids)).ids
-        return f"Forgot {_count(len(gone))}, older versions included."
+        return f"Forgot {_memories(len(gone))}, older versions included."
 
 
-def _count(number: int) -> str:
-    return "1 memory" if number == 1 else f"{number:,} memories"
+def _memories(number: int) -> str:
+    return count(number, "memory", "memories")

@@ -1,6 +1,16 @@
 """Memory across tasks: remember, recall, forget. See `Memory`."""
 
 from limpet.memory.memory import KIND, AsyncMemory, Memory
-from limpet.memory.results import MemoryHit, Receipt, Remembered, Stats, Why
+from limpet.memory.results import MemoryHit, MemoryPage, Receipt, Remembered, Stats, Why
 
-__all__ = ["KIND", "AsyncMemory", "Memory", "MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
+__all__ = [
+    "KIND",
+    "AsyncMemory",
+    "Memory",
+    "MemoryHit",
+    "MemoryPage",
+    "Receipt",
+    "Remembered",
+    "Stats",
+    "Why",
+]

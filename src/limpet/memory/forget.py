@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.memory.indexed_journal import IndexedJournal
 
-__all__ = ["Subject", "forget", "surviving"]
+__all__ = ["Subject", "forget", "surviving", "would_forget"]
 
 #: Bytes of a rewritten portion, about: any backend takes them in one record.
 PORTION = 256 * 1024
@@ -69,6 +69,19 @@ async def forget(journal: IndexedJournal, ids: Sequence[str], filters: dict[str,
         vectors=chosen.vectors,
         scrubbed=await _scrub(journal),
         at=from_micros(at),
+    )
+
+
+async def would_forget(
+    journal: IndexedJournal, ids: Sequence[str], filters: dict[str, Any]
+) -> Receipt:
+    """What `forget` would remove now."""
+    chosen = await journal.query(_select, journal.key, ids, filters, now_micros())
+    return Receipt(
+        ids=tuple(chosen.ids),
+        contexts=tuple(chosen.contexts),
+        indexed=len(chosen.ids),
+        vectors=chosen.vectors,
     )
 
 

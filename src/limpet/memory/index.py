@@ -22,7 +22,7 @@ from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
 from limpet.errors import MemoryNotFound
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
-from limpet.memory.results import Remembered
+from limpet.memory.results import MemoryPage, Remembered
 from limpet.memory.vectors import Backoff, SavedVectors, Vectors
 
 if TYPE_CHECKING:
@@ -287,6 +287,25 @@ class Index:
         sql = f"{_ROW} WHERE {where} ORDER BY {order} LIMIT ?"
         rows = self.run(sql, [*values, -1 if limit is None else limit])
         return [_remembered(row) for row in rows]
+
+    def page(
+        self, filters: dict[str, Any], now: int, before: int | None, limit: int, *, live: bool
+    ) -> MemoryPage:
+        """As many as *limit* of the memories that pass *filters*, before row *before*."""
+        where, values = condition(filters)
+        if live:
+            where, values = f"{where} AND {LIVE}", [*values, now, now]
+        if before is not None:
+            where, values = f"{where} AND m.n < ?", [*values, before]
+        # By row, which costs what is on the page; by time, all would have to be sorted.
+        rows = self.run(f"{_ROW} WHERE {where} ORDER BY m.n DESC LIMIT ?", [*values, limit + 1])
+        older = rows[limit - 1][0] if len(rows) > limit else None
+        return MemoryPage([_remembered(row) for row in rows[:limit]], older)
+
+    def embedded_by(self) -> str | None:
+        """The name of the model of which there are vectors."""
+        name: str | None = self.value("SELECT name FROM model WHERE EXISTS (SELECT 1 FROM vector)")
+        return name
 
     def versions(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:
         """What *ids* have replaced, and what has replaced them or was made from them."""

@@ -14,12 +14,12 @@ from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import remember
 from limpet.memory.embeddings import Embeddings
 from limpet.memory.entries import CONFIRMED, REMEMBERED, USED, Draft, check_aware, memory_id
-from limpet.memory.forget import forget
+from limpet.memory.forget import forget, would_forget
 from limpet.memory.index import Index
 from limpet.memory.indexed_journal import IndexedJournal, now_micros
 from limpet.memory.recall import Query, find, related, similar_groups
 from limpet.memory.rendering import messages
-from limpet.memory.results import MemoryHit, Receipt, Remembered, Stats
+from limpet.memory.results import MemoryHit, MemoryPage, Receipt, Remembered, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -293,11 +293,20 @@ class AsyncMemory:
         too, and what was made from them. With *expired*, all that has expired. Several conditions
         narrow it down.
         """
-        given = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
-        filters = {name: value for name, value in given.items() if value is not None}
-        if not ids and not filters:
-            raise ValueError("Say what to forget: ids, source=, tag=, subject= or expired=True.")
+        filters = _to_forget(ids, source, tag, subject, expired)
         return await forget(self._indexed, ids, filters)
+
+    async def would_forget(
+        self,
+        *ids: str,
+        source: str | None = None,
+        tag: str | None = None,
+        subject: str | None = None,
+        expired: bool = False,
+    ) -> Receipt:
+        """What `forget` would remove now; nothing is changed. The receipt has no time."""
+        filters = _to_forget(ids, source, tag, subject, expired)
+        return await would_forget(self._indexed, ids, filters)
 
     async def consolidate(
         self,
@@ -336,6 +345,10 @@ class AsyncMemory:
             **figures,
         )
 
+    async def embedded_by(self) -> str | None:
+        """The name of the model that has made the vectors there are; None if there are none."""
+        return await self._indexed.query(Index.embedded_by)
+
     async def embed(self, progress: Callable[[int, int], object] | None = None) -> int:
         """Compute all missing vectors, calling *progress*; returns how many there were.
 
@@ -348,6 +361,25 @@ class AsyncMemory:
         """Build the index on this machine again, calling *progress*; returns how many memories."""
         await self._indexed.rebuild(progress)
         return (await self.stats()).memories
+
+    async def page(
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        kinds: Iterable[str] | None = None,
+        tags: Iterable[str] | None = None,
+        source: str | None = None,
+        superseded: bool = False,
+    ) -> MemoryPage:
+        """A page of what `list` gives, at a cost that does not grow with how many there are.
+
+        *before* is the *older* of the page before. In the order in which they were remembered.
+        """
+        filters = _filters(kinds, tags, None) | {"source": source}
+        most = max(_whole(limit, "limit"), 1)
+        page = partial(Index.page, live=not superseded)
+        return await self._indexed.query(page, filters, now_micros(), before, most)
 
     # The last method: after it, `list` is no longer the builtin for a type checker.
     async def list(
@@ -396,14 +428,17 @@ class Memory(SyncWrapper[AsyncMemory]):
     related = sync(AsyncMemory.related)
     get = sync(AsyncMemory.get)
     list = sync(AsyncMemory.list)
+    page = sync(AsyncMemory.page)
     history = sync(AsyncMemory.history)
     update = sync(AsyncMemory.update)
     confirm = sync(AsyncMemory.confirm)
     mark_used = sync(AsyncMemory.mark_used)
     contradict = sync(AsyncMemory.contradict)
     forget = sync(AsyncMemory.forget)
+    would_forget = sync(AsyncMemory.would_forget)
     consolidate = sync(AsyncMemory.consolidate)
     stats = sync(AsyncMemory.stats)
+    embedded_by = sync(AsyncMemory.embedded_by)
     embed = sync(AsyncMemory.embed)
     reindex = sync(AsyncMemory.reindex)
 
@@ -432,6 +467,16 @@ def _filters(
         "tags": several(tags),
         "since": None if since is None else to_micros(check_aware(since, "since")),
     }
+
+
+def _to_forget(
+    ids: Iterable[str], source: str | None, tag: str | None, subject: str | None, expired: Any
+) -> dict[str, Any]:
+    given = {"source": source, "tag": tag, "subject": subject, "expired": expired or None}
+    filters = {name: value for name, value in given.items() if value is not None}
+    if not ids and not filters:
+        raise ValueError("Say what to forget: ids, source=, tag=, subject= or expired=True.")
+    return filters
 
 
 def _whole(number: Any, name: str) -> int:

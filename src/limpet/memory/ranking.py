@@ -30,6 +30,7 @@ __all__ = [
     "ideal",
     "rarity",
     "same",
+    "shares",
     "words_of",
 ]
 
@@ -59,11 +60,22 @@ class Parts(Struct, frozen=True, gc=False):
 
 def fused(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> float:
     """One score from 0 to 1."""
+    added = shares(parts, words, meaning)
+    return added.words + (added.meaning or 0.0) + added.activation
+
+
+def shares(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> Parts:
+    """What each part adds to the score, which is their sum.
+
+    >>> shares(Parts(1.0, None, 0.5))
+    Parts(words=0.95, meaning=None, activation=0.025)
+    """
+    fit = 1 - ACTIVATION
+    active = ACTIVATION * parts.activation
     if parts.meaning is None:
-        fit = parts.words
-    else:
-        fit = (words * parts.words + meaning * parts.meaning) / (words + meaning)
-    return (1 - ACTIVATION) * fit + ACTIVATION * parts.activation
+        return Parts(fit * parts.words, None, active)
+    fit /= words + meaning
+    return Parts(fit * words * parts.words, fit * meaning * parts.meaning, active)
 
 
 def ideal(total: int, counts: Iterable[int]) -> float:

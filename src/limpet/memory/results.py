@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from limpet.core.recalled import Recalled
+from limpet.memory.ranking import Parts, shares
 
-__all__ = ["MemoryHit", "Receipt", "Remembered", "Stats", "Why"]
+__all__ = ["MemoryHit", "MemoryPage", "Receipt", "Remembered", "Stats", "Why"]
 
 
 class Remembered(Struct, frozen=True, kw_only=True):
@@ -57,6 +58,10 @@ class Why(Struct, frozen=True):
     older: bool = False
     same: tuple[str, ...] = ()
 
+    def shares(self) -> Parts:
+        """What each part adds to the score of what `recall` found, which is their sum."""
+        return shares(Parts(self.words, self.meaning, self.activation))
+
     def __str__(self) -> str:
         parts = [f"words {self.words:.2f}"]
         if self.meaning is not None:
@@ -82,6 +87,16 @@ class MemoryHit(Remembered, frozen=True, kw_only=True):
     def recalled(self) -> Recalled:
         """As `Task.resume_context` takes it."""
         return Recalled.of(self)
+
+
+class MemoryPage(Struct, frozen=True):
+    """Some memories, the one that was remembered last first.
+
+    *older* is what to give as *before* for those that come next; None if there are none.
+    """
+
+    memories: list[Remembered]
+    older: int | None
 
 
 class Receipt(Struct, frozen=True, kw_only=True):

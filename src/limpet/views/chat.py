@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from limpet.views.messages import Spoken
 
 __all__ = [
+    "DAMAGED",
     "REACH",
     "Event",
     "Line",
@@ -36,6 +37,9 @@ __all__ = [
 
 #: How many messages may lie between a call and its result, on a page: as in windows.
 REACH = 64
+
+#: What an event is called that stands for entries which cannot be read.
+DAMAGED = "damaged"
 
 #: What Limpet writes in place of a result that is not known begins with this.
 STANDS_IN = "[limpet:"

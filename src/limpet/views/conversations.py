@@ -20,7 +20,7 @@ from limpet.errors import Unreadable
 from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
-from limpet.views.chat import REACH, Event, Line, Mark, Stored, Usage, called_in, together
+from limpet.views.chat import DAMAGED, REACH, Event, Line, Mark, Stored, Usage, called_in, together
 from limpet.views.journal import Backwards, Gap, read_slice
 from limpet.views.messages import summary
 from limpet.views.text import count
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Head
     from limpet.core.calls import Call
-    from limpet.core.journal import Entry
+    from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
 
 __all__ = ["ConversationPart", "read_part"]
@@ -69,12 +69,12 @@ async def read_part(
     if look < head.seq:
         notes.append(f"What was noted of these messages after entry {look:,} is not shown.")
 
-    reading = Backwards(scope, head, before)
+    reading, journal = Backwards(scope, head, before), scope.journal(KIND, head.key.id)
     found: list[Entry | Gap] = []  # newest first
     low, messages, full = end, 0, False
     while not (full or reading.ended):
         for one in await reading.some(PAGE if size is None else max(size - messages, 8)):
-            found.append(one)
+            found.append(_as_read(journal, one))
             low = (one.first if isinstance(one, Gap) else one.seq) - 1
             messages += _is_message(one)
             full = size is not None and _is_full(found, messages - size, size)
@@ -97,6 +97,13 @@ def _meta(head: Head, notes: list[str]) -> ConversationMeta:
 
 def _is_message(one: Entry | Gap) -> bool:
     return not isinstance(one, Gap) and one.type in (types.MESSAGE, types.COPIED)
+
+
+def _as_read(journal: AsyncJournal, one: Entry | Gap) -> Entry | Gap:
+    """*one*, or what is damaged, where it is stored as a message and is none."""
+    if _is_message(one) and not isinstance(one, Gap) and not isinstance(one.body, dict):
+        return Gap(one.seq, one.seq, str(journal.unreadable(one.seq, types.NO_MESSAGE)))
+    return one
 
 
 def _is_full(found: list[Entry | Gap], extra: int, size: int) -> bool:
@@ -195,7 +202,7 @@ class _Reader:
         """What *one* is, if it is to be shown between messages."""
         if isinstance(one, Gap):
             entries = count(one.seq - one.first + 1, "entry", "entries")
-            return Event(one.seq, None, "damaged", f"{entries} cannot be read", one.why)
+            return Event(one.seq, None, DAMAGED, f"{entries} cannot be read", one.why)
         body = one.body if isinstance(one.body, dict) else {}
         if one.type == turn.PIECE:
             self.writing = (self.writing if body.get("more") else "") + str(body.get("text") or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
     from limpet.core.text_index import Hit
 
-__all__ = ["KINDS", "Damaged", "SearchGroup", "SearchHit", "SearchView", "search_view"]
+__all__ = ["KINDS", "Damaged", "SearchGroup", "SearchHit", "SearchView", "marked", "search_view"]
 
 SOURCES = {one.kind: one for one in (CONVERSATIONS, TASKS, STATES, THREADS, MEMORIES)}
 #: The kinds that are searched.
@@ -136,3 +137,16 @@ def _shown(hit: Hit) -> SearchHit:
         checkpoint=checkpoint,
         memory=memory,
     )
+
+
+def marked(excerpt: str, query: str) -> list[tuple[str, bool]]:
+    """*excerpt* in pieces, each with whether it is a word of *query*.
+
+    >>> marked("Where is my order?", "order*")
+    [('Where is my ', False), ('order', True), ('?', False)]
+    """
+    words = sorted(re.findall(r"\w+", query), key=len, reverse=True)
+    if not words:
+        return [(excerpt, False)]
+    found = re.split(rf"(?i)\b({'|'.join(map(re.escape, words))})", excerpt)
+    return [(text, bool(at % 2)) for at, text in enumerate(found) if text]

@@ -202,7 +202,7 @@ def _sections(log: ThreadLog, head: Head, node: Node) -> Iterator[tuple[str, lis
     which = "the newest of" if node is log.newest(node.ns) else "one of"
     name = reading.name_of(log, head)
     if name != head.key.id:
-        yield "LangGraph calls it", [name], ""
+        yield "Name", [f"LangGraph calls it {name!r}"], ""
     yield "Checkpoint", [f"{node.id}, {step_line(at)}, {which} {len(of):,}"], ""
     yield (
         "Asks, and waits for an answer",

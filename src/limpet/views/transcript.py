@@ -75,6 +75,7 @@ class Transcript(Struct, frozen=True):
     notes: list[str] = []  # what this page does not say
     writing: str = ""  # the beginning of a reply that is just being made
     scanned: int | None = None  # of a filtered page: how many messages were looked through
+    problem: str = ""  # why nothing of it can be read
 
     @property
     def messages(self) -> list[Message]:
@@ -148,6 +149,7 @@ async def transcript(
         notes=opened.notes,
         writing=opened.writing,
         scanned=scanned,
+        problem=opened.problem,
     )
 
 
@@ -171,6 +173,7 @@ class _Opened(Struct):
     sections: list[Section] = []
     notes: list[str] = []
     writing: str = ""
+    problem: str = ""
 
 
 async def _matching(
@@ -216,7 +219,7 @@ async def _thread(asked: _Asked) -> _Opened:
     try:
         thread = await asked.cache.threads.take(asked.scope, head)
     except LimpetError as error:
-        return _Opened(_listed(0, None), notes=[str(error)])
+        return _Opened(_listed(0, None), problem=str(error))
     view = threads.view_of(thread, head, asked.at)
     asked.cache.threads.put(head, thread)
     sources = [Source(name, name, total) for name, total in view.channels]
@@ -243,7 +246,7 @@ async def _state(asked: _Asked) -> _Opened:
     except NotFound:
         raise
     except LimpetError as error:
-        return _Opened(_listed(0, None), notes=[str(error)])
+        return _Opened(_listed(0, None), problem=str(error))
     told = autogen.messages_in(document)
     sources = [Source(_name(one), _title(one), len(one.messages)) for one in told]
     chosen = _chosen(sources, asked.source)

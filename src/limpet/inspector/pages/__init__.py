@@ -1,6 +1,17 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
-from limpet.inspector.pages import doubts, events, export, home, journal, state, task, versions
+from limpet.inspector.pages import (
+    doubts,
+    events,
+    export,
+    home,
+    journal,
+    memory,
+    search,
+    state,
+    task,
+    versions,
+)
 
 __all__ = ["ACTIONS", "PAGES"]
 
@@ -9,9 +20,11 @@ _MODULES = (
     task,
     state,
     versions,
+    memory,
     journal,
     doubts,
     export,
+    search,
     events,
 )
 

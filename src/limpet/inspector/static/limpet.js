@@ -35,7 +35,8 @@ function move(step) {
 }
 
 const KEYS = {
-  "/": () => document.querySelector("input[type=search]")?.focus(),
+  "/": () => (document.querySelector("main input[type=search]") ?? document.querySelector(".find input"))?.focus(),
+  "s": () => document.querySelector(".find input")?.focus(),
   "j": () => move(1),
   "k": () => move(-1),
   "o": () => document.querySelector("a[rel=next]")?.click(),
