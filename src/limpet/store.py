@@ -28,6 +28,7 @@ from limpet.core.ids import (
 from limpet.core.journal import AsyncJournal, Journal
 from limpet.core.runtime import AsyncEntered, SyncWrapper, core_of, sync, sync_iter, wrapped
 from limpet.core.scope import OpenStore, Scope
+from limpet.crypto.opening import opened
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
 from limpet.tasks.entries import RESULTS
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from limpet.core.calls import Answer
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
+    from limpet.crypto.keys import Keys
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
@@ -502,6 +504,7 @@ def open(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    keys: Keys | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Store:
     """Open a store, and create it if it does not exist.
@@ -510,15 +513,17 @@ def open(
     ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
     ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
     see each other. *ttl*: how many seconds after its last append something expires, unless it
-    has a ttl of its own. *options*: those of the backend; for SQLite ``create``, ``readonly``,
-    ``timeout`` and ``durability``.
+    has a ttl of its own. *keys*: what it is encrypted with, as `Keys` or their file; without them,
+    what ``$LIMPET_KEYS`` names, if anything. *options*: those of the backend; for SQLite
+    ``create``, ``readonly``, ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    return Store(AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec).as_sync()))
+    backend = opened(connect(url, **options), keys)
+    return Store(AsyncStore(scope_over(backend, tenant, ttl, codec).as_sync()))
 
 
 def open_async(
@@ -527,6 +532,7 @@ def open_async(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    keys: Keys | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> AsyncStore:
     """The same for async code: ``async with limpet.open_async("agents.db") as store: …``.
@@ -534,7 +540,7 @@ def open_async(
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec))
+    return AsyncStore(scope_over(opened(connect(url, **options), keys), tenant, ttl, codec))
 
 
 def scope_over(

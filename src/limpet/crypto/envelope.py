@@ -125,6 +125,7 @@ class DataKey:
 
     def wrapped(self, keys: Keys) -> str:
         """The data key under the user's current key, as text."""
+        keys.refresh()
         head = b"\x01" + keys.current.to_bytes(2)
         nonce = os.urandom(NONCE)
         cipher = _cipher(keys.secret(keys.current))

@@ -51,7 +51,9 @@ class Keys:
     ) -> None:
         self._keys = dict(keys)
         self._names = names
+        #: The file they are from, and what it was when it was read.
         self._path: str | None = None
+        self._stamp: tuple[int, ...] = ()
         for number, key in self._keys.items():
             if not 1 <= number <= MOST:
                 raise InvalidKeys(f"The number of a key is from 1 to {MOST}, not {number!r}.")
@@ -80,19 +82,21 @@ class Keys:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The keys in a file that `limpet keys new` has made. Only its owner may read it.
 
-        The file is read again when a key is wanted that was not in it.
+        When the file is changed it is read again, before the next journal is encrypted: programs
+        that share it follow a rotation by themselves.
         """
         with _reading(os.fspath(path)) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            found = os.fstat(file.fileno())
+            if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 msg = (
                     f"Others than its owner may use the key file {os.fspath(path)} (its mode is "
-                    f"{stat.S_IMODE(mode):o}). Say: chmod 600 {os.fspath(path)}"
+                    f"{stat.S_IMODE(found.st_mode):o}). Say: chmod 600 {os.fspath(path)}"
                 )
                 raise InvalidKeys(msg)
             text = file.read().decode(errors="replace")
         keys = cls.parse(text, f"The key file {os.fspath(path)}")
-        keys._path = os.fspath(path)  # noqa: SLF001 - it is one of ours
+        keys._path = os.path.abspath(path)  # noqa: SLF001 - it is one of ours
+        keys._stamp = _stamp(found)  # noqa: SLF001 - as above
         return keys
 
     @classmethod
@@ -179,22 +183,36 @@ class Keys:
 
     def secret(self, number: int) -> bytes:
         """The key of this *number*; `KeyMissing` if it is not there."""
+        if number not in self._keys:
+            self.refresh()
         key = self._keys.get(number)
-        if key is None and self._path is not None:
-            # Another process may have added it: what is wrapped by a key that is in the file can
-            # be read by all who have the file.
-            key = type(self).load(self._path)._keys.get(number)  # noqa: SLF001 - as above
         if key is None:
             have = ", ".join(map(str, self.numbers))
             msg = (
-                f"This was encrypted under key {number}, and there is only {have}. Add the file "
-                "that has it to $LIMPET_KEYS, or give limpet.open the keys=… that have it."
+                f"This was encrypted under key {number}, and there is only {have}. Name a file "
+                "that has it in $LIMPET_KEYS, or give limpet.open the keys=… that have it."
             )
             raise KeyMissing(msg)
         if callable(key):
             key = _check_secret(key(), f"What the function for key {number} returned")
         self._keys[number] = key
         return key
+
+    def refresh(self) -> None:
+        """Read the file again, if they are from one that has been changed.
+
+        No key is forgotten by that: what was read under one a moment ago can still be read.
+        """
+        if self._path is None:
+            return
+        try:
+            if _stamp(os.stat(self._path)) == self._stamp:
+                return
+        except OSError:  # it is on a disk that was put away, say: those that we have are still good
+            return
+        now = type(self).load(self._path)
+        self._keys = {**self._keys, **now._keys}  # noqa: SLF001 - one of ours
+        self.current, self._stamp = now.current, now._stamp  # noqa: SLF001 - as above
 
     def pseudonym(self, text: str) -> str:
         """A keyed hash of *text*, for an id or a label: the same each time, and no way back.
@@ -211,6 +229,11 @@ class Keys:
             raise InvalidKeys(msg)
         digest = hmac.digest(self._names, b"limpet/1 name" + text.encode(), "sha256")
         return base64.b32encode(digest).decode().lower()[:32]
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    """What is another when a file has been written: it is replaced, or changed in place."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _reading(path: str) -> BinaryIO:

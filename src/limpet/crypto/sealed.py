@@ -39,7 +39,7 @@ from limpet.crypto.envelope import (
     tag_of,
     wrapped_under,
 )
-from limpet.crypto.marker import MARKER
+from limpet.crypto.opening import MARKER
 from limpet.errors import (
     Conflict,
     KeyMissing,
