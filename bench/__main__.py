@@ -16,6 +16,7 @@ from bench import (
     backends,
     concurrency,
     disk,
+    encryption,
     imports,
     langgraph,
     lists,
@@ -50,6 +51,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "lists": lists.measure,
     "disk": disk.measure,
     "resume": resume.measure,
+    "encryption": encryption.measure,
     "import": imports.measure,
     "backends": backends.measure,
 }
