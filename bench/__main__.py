@@ -88,7 +88,7 @@ def main(
     """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
-    langgraph, lists, disk, resume, import, backends.
+    langgraph, lists, disk, resume, encryption, import, backends.
     """
     names = names or tuple(MEASUREMENTS)
     drawings = [

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from limpet.backends.contract import Append, Backend, Expect, Key
+from limpet.core.codec import Codec
 from limpet.errors import Conflict, KeyMissing, NotEncrypted, StoreReadOnly, Tampered
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _sealed(backend: Backend, keys: Keys) -> Backend:
                 "$LIMPET_KEYS."
             )
         try:
-            sealed.append(Append(key=MARKER, body=b"limpet", count=1, expect=Expect(None, 0)))
+            body = Codec().encode([("encrypted", None)])
+            sealed.append(Append(key=MARKER, body=body, count=1, expect=Expect(None, 0)))
         except (Conflict, StoreReadOnly):
             return sealed  # another was first; or there is nothing to be read
     try:
