@@ -172,10 +172,11 @@ def two_stores(
     try:
         new: Backend | None = None
         try:
-            there = connect(target, **({"create": False, "readonly": True} if dry_run else {}))
+            new = connect(target, **({"create": False, "readonly": True} if dry_run else {}))
             if decrypt:
-                check_plain(there)
-            new = there if decrypt else opened(there, None)
+                check_plain(new)
+            else:
+                new = opened(new, None)
         except StoreNotFound:
             if not dry_run:
                 raise

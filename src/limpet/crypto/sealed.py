@@ -45,6 +45,7 @@ from limpet.errors import (
     KeyMissing,
     LimpetError,
     NotEncrypted,
+    StoreBusy,
     StoreError,
     Tampered,
 )
@@ -436,6 +437,11 @@ class Sealed(Backend):
             except Conflict:
                 continue
             break
+        else:
+            raise StoreBusy(
+                f"Others write to {key.kind} {key.id!r} all the time: it was not compacted. Try "
+                "again when there is less to do."
+            )
         return self.inner.compact(key, before)
 
     def rewrap(self, head: Head) -> bool:
