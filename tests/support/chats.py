@@ -253,7 +253,7 @@ def doubtful_team(store: Store, id_: str = "bank") -> None:
             await kept.run(task="Pay.")
 
     asyncio.run(run())
-    backend.append, backend.append_async = ways  # type: ignore[method-assign]
+    backend.append, backend.append_async = ways  # type: ignore[assignment, method-assign]
 
 
 def doubtful_thread(store: Store, id_: str = "payer") -> None:
@@ -264,7 +264,7 @@ def doubtful_thread(store: Store, id_: str = "payer") -> None:
         """Pay somebody."""
         raise ConnectionError("lost")
 
-    def node(_state: MessagesState) -> Any:
+    def node(state: MessagesState) -> Any:
         return {"messages": [AIMessage(pay("Bob"))]}
 
     graph = StateGraph(MessagesState)
