@@ -42,6 +42,7 @@ def app(
     write: bool = False,
     hosts: Iterable[str] | None = None,
     secret: bytes | None = None,
+    place: bool = False,
 ) -> ASGIApp:
     """The inspector of *store*, and of its tenant only, as an ASGI app to mount into your own.
 
@@ -55,9 +56,13 @@ def app(
 
     Without *write* it shows and changes nothing. *hosts*: the names, with ports, by which browsers
     may call it, where your own app does not see to that. *secret*: the same bytes for each process,
-    where several serve it; forms of one are then accepted by another.
+    where several serve it; forms of one are then accepted by another. *place*: let the doctor's
+    page say what is so of the whole place too, of which all tenants are a part: where it is, its
+    engine and settings, its sizes, its damage.
     """
-    return Inspector(store, Callback(authorize), write=write, hosts=hosts, secret=secret)
+    return Inspector(
+        store, Callback(authorize), write=write, hosts=hosts, secret=secret, place=place
+    )
 
 
 class Inspector:
@@ -71,6 +76,7 @@ class Inspector:
         write: bool = False,
         hosts: Iterable[str] | None = None,
         secret: bytes | None = None,
+        place: bool = False,
         pages: Sequence[Page] = PAGES,
         actions: Sequence[Action] = ACTIONS,
     ) -> None:
@@ -90,6 +96,7 @@ class Inspector:
             pages_of_kinds=shown_by,
             tabs=[page for page in pages if page.tab],
             title=safe_url(scope.backend.url),
+            place=place,
             shared={},
         )
         routes = [

@@ -73,6 +73,7 @@ class Parts(Struct, frozen=True):
     pages_of_kinds: dict[str, str]  # the page that shows a journal of a kind
     tabs: list[Page]  # the pages of a journal, in their order
     title: str  # the store's URL, without a password
+    place: bool  # whether what is so of the whole place, of all tenants, may be shown
     shared: dict[str, Any]  # what a page's module keeps between requests, by its name
 
 
@@ -95,6 +96,11 @@ class Site:
     def store(self) -> AsyncStore:
         """The same as a store, for what changes something."""
         return AsyncStore(self.scope)
+
+    @property
+    def shows_place(self) -> bool:
+        """Whether what is so of the whole place may be shown, of which all tenants are a part."""
+        return self._parts.place
 
     @property
     def followers(self) -> Followers:

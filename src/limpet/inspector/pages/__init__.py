@@ -1,6 +1,7 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
 from limpet.inspector.pages import (
+    doctor,
     doubts,
     events,
     export,
@@ -25,6 +26,7 @@ _MODULES = (
     doubts,
     export,
     search,
+    doctor,
     events,
 )
 
