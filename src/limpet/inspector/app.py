@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from limpet.inspector.security import Gate
@@ -124,7 +124,11 @@ class Inspector:
 
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            return await page.handler(request, self._site(request))
+            response = await page.handler(request, self._site(request))
+            if request.method == "HEAD" and isinstance(response, StreamingResponse):
+                # All of it would be made, and sent to nobody: of events, for ever.
+                return Response(status_code=response.status_code, headers=response.headers)
+            return response
 
         return show
 
@@ -155,7 +159,7 @@ class Inspector:
             status, said = 404, str(error)
         elif isinstance(error, StoreError):
             status, said = 503, error.message
-        elif isinstance(error, LimpetError):
+        elif isinstance(error, LimpetError) and not isinstance(error, ValueError):
             status, said = 409, str(error)
         else:
             status, said = 400, str(error)
