@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from limpet.inspector.site import Action, Done, Page, field, json_field
+from limpet.inspector.walker import walker_of
 from limpet.views.doubts import doubts_page
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ ANSWERS = {
 
 
 async def doubts(request: Request, site: Site) -> Response:
-    """The calls in doubt of the tenant."""
-    page = await doubts_page(site.scope, after=request.query_params.get("after"))
-    return site.page("doubts.html", found=page)
+    """The calls in doubt of the tenant, as far as its journals were looked through."""
+    before = request.query_params.get("before")
+    walker = walker_of(site)
+    await walker.look()
+    page = await doubts_page(site.scope, walker.survey, before=before)
+    return site.page("doubts.html", found=page, before=before, survey=walker.survey)
 
 
 async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
