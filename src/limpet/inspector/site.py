@@ -132,6 +132,10 @@ class Site:
             page = "home"
         return self.url(page, kind=kind, id=id_, **query)
 
+    def head_url(self, view: HeadView) -> str:
+        """Where a journal is shown whose head is known: a state of a team as what was said."""
+        return self.url(self.tabs(view)[0][0], kind=view.kind, id=view.id)
+
     def tabs(self, view: HeadView) -> list[tuple[str, str]]:
         """The pages that show this journal, with their labels."""
         return [

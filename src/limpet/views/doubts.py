@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from limpet.backends.contract import Key
 from limpet.core.calls import CallInDoubt
+from limpet.core.ids import make_key
+from limpet.integrations.langgraph import thread
 from limpet.views import PAGE
 from limpet.views.heads import HeadView
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
     from limpet.views.survey import Survey
 
-__all__ = ["DoubtsPage", "doubts_of", "doubts_page"]
+__all__ = ["DoubtsPage", "doubts_about", "doubts_of", "doubts_page"]
 
 
 class DoubtsPage(Struct, frozen=True):
@@ -36,6 +38,16 @@ class DoubtsPage(Struct, frozen=True):
 def doubts_of(view: HeadView) -> list[CallInDoubt]:
     """The calls in doubt of one journal."""
     return [CallInDoubt(view.kind, view.id, call) for call in view.doubts]
+
+
+async def doubts_about(scope: Scope, view: HeadView) -> list[CallInDoubt]:
+    """The same, and of a thread of LangGraph's those of its nodes, which have a journal beside it."""
+    found = doubts_of(view)
+    if view.kind == thread.KIND:
+        key = make_key(scope.tenant, thread.EFFECTS, view.id)
+        effects = await scope.runtime.call(scope.backend.head, key)
+        found += [] if effects is None else doubts_of(HeadView.of(effects))
+    return found
 
 
 async def doubts_page(

@@ -1,4 +1,4 @@
-// What pages do by themselves: follow a journal, and keys. Every page works without it.
+// What pages do by themselves: follow a journal, also to its end, and keys. Every page works without it.
 "use strict";
 
 // An element with data-follow="URL" gets the event limpet:changed when what is behind it changed.
@@ -21,6 +21,19 @@ function follow() {
     sources.set(element, source);
   }
 }
+
+// Whoever reads the end of a [data-tail] goes on reading its end when something comes.
+let atEnd = false;
+
+document.addEventListener("htmx:beforeSwap", () => {
+  const page = document.documentElement;
+  atEnd = page.scrollTop > 0 && page.scrollTop + page.clientHeight >= page.scrollHeight - 40;
+});
+document.addEventListener("htmx:afterSettle", () => {
+  if (atEnd && document.querySelector("[data-tail]")) {
+    document.documentElement.scrollTop = document.documentElement.scrollHeight;
+  }
+});
 
 function isTyping(target) {
   return target.closest("input, textarea, select, [contenteditable]") !== null;
