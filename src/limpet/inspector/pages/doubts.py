@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from limpet.core.ids import make_key
 from limpet.inspector.site import Action, Done, Page, field, json_field
+from limpet.inspector.walker import walker_of
 from limpet.integrations.langgraph import thread
 from limpet.views.doubts import doubts_page
 from limpet.views.heads import HeadView
@@ -29,9 +30,12 @@ ANSWERS = {
 
 
 async def doubts(request: Request, site: Site) -> Response:
-    """The calls in doubt of the tenant."""
-    page = await doubts_page(site.scope, after=request.query_params.get("after"))
-    return site.page("doubts.html", found=page)
+    """The calls in doubt of the tenant, as far as its journals were looked through."""
+    before = request.query_params.get("before")
+    walker = walker_of(site)
+    await walker.look()
+    page = await doubts_page(site.scope, walker.survey, before=before)
+    return site.page("doubts.html", found=page, before=before, survey=walker.survey)
 
 
 async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
