@@ -237,7 +237,7 @@ def doubtful_team(store: Store, id_: str = "bank") -> None:
 
     async def pay(text: str) -> str:
         """Pay."""
-        backend.append = away  # type: ignore[method-assign]
+        backend.append = away  # type: ignore[method-assign, assignment]
         backend.append_async = ways[1] and away
         return text
 
@@ -253,7 +253,7 @@ def doubtful_team(store: Store, id_: str = "bank") -> None:
             await kept.run(task="Pay.")
 
     asyncio.run(run())
-    backend.append, backend.append_async = ways  # type: ignore[assignment, method-assign]
+    backend.append, backend.append_async = ways  # type: ignore[method-assign]
 
 
 def doubtful_thread(store: Store, id_: str = "payer") -> None:
