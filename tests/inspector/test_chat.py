@@ -170,7 +170,8 @@ def test_a_conversation_is_read_with_the_keyboard(store: limpet.Store, browser: 
             page.keyboard.press("o")
         second = numbers(page)
         assert first[0] - second[-1] in (1, 2)  # no more than a result between them
-        page.get_by_role("link", name="Newest").first.click()
+        with page.expect_navigation():  # and what makes keys work is loaded
+            page.get_by_role("link", name="Newest").first.click()
         assert numbers(page) == first
         page.keyboard.press("/")
         page.keyboard.type("found 7")
@@ -220,9 +221,10 @@ def test_a_chat_comes_by_itself_and_what_is_unfolded_stays(
         page.goto(f"{served.url}/chat?kind=conversation&id=live")
         page.locator("[data-follow].live").wait_for()
         assert "no result yet" in main(page)
+        page.locator("details.call summary").click()
         chat.append({"role": "tool", "tool_call_id": "c1", "content": "It is there."})
         page.get_by_text("← It is there.").wait_for()
-        page.locator("details.call summary").click()
+        assert "It is there." in page.locator("details.call[open] pre").last.inner_text()
         page.locator("[name=text]").fill("half a w")
         page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         journal.append(("piece", {"text": "I see", "more": False}))
