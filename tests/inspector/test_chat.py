@@ -11,6 +11,8 @@ import pytest
 
 import limpet
 from limpet import inspector
+from limpet.backends.contract import Append
+from limpet.core.ids import make_key
 from tests.support import chats
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
 from tests.support.filled import counted
@@ -275,6 +277,11 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
     journal = store.journal("conversation", "odd")
     journal.append(("message", 7), ("message", {"role": "user"}), ("later", {"of": "a release"}))
     store.state("broken", type="TeamState").save({"message_thread": [1, None, {}, "x"]})
+    store.state("ill", type="TeamState").save({"message_thread": []})
+    store.journal("thread", "ill").append(("checkpoint", {"id": "1"}))
+    for kind in ("state", "thread"):
+        key = make_key(store.tenant, kind, "ill")
+        store.backend.append(Append(key=key, body=b"\xffrubbish", count=1))
     with inspected(store) as served, page_of(browser, served) as page:
         page.goto(f"{served.url}/state?kind=state&id=plain")
         assert page.locator(".tabs").get_by_text("Chat").count() == 0
@@ -283,9 +290,77 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
         assert numbers(page) == [2]
         page.goto(f"{served.url}/chat?kind=state&id=broken")
         assert numbers(page) == [1, 2, 3, 4]
+        for kind in ("state", "thread"):
+            page.goto(f"{served.url}/chat?kind={kind}&id=ill")
+            assert "cannot be read" in main(page)
+            axe(page)
         served.expected.append("status of 404")
         page.goto(f"{served.url}/chat?kind=state&id=plain")
         assert "it is no chat" in main(page)
+
+
+def test_messages_of_every_shape_look_alike(store: limpet.Store, browser: Browser) -> None:
+    """Of Anthropic's API and of OpenAI's Responses: thoughts, calls, results, images, refusals."""
+    image = {"type": "base64", "media_type": "image/png", "data": "A" * 4_000}
+    store.conversation("anthropic").append(
+        {"role": "user", "content": [{"type": "image", "source": image}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "A parcel, I think.", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "find_order", "input": {"number": 7}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": "no such order",
+                    "is_error": True,
+                }
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "It cannot be found."}]},
+    )
+    store.conversation("responses").append(
+        {"role": "user", "content": [{"type": "input_file", "filename": "a.pdf", "file_id": "f1"}]},
+        {
+            "type": "reasoning",
+            "id": "r1",
+            "summary": [{"type": "summary_text", "text": "A parcel, I think."}],
+        },
+        {
+            "type": "function_call",
+            "call_id": "t1",
+            "name": "find_order",
+            "arguments": '{"number": 7}',
+        },
+        {"type": "function_call_output", "call_id": "t1", "output": "on a ship"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "I may not say it."}],
+        },
+    )
+    with inspected(store) as served, page_of(browser, served) as page:
+        for id_, parts in (
+            ("anthropic", ("image: image/png, 3.0 KB", "failed", "It cannot be found.")),
+            ("responses", ("file: a.pdf", "← on a ship", "refused", "I may not say it.")),
+        ):
+            page.goto(f"{served.url}/chat?kind=conversation&id={id_}")
+            text = main(page)
+            for part in (*parts, "thought: A parcel, I think.", "find_order(number=7)"):
+                assert part in text, (id_, part)
+            assert page.locator("details.call").count() == 1
+            for folded in page.locator(".chat summary").all():
+                folded.click()
+            axe(page)
+            screenshot(page, f"chat {id_}")
+            page.goto(f"{served.url}/window?kind=conversation&id={id_}&model=gpt-5")
+            assert "Nothing: all" in main(page)
 
 
 # -- hostile texts ---------------------------------------------------------------------------------
