@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Backend, Head, Key, Record
 
 __all__ = [
+    "UNREADABLE",
     "Diagnosis",
     "Finding",
     "Problem",
@@ -54,6 +55,9 @@ PAGE_BYTES = 16_000_000
 #: Stored bytes over which a task is named, and how many of the largest are.
 LARGE = 10_000
 LARGEST = 10
+
+#: What findings are called that name a record.
+UNREADABLE = "unreadable"
 
 ADVICE = (
     "Everything else can be read. Copy the store away before anything else. Then go back to a "
@@ -349,7 +353,7 @@ def diagnosis(report: Report, *, complete: bool = True) -> Diagnosis:
         facts.append(Fact("records", f"{report.records:,} in {journals}, all readable"))
     for problem in report.unreadable:
         what = f"{problem.journal} at {problem.seq}: {problem.problem}"
-        facts.append(Fact("unreadable", what, ok=False, advice=ADVICE))
+        facts.append(Fact(UNREADABLE, what, ok=False, advice=ADVICE))
     facts += [Fact("lost", text) for text in report.lost]
     notes = [fact for fact in facts if fact.ok and fact.advice and fact.unsure]
     facts = [fact for fact in facts if fact not in notes]

@@ -3,6 +3,7 @@
 from limpet.inspector.pages import (
     chat,
     chat_fork,
+    doctor,
     doubts,
     events,
     export,
@@ -32,6 +33,7 @@ _MODULES = (
     doubts,
     export,
     search,
+    doctor,
     events,
 )
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from limpet.conversations.conversation import KIND as CONVERSATION
 from limpet.errors import NotFound
 from limpet.inspector.pages.chat import FORKED, cache_of, chat_head, look
 from limpet.inspector.site import Action, Done, Page, field
 from limpet.states.format import KIND as STATE
+from limpet.views.chat import Message
 from limpet.views.heads import HeadView, head_of
 from limpet.views.transcript import transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from limpet.inspector.site import Site
+    from limpet.views.chat import Line
 
 __all__ = ["ACTIONS", "PAGES"]
 
@@ -43,17 +47,35 @@ async def preview(request: Request, site: Site) -> Response:
         size=LAST,
         cache=cache_of(site),
     )
-    # A result behind the last message is not copied: its call is then without one.
-    open_calls = [
-        part.text
-        for message in found.messages
-        if message.counts and not is_state
-        for part in message.parts
-        if part.kind == "call" and (part.result is None or part.result.number > at)
-    ]
+    lines, open_calls = (found.lines, []) if is_state else _up_to(found.lines, at)
     return site.page(
-        "chat_fork.html", view=view, at=at, found=found, open_calls=open_calls, **look(whole=False)
+        "chat_fork.html",
+        view=view,
+        at=at,
+        lines=lines,
+        problem=found.problem,
+        open_calls=open_calls,
+        **look(whole=False),
     )
+
+
+def _up_to(lines: Sequence[Line], at: int) -> tuple[list[Line], list[str]]:
+    """*lines* without results after *at*, which are not copied; and the calls that then have none."""
+    shown: list[Line] = []
+    open_calls: list[str] = []
+    for line in lines:
+        if isinstance(line, Message):
+            parts = []
+            for part in line.parts:
+                if part.kind == "call" and (part.result is None or part.result.number > at):
+                    open_calls += [part.text] if line.counts else []
+                    parts.append(structs.replace(part, result=None, note=part.note or "no result"))
+                else:
+                    parts.append(part)
+            shown.append(structs.replace(line, parts=parts))
+        else:
+            shown.append(line)
+    return shown, open_calls
 
 
 async def fork(_request: Request, site: Site, form: Mapping[str, str]) -> Done:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from limpet.conversations.conversation import KIND
 from limpet.inspector.pages.chat import look
 from limpet.inspector.site import Page
+from limpet.views import PAGE
 from limpet.views.heads import HeadView, head_of
 from limpet.views.window import window_view
 
@@ -47,14 +48,16 @@ async def window(request: Request, site: Site) -> Response:
         model=model,
         reserve=reserve,
     )
-    whole = query.get("all") == "1"
+    whole, made = query.get("all") == "1", blocks(found, most_tokens, reserve)
     first = 0 if whole else max(len(found.sent) - LISTED, 0)
     return site.page(
         "window.html",
         view=HeadView.of(head),
         found=found,
         first=first,
-        blocks=blocks(found, most_tokens, reserve),
+        blocks=made,
+        legend={one.kind: one for one in made}.values(),
+        listed=PAGE,
         max_tokens=most_tokens,
         max_messages=most_messages,
         reserve=reserve,
