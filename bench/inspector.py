@@ -157,7 +157,7 @@ def _long_pages() -> dict[str, str]:
         "a conversation's entries": f"/journal?{chat}",
         "a conversation's versions": f"/versions?{chat}",
         "a conversation": f"/chat?{chat}",
-        "what a model was sent of it": f"/window?{chat}",
+        "what a model would be sent of it": f"/window?{chat}&max_tokens=1000",
         "a state": f"/state?{state}",
         "an old version of it": f"/state?{state}&at=60",
         "a state's versions": f"/versions?{state}",
@@ -177,7 +177,7 @@ def _pages(bench: Bench, large: int) -> Iterator[Row]:
             }
             for name in ("long", "many")
         )
-        stores = {"home": "/", "home, by status": "/?status=open", "doubts": "/doubts"}
+        stores = {"home": "/", "home, by status": "/?status=failed", "doubts": "/doubts"}
         for server in many.values():
             _until_looked_through(server)
         asked = [
@@ -233,7 +233,7 @@ def _filled(bench: Bench, name: str, size: int) -> Path:
         if name == "long":
             fill_long(store, size)
         else:
-            fill_tasks(store, size, failed=10)
+            fill_tasks(store, size, failed=2)
     return path
 
 
