@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"
-HOSTILE = f'{MARKUP}\x1b[31m\u202e\u200b\x00</summary></details></article>"\'&amp;javascript:alert(3)'
+HOSTILE = (
+    f"{MARKUP}\x1b[31m\u202e\u200b\x00</summary></details></article>\"'&amp;javascript:alert(3)"
+)
 
 
 @pytest.fixture
@@ -339,9 +341,7 @@ def hostile_team(store: limpet.Store) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("dark", "width", "javascript"), [(True, 360, True), (False, 1280, False)]
-)
+@pytest.mark.parametrize(("dark", "width", "javascript"), [(True, 360, True), (False, 1280, False)])
 def test_nothing_but_text_is_made_of_what_was_said(
     store: limpet.Store, browser: Browser, *, dark: bool, width: int, javascript: bool
 ) -> None:
@@ -413,7 +413,9 @@ def test_a_window_is_what_would_be_sent_and_why_the_rest_is_not(
         roles = page.locator(".chat > [id^=s] > header strong").all_inner_texts()
         assert roles == [message["role"] for message in window]
         bar = page.locator("svg.budget").get_attribute("aria-label") or ""
-        assert bar.startswith("What the budget goes to: set aside for the reply: 500 tokens; system")
+        assert bar.startswith(
+            "What the budget goes to: set aside for the reply: 500 tokens; system"
+        )
         axe(page)
         screenshot(page, "window")
         left = page.locator("section.left")
