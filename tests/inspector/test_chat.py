@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 import limpet
 from limpet import inspector
+from limpet.backends.contract import Append
+from limpet.core.ids import make_key
 from tests.support import chats
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
 from tests.support.filled import counted
@@ -23,9 +25,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"
-HOSTILE = (
-    f"{MARKUP}\x1b[31m\u202e\u200b\x00</summary></details></article>\"'&amp;javascript:alert(3)"
-)
+ENDS = "</summary></details></article>\"'&amp;"
+HOSTILE = f"{MARKUP}\x1b[31m\u202e\u200b\x00{ENDS}javascript:alert(3)"
 
 
 @pytest.fixture
@@ -171,7 +172,8 @@ def test_a_conversation_is_read_with_the_keyboard(store: limpet.Store, browser: 
             page.keyboard.press("o")
         second = numbers(page)
         assert first[0] - second[-1] in (1, 2)  # no more than a result between them
-        page.get_by_role("link", name="Newest").first.click()
+        with page.expect_navigation():  # and what makes keys work is loaded
+            page.get_by_role("link", name="Newest").first.click()
         assert numbers(page) == first
         page.keyboard.press("/")
         page.keyboard.type("found 7")
@@ -221,9 +223,10 @@ def test_a_chat_comes_by_itself_and_what_is_unfolded_stays(
         page.goto(f"{served.url}/chat?kind=conversation&id=live")
         page.locator("[data-follow].live").wait_for()
         assert "no result yet" in main(page)
+        page.locator("details.call summary").click()
         chat.append({"role": "tool", "tool_call_id": "c1", "content": "It is there."})
         page.get_by_text("← It is there.").wait_for()
-        page.locator("details.call summary").click()
+        assert "It is there." in page.locator("details.call[open] pre").last.inner_text()
         page.locator("[name=text]").fill("half a w")
         page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         journal.append(("piece", {"text": "I see", "more": False}))
@@ -274,6 +277,11 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
     journal = store.journal("conversation", "odd")
     journal.append(("message", 7), ("message", {"role": "user"}), ("later", {"of": "a release"}))
     store.state("broken", type="TeamState").save({"message_thread": [1, None, {}, "x"]})
+    store.state("ill", type="TeamState").save({"message_thread": []})
+    store.journal("thread", "ill").append(("checkpoint", {"id": "1"}))
+    for kind in ("state", "thread"):
+        key = make_key(store.tenant, kind, "ill")
+        store.backend.append(Append(key=key, body=b"\xffrubbish", count=1))
     with inspected(store) as served, page_of(browser, served) as page:
         page.goto(f"{served.url}/state?kind=state&id=plain")
         assert page.locator(".tabs").get_by_text("Chat").count() == 0
@@ -282,9 +290,77 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
         assert numbers(page) == [2]
         page.goto(f"{served.url}/chat?kind=state&id=broken")
         assert numbers(page) == [1, 2, 3, 4]
+        for kind in ("state", "thread"):
+            page.goto(f"{served.url}/chat?kind={kind}&id=ill")
+            assert "cannot be read" in main(page)
+            axe(page)
         served.expected.append("status of 404")
         page.goto(f"{served.url}/chat?kind=state&id=plain")
         assert "it is no chat" in main(page)
+
+
+def test_messages_of_every_shape_look_alike(store: limpet.Store, browser: Browser) -> None:
+    """Of Anthropic's API and of OpenAI's Responses: thoughts, calls, results, images, refusals."""
+    image = {"type": "base64", "media_type": "image/png", "data": "A" * 4_000}
+    store.conversation("anthropic").append(
+        {"role": "user", "content": [{"type": "image", "source": image}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "A parcel, I think.", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "find_order", "input": {"number": 7}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": "no such order",
+                    "is_error": True,
+                }
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "It cannot be found."}]},
+    )
+    store.conversation("responses").append(
+        {"role": "user", "content": [{"type": "input_file", "filename": "a.pdf", "file_id": "f1"}]},
+        {
+            "type": "reasoning",
+            "id": "r1",
+            "summary": [{"type": "summary_text", "text": "A parcel, I think."}],
+        },
+        {
+            "type": "function_call",
+            "call_id": "t1",
+            "name": "find_order",
+            "arguments": '{"number": 7}',
+        },
+        {"type": "function_call_output", "call_id": "t1", "output": "on a ship"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "I may not say it."}],
+        },
+    )
+    with inspected(store) as served, page_of(browser, served) as page:
+        for id_, parts in (
+            ("anthropic", ("image: image/png, 3.0 KB", "failed", "It cannot be found.")),
+            ("responses", ("file: a.pdf", "← on a ship", "refused", "I may not say it.")),
+        ):
+            page.goto(f"{served.url}/chat?kind=conversation&id={id_}")
+            text = main(page)
+            for part in (*parts, "thought: A parcel, I think.", "find_order(number=7)"):
+                assert part in text, (id_, part)
+            assert page.locator("details.call").count() == 1
+            for folded in page.locator(".chat summary").all():
+                folded.click()
+            axe(page)
+            screenshot(page, f"chat {id_}")
+            page.goto(f"{served.url}/window?kind=conversation&id={id_}&model=gpt-5")
+            assert "Nothing: all" in main(page)
 
 
 # -- hostile texts ---------------------------------------------------------------------------------
@@ -413,9 +489,7 @@ def test_a_window_is_what_would_be_sent_and_why_the_rest_is_not(
         roles = page.locator(".chat > [id^=s] > header strong").all_inner_texts()
         assert roles == [message["role"] for message in window]
         bar = page.locator("svg.budget").get_attribute("aria-label") or ""
-        assert bar.startswith(
-            "What the budget goes to: set aside for the reply: 500 tokens; system"
-        )
+        assert "goes to: set aside for the reply: 500 tokens; system: 13 tokens; user: " in bar
         axe(page)
         screenshot(page, "window")
         left = page.locator("section.left")

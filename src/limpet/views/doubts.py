@@ -41,7 +41,7 @@ def doubts_of(view: HeadView) -> list[CallInDoubt]:
 
 
 async def doubts_about(scope: Scope, view: HeadView) -> list[CallInDoubt]:
-    """The same, and of a thread of LangGraph's those of its nodes, which have a journal beside it."""
+    """The same; of a thread of LangGraph's those of its nodes, too, whose journal is another."""
     found = doubts_of(view)
     if view.kind == thread.KIND:
         key = make_key(scope.tenant, thread.EFFECTS, view.id)

@@ -60,7 +60,7 @@ async def preview(request: Request, site: Site) -> Response:
 
 
 def _up_to(lines: Sequence[Line], at: int) -> tuple[list[Line], list[str]]:
-    """*lines* without results after *at*, which are not copied; and the calls that then have none."""
+    """*lines* without results after *at*, which are not copied; and the calls that have none."""
     shown: list[Line] = []
     open_calls: list[str] = []
     for line in lines:
