@@ -134,7 +134,7 @@ def test_no_way_leads_to_another_tenant(store: limpet.Store) -> None:
             *(f"..{sep}..{sep}acme{sep}task{sep}their task" for sep in separators[:1]),
         ]
         for id_ in ids:
-            for path in ("/task", "/journal", "/events", "/export", "/versions", "/task/fork"):
+            for path in ("/task", "/journal", "/export", "/versions", "/task/fork"):
                 for kind in ("task", "../acme/task", "acme/task"):
                     answer = client.get(path, params={"kind": kind, "id": id_})
                     assert answer.status_code in (400, 404), (path, kind, id_)

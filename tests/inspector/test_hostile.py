@@ -14,6 +14,7 @@ import pytest
 import limpet
 from tests.support import stores
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
+from tests.support.chats import every_chat
 from tests.support.crawling import crawl
 from tests.support.hostile import fill
 
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
 
 cache = stores.cache
 
+pytestmark = pytest.mark.slow
+
 #: Where the crawl begins, besides home: what only a person would type.
 STARTS = (
+    *(
+        f"/task?kind=task&id={id_}"
+        for id_ in ("failed", "waits", "paused", "cancelled", "submitted", "done", "many")
+    ),
     "/search?q=okapi",
     "/search?q=%3Cscript%3E+alert",
     "/doctor?check=1",
@@ -48,6 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspected]:
         patch.setenv("LIMPET_CACHE", str(path.parent / "cache"))
         with limpet.open(path) as store:
             fill(store)
+            every_chat(store)
             with inspected(store, write=True, place=True) as found:
                 yield found
 
@@ -86,7 +94,7 @@ def test_a_browser_obeys_nothing_of_it(
     """No dialog, no error, no request to another host; and nothing is wider than its window."""
     # The largest of each sort that is a page, and not all of something that was asked for.
     sorts = {
-        (one.shape[0], one.shape[1], *(SORTS & set(one.shape))): one
+        (*one.shape[:2], *(SORTS & set(one.shape)), one.url if one.url in STARTS else ""): one
         for one in sorted(found, key=lambda one: one.size)
         if one.status == 200 and not one.whole
     }
