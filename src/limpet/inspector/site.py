@@ -137,6 +137,12 @@ class Site:
             page = "home"
         return self.url(page, kind=kind, id=id_, **query)
 
+    def head_url(self, view: HeadView) -> str:
+        """Where a journal is shown whose head is known: a state of a team as what was said."""
+        for name, _ in self.tabs(view):
+            return self.url(name, kind=view.kind, id=view.id)
+        return self.journal_url(view.kind, view.id)
+
     def tabs(self, view: HeadView) -> list[tuple[str, str]]:
         """The pages that show this journal, with their labels."""
         return [
