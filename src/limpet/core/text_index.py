@@ -21,6 +21,7 @@ import apsw
 from msgspec import Struct
 
 from limpet.core.index_files import own_file
+from limpet.core.words import TOKENIZER, indexed, required
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,19 +38,18 @@ __all__ = [
     "opened",
     "own_file",
     "remove",
-    "spaced",
 ]
 
 #: The path of what is in no file.
 MEMORY = ":memory:"
 #: The form of the file; one of another version is thrown away.
-VERSION = 2
+VERSION = 3
 #: Milliseconds to wait for another process that writes.
 PATIENCE = 10_000
 #: Characters of an excerpt.
 EXCERPT = 160
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE source(
     id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE document(
     at INTEGER NOT NULL, label TEXT NOT NULL, text TEXT NOT NULL, UNIQUE(source, position)
 ) STRICT;
 CREATE VIRTUAL TABLE words USING fts5(
-    text, content=document, content_rowid=id, tokenize="unicode61 remove_diacritics 2"
+    text, content=document, content_rowid=id, tokenize="{TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
 """
@@ -73,11 +73,6 @@ WHERE words MATCH ? AND source.tenant = ? AND source.kind IN (SELECT value FROM 
 ORDER BY bm25(words), document.at DESC
 """
 
-# Languages that put no space between words: each sign is a word.
-_SIGNS = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
-)
 _TERM = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -197,7 +192,7 @@ class TextIndex:
             for id_, text in list(self._database.execute(documents, source)):
                 # Told what was there, it leaves no trace of it.
                 gone = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
-                self._database.execute(gone, (id_, spaced(text)))
+                self._database.execute(gone, (id_, indexed(text)))
             self._database.execute("DELETE FROM document WHERE source = ?", source)
             self._database.execute("DELETE FROM source WHERE id = ?", source)
 
@@ -235,7 +230,8 @@ class TextIndex:
                     " RETURNING id",
                     (source, document.position, document.at, document.label, document.text),
                 ).get
-                execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, spaced(document.text)))
+                text = indexed(document.text)
+                execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, text))
         return True
 
     def find(
@@ -303,12 +299,6 @@ def _prepare(database: apsw.Connection, version: int, schema: str) -> None:
     database.execute("COMMIT")
 
 
-def spaced(text: str) -> str:
-    """*text* with a space round each sign that is a word by itself."""
-    found = text if text.isascii() else _SIGNS.sub(r" \1 ", text)
-    return found.replace("\0", " ")
-
-
 def _terms(query: str) -> Iterator[str]:
     """The words of *query*, and what is between quotes, for FTS5; a last * is a word's beginning.
 
@@ -316,11 +306,12 @@ def _terms(query: str) -> Iterator[str]:
     which no stored text has, divides words.
     """
     for found in _TERM.finditer(query.encode(errors="replace").decode()):
-        text = found[1] if found[1] is not None else found[2]
-        beginning = "*" if found[1] is None and text.endswith("*") else ""
-        words = spaced(text.replace('"', " ")).strip()
-        if any(sign.isalnum() for sign in words):
-            yield f'"{words}"{beginning}'
+        text = (found[1] if found[1] is not None else found[2]).replace('"', " ")
+        beginning = found[1] is None and text.endswith("*")
+        if found[1] is None and not beginning:
+            yield from required(text)
+        elif any(sign.isalnum() for sign in text):
+            yield f'"{indexed(text).strip()}"{"*" if beginning else ""}'
 
 
 def excerpt(text: str, query: str, most: int = EXCERPT) -> str:

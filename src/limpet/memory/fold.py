@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import micros, to_micros
-from limpet.core.text_index import spaced
+from limpet.core.words import indexed
 from limpet.memory import entries as types
 from limpet.memory.entries import contexts_quoting
 
@@ -243,4 +243,4 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
 
 def _words(text: str, context: str | None) -> tuple[str, str | None]:
     """What the index of words takes."""
-    return spaced(text), spaced(context) if context else None
+    return indexed(text), indexed(context) if context else None

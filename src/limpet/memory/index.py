@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from limpet.backends.contract import from_micros
 from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
+from limpet.core.words import TOKENIZER
 from limpet.errors import MemoryNotFound
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 5
+VERSION = 6
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE state(
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
     updated INTEGER NOT NULL
@@ -62,11 +63,11 @@ CREATE TRIGGER vector_removed AFTER DELETE ON vector
 BEGIN UPDATE model SET removed = removed + 1; END;
 CREATE VIRTUAL TABLE words USING fts5(
     text, context, content=memory, content_rowid=n,
-    tokenize="porter unicode61 remove_diacritics 2"
+    tokenize="porter {TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
 INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
-"""
+"""  # noqa: S608 - all of it is ours
 
 _ROW = """
 SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context, m.key, m.at,

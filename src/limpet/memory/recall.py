@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from limpet.backends.contract import from_micros
-from limpet.core.text_index import spaced
+from limpet.core.words import phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
 from limpet.memory.ranking import (
@@ -183,7 +183,6 @@ def _hit(memory: Remembered, score: float, why: Why, now: int) -> MemoryHit:
 
 # -- by words --------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 # Words that questions are made of, and that say nothing about what is asked.
 _STOP = frozenset(
     """a about all also am an and any are as at be because been before being but by can could
@@ -197,9 +196,7 @@ _STOP = frozenset(
 
 def terms(query: str) -> list[str]:
     """The words of *query* that matter, each once; all of them if none does."""
-    # Letters beyond ASCII are left to FTS5, which has its own idea of their capitals.
-    found = (word.lower() if word.isascii() else word for word in _WORD.findall(spaced(query)))
-    words = dict.fromkeys(part for word in found for part in re.split(r"['\u2019]", word))
+    words = dict.fromkeys(phrases(query))
     matter = [word for word in words if word not in _STOP]
     return (matter or list(words))[:MOST_TERMS]
 
