@@ -178,7 +178,7 @@ def search(
 
 def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
     """A memory with where it is from and how old it is; *lead* comes before that."""
-    about = " · ".join([*facts(one), screen.since(one.at)])
+    about = " · ".join([*facts(one), screen.since(one.said_at or one.at)])
     screen.line((safe(one.id), "bold"), (f"  {lead}{safe(about)}", "dim"))
     screen.block(one.text, indent=4)
 

@@ -33,6 +33,7 @@ class Recalled(Struct, frozen=True):
         if isinstance(found, cls):
             return found
         known = {name: getattr(found, name, None) for name in ("source", "at", "score", "by")}
+        known["at"] = getattr(found, "said_at", None) or known["at"]
         disputed = bool(getattr(found, "contradicted_by", ()))
         return cls(found.text, **known, trust=getattr(found, "trust", None), disputed=disputed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
@@ -29,6 +29,7 @@ from limpet.memory.ranking import (
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
+from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -91,6 +92,9 @@ class Query(Struct, frozen=True, kw_only=True):
     #: How many times as many candidates as usual are looked at.
     wider: int = 1
     weights: tuple[float, float] = (ranking.WORDS, ranking.MEANING)
+    #: When it is asked, if a time in it is to count; and what that amounts to, once looked up.
+    asked_at: datetime | None = None
+    when: When | None = None
     #: The words of the text, once they were looked up.
     words: Words | None = None
 
@@ -113,7 +117,15 @@ class _Scored(Struct, frozen=True, gc=False):
 def find(index: Index, query: Query) -> list[MemoryHit]:
     """The memories that match *query* best; of equal scores the newest first."""
     with index.lock:
-        query = structs.replace(query, words=_look_up(index, query.text))
+        when = None
+        if query.asked_at is not None:
+
+            def event(text: str) -> list[MemoryHit]:
+                return find(index, Query(text=text, k=1, now=query.now))
+
+            when = asked_about(query.text, query.asked_at, event)
+        asked = when.rest if when is not None and terms(when.rest) else query.text
+        query = structs.replace(query, when=when, words=_look_up(index, asked))
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
@@ -133,13 +145,18 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
         vectors = index.vectors
         near = vectors.nearest(index, query.vector, query.most, _passing(index, query.filters))
     best: dict[int, _Scored] = {}
-    listed = json.dumps(list(by_words.keys() | near.keys()))
+    rows = by_words.keys() | near.keys()
+    fits: dict[int, float] = {}
+    if query.when is not None:
+        rows |= set(query.when.rows(index, query.filters, query.most))
+        fits = query.when.fits(index, rows)
+    listed = json.dumps(list(rows))
     # Each row that was found stands for the newest version of its memory, row n.
     for found, n, at, uses in index.run(_NEWEST, [listed, query.now, query.now]):
         meaning = None if vectors is None else near.get(found) or vectors.score(found)
         times = [at, *map(int, uses.split(","))] if uses else [at]
         active = activation([(query.now - time) / 1e6 for time in times])
-        parts = Parts(by_words.get(found, 0.0), meaning, active)
+        parts = Parts(by_words.get(found, 0.0), meaning, active, fits.get(found))
         one = _Scored(fused(parts, *query.weights), at, n, parts, n != found)
         known = best.get(n)
         # Both a memory and an older version of it may match: the better match counts.
@@ -178,7 +195,9 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
             gists.append(gist)
             parts = one.parts
             near = _near_in(query.words.near, memory) if query.words else ()
-            why = Why(parts.words, parts.meaning, parts.activation, one.older, near=near)
+            why = Why(
+                parts.words, parts.meaning, parts.activation, one.older, near=near, time=parts.time
+            )
             hits.append(_hit(memory, one.score, why, query.now))
     return hits
 
@@ -204,7 +223,7 @@ def _memories(
 
 
 def _hit(memory: Remembered, score: float, why: Why, now: int) -> MemoryHit:
-    age = max(from_micros(now) - memory.at, timedelta(0))
+    age = max(from_micros(now) - (memory.said_at or memory.at), timedelta(0))
     return MemoryHit(**structs.asdict(memory), score=score, why=why, age=age)
 
 

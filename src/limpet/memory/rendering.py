@@ -31,7 +31,10 @@ def messages(
     """*hits* as a system message of ours and a user message with the data, in *most* tokens."""
     counted = count.text if isinstance(count, Counter) else count or estimate_text
     lines = [
-        Line(hit.text, note=f" ({', '.join(origin(Recalled.of(hit), hit.at + hit.age))})")
+        Line(
+            hit.text,
+            note=f" ({', '.join(origin(Recalled.of(hit), (hit.said_at or hit.at) + hit.age))})",
+        )
         for hit in hits
     ]
     section = Section("Remembered", "memories", lines)

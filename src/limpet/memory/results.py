@@ -28,6 +28,8 @@ class Remembered(Struct, frozen=True, kw_only=True):
     context: str | None = None
     key: str | None = None
     at: datetime
+    #: When it was said, if that was not when it was remembered.
+    said_at: datetime | None = None
     valid_from: datetime | None = None
     expires_at: datetime | None = None
     #: The versions that this one replaced, the one that replaced it, and why.
@@ -50,7 +52,8 @@ class Why(Struct, frozen=True):
     it is to the query's meaning; None without embeddings. *activation*: how recently and how often
     it was used. *older*: the query matched an older version, which this one replaced. *same*: the
     ids of memories that say the same, and were left out for it. *near*: words of the query that no
-    memory has, each with one that it was found by instead.
+    memory has, each with one that it was found by instead. *time*: how well
+    it fits the time that the query asks about; None if it asks about none.
     """
 
     words: float
@@ -59,16 +62,19 @@ class Why(Struct, frozen=True):
     older: bool = False
     same: tuple[str, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
+    time: float | None = None
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
-        return shares(Parts(self.words, self.meaning, self.activation))
+        return shares(Parts(self.words, self.meaning, self.activation, self.time))
 
     def __str__(self) -> str:
         parts = [f"words {self.words:.2f}"]
         if self.meaning is not None:
             parts.append(f"meaning {self.meaning:.2f}")
         parts.append(f"activation {self.activation:.2f}")
+        if self.time is not None:
+            parts.append(f"time {self.time:.2f}")
         if self.older:
             parts.append("by an older version")
         if self.same:
