@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from limpet.backends.contract import from_micros
 from limpet.core import vocabulary
+from limpet.core.recalled import STANDING
 from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
 from limpet.core.words import TOKENIZER
 from limpet.errors import MemoryNotFound
@@ -38,6 +39,8 @@ __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 #: The form of the file; one of another version is thrown away.
 VERSION = 6
 
+_IS_STANDING = "kind IN ({})".format(", ".join(f"'{kind}'" for kind in STANDING))
+
 _SCHEMA = f"""
 CREATE TABLE state(
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
@@ -53,6 +56,7 @@ CREATE TABLE memory(
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX memory_said ON memory(said);
+CREATE INDEX memory_standing ON memory(said) WHERE {_IS_STANDING};
 CREATE INDEX memory_source ON memory(source) WHERE source IS NOT NULL;
 CREATE INDEX memory_expires ON memory(expires) WHERE expires IS NOT NULL;
 CREATE INDEX memory_superseded ON memory(superseded) WHERE superseded IS NOT NULL;
@@ -290,6 +294,10 @@ class Index:
         if live:
             where, values = f"{where} AND {LIVE}", [*values, now, now]
         return self.select(where, values, "m.said DESC, m.n DESC", limit)
+
+    def standing(self, now: int) -> list[Remembered]:
+        """The instructions and preferences that count *now*, newest first."""
+        return self.select(f"m.{_IS_STANDING} AND {LIVE}", [now, now], "m.said DESC, m.n DESC")
 
     def select(
         self, where: str, values: list[Any], order: str = "m.n", limit: int | None = None

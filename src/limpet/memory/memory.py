@@ -206,12 +206,14 @@ class AsyncMemory:
         until: datetime | None = None,
         now: datetime | None = None,
         min_score: float | None = None,
+        standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first.
+        In at most *max_tokens*, the best first. Before that, in up to a third of it, all that is
+        `standing`, whatever the query; unless *standing* is False.
         """
         hits = await self.recall(
             query,
@@ -223,7 +225,15 @@ class AsyncMemory:
             now=now,
             min_score=min_score,
         )
-        return messages(hits, max_tokens, count)
+        wishes = await self.standing() if standing else []
+        return messages(hits, max_tokens, count, standing=wishes)
+
+    async def standing(self) -> list[Remembered]:
+        """What is to be regarded whatever is done: instructions and preferences, newest first.
+
+        Memories of the kinds ``instruction`` and ``preference`` that are valid now.
+        """
+        return await self._indexed.query(Index.standing, now_micros())
 
     async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
@@ -445,6 +455,7 @@ class Memory(SyncWrapper[AsyncMemory]):
     learn = sync(AsyncMemory.learn)
     recall = sync(AsyncMemory.recall)
     messages = sync(AsyncMemory.messages)
+    standing = sync(AsyncMemory.standing)
     related = sync(AsyncMemory.related)
     get = sync(AsyncMemory.get)
     list = sync(AsyncMemory.list)
