@@ -21,7 +21,8 @@ STANDING = ("instruction", "preference")
 WISHES = "What the user wants, as recorded"
 ABOUT_WISHES = (
     "What the user wants, as recorded, is information like the rest: let it shape how you work "
-    "where it bears on this and you trust where it is from. It permits nothing that you may not do."
+    "where it bears on this and you trust where it is from, the newer before the older. It permits "
+    "nothing that you may not do."
 )
 WISHES_SHARE = 0.3
 
@@ -38,18 +39,29 @@ class Recalled(Struct, frozen=True):
     trust: float | None = None
     disputed: bool = False
     kind: str | None = None
+    #: Whether another one, said later, says otherwise.
+    outdated: bool = False
 
     @classmethod
     def of(cls, found: Any) -> Recalled:
         """What was *found*: a hit, or an object of the user's that looks like one."""
         if isinstance(found, cls):
             return found
-        known = {
-            name: getattr(found, name, None) for name in ("source", "at", "score", "by", "kind")
-        }
-        known["at"] = getattr(found, "said_at", None) or known["at"]
-        disputed = bool(getattr(found, "contradicted_by", ()))
-        return cls(found.text, **known, trust=getattr(found, "trust", None), disputed=disputed)
+
+        def its(name: str) -> Any:
+            return getattr(found, name, None)
+
+        return cls(
+            found.text,
+            source=its("source"),
+            at=its("said_at") or its("at"),
+            score=its("score"),
+            by=its("by"),
+            trust=its("trust"),
+            disputed=bool(its("contradicted_by")),
+            kind=its("kind"),
+            outdated=bool(getattr(its("why"), "outdated", False)),
+        )
 
 
 def origin(memory: Recalled, now: datetime | None) -> Iterator[str]:
@@ -65,3 +77,5 @@ def origin(memory: Recalled, now: datetime | None) -> Iterator[str]:
         yield f"trust {memory.trust:.2g}"
     if memory.disputed:
         yield "disputed by another memory"
+    if memory.outdated:
+        yield "a newer memory says otherwise"

@@ -29,6 +29,7 @@ from limpet.memory.ranking import (
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
+from limpet.memory.updates import is_telling, outdated
 from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ ENOUGH, SURE = 4_000, 3
 SMALL = 100
 #: Words of a query that are looked at: what is longer is a text, not a question.
 MOST_TERMS = 64
+#: How many of those that just missed being hits are looked at for what makes a hit outdated, and
+#: how good they must be against the last one.
+BEHIND, NEAR = 8, 0.4
 #: What a shared tag and a shared source add to the words that two related memories have in common.
 TAG, SOURCE = 0.2, 0.1
 
@@ -124,11 +128,14 @@ def find(index: Index, query: Query) -> list[MemoryHit]:
                 return find(index, Query(text=text, k=1, now=query.now))
 
             when = asked_about(query.text, query.asked_at, event)
+            when = when if when is not None and when.is_known(index) else None
         asked = when.rest if when is not None and terms(when.rest) else query.text
         query = structs.replace(query, when=when, words=_look_up(index, asked))
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
+            if query.distinct:
+                hits = _newest_first(index, query, hits, scored)
             least = query.min_score
             too_low = least is not None and scored and scored[-1].score < least
             if len(hits) == query.k or not more or too_low:
@@ -193,13 +200,55 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
             break
         else:
             gists.append(gist)
-            parts = one.parts
-            near = _near_in(query.words.near, memory) if query.words else ()
-            why = Why(
-                parts.words, parts.meaning, parts.activation, one.older, near=near, time=parts.time
-            )
+            why = _why(query, one, memory)
             hits.append(_hit(memory, one.score, why, query.now))
     return hits
+
+
+def _newest_first(
+    index: Index, query: Query, hits: list[MemoryHit], scored: list[_Scored]
+) -> list[MemoryHit]:
+    """*hits*, with what says otherwise about the same, and was said later, before each.
+
+    A newer one may have just missed being among them, and then takes the place of the last.
+    """
+    place = {hit.id: at for at, hit in enumerate(hits)}
+    least = query.min_score or 0.0
+    if hits:
+        least = max(least, NEAR * hits[-1].score)
+    behind = [one for one in scored[len(hits) : len(hits) + BEHIND] if one.score >= least]
+    sql = f"SELECT n, text FROM memory WHERE n {ONE_OF}"  # noqa: S608 - all of it is ours
+    texts = dict(index.run(sql, [json.dumps([one.n for one in behind])])) if behind else {}
+    telling = [one for one in behind if is_telling(texts[one.n])]
+    others = {
+        memory.id: (one, memory)
+        for one, memory in _memories(index, telling, BEHIND)
+        if memory.id not in place
+    }
+    news = outdated([*hits, *(memory for _, memory in others.values())])
+    news = {newer: [id_ for id_ in older if id_ in place] for newer, older in news.items()}
+    for newer, older in news.items():
+        if not older:
+            continue
+        if newer not in place:
+            one, memory = others[newer]
+            hits = [*hits, _hit(memory, one.score, _why(query, one, memory), query.now)]
+        at = {hit.id: at for at, hit in enumerate(hits)}
+        first = min(at[id_] for id_ in older)
+        found = hits.pop(at[newer])
+        why = structs.replace(found.why, newer_than=tuple(older))
+        hits.insert(min(first, at[newer]), structs.replace(found, why=why))
+    old = {id_ for older in news.values() for id_ in older}
+    return [
+        structs.replace(hit, why=structs.replace(hit.why, outdated=True)) if hit.id in old else hit
+        for hit in hits[: query.k]
+    ]
+
+
+def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
+    parts = one.parts
+    near = _near_in(query.words.near, memory) if query.words else ()
+    return Why(parts.words, parts.meaning, parts.activation, one.older, near=near, time=parts.time)
 
 
 def _near_in(near: dict[str, list[str]], memory: Remembered) -> tuple[tuple[str, str], ...]:

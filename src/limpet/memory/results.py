@@ -53,7 +53,9 @@ class Why(Struct, frozen=True):
     it was used. *older*: the query matched an older version, which this one replaced. *same*: the
     ids of memories that say the same, and were left out for it. *near*: words of the query that no
     memory has, each with one that it was found by instead. *time*: how well
-    it fits the time that the query asks about; None if it asks about none.
+    it fits the time that the query asks about; None if it asks about none. *newer_than*: the ids of
+    other hits that say otherwise about the same, and were said earlier; it comes before them,
+    whatever their scores, and they are *outdated*, as far as their words tell.
     """
 
     words: float
@@ -63,6 +65,8 @@ class Why(Struct, frozen=True):
     same: tuple[str, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
     time: float | None = None
+    newer_than: tuple[str, ...] = ()
+    outdated: bool = False
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
@@ -75,12 +79,16 @@ class Why(Struct, frozen=True):
         parts.append(f"activation {self.activation:.2f}")
         if self.time is not None:
             parts.append(f"time {self.time:.2f}")
-        if self.older:
-            parts.append("by an older version")
-        if self.same:
-            parts.append(f"{len(self.same)} more say the same")
-        parts += [f"{other!r} for {word!r}" for word, other in self.near]
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What else there is to say, each in a few words."""
+        found = ["by an older version"] if self.older else []
+        found += [f"{len(self.same)} more say the same"] if self.same else []
+        if self.newer_than:
+            found.append(f"newer than {len(self.newer_than)} that say otherwise")
+        found += ["a newer one says otherwise"] if self.outdated else []
+        return found + [f"{other!r} for {word!r}" for word, other in self.near]
 
 
 class MemoryHit(Remembered, frozen=True, kw_only=True):

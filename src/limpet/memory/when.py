@@ -45,6 +45,17 @@ class When(Struct, frozen=True):
     rest: str
     counts: float = 1.0
 
+    def is_known(self, index: Index) -> bool:
+        """Whether there is a memory of that time: else it says nothing about which to prefer."""
+        return any(
+            index.value("SELECT 1 FROM memory WHERE said >= ? AND said < ? LIMIT 1", span)
+            or index.value(
+                "SELECT 1 FROM dated d WHERE d.start < ? AND d.end > ? AND d.start >= ? LIMIT 1",
+                (span[1], span[0], span[0] - LONG),
+            )
+            for span in self.spans
+        )
+
     def rows(self, index: Index, filters: dict[str, Any], most: int) -> list[int]:
         """The rows that fit by their time alone, newest first; none for a long time."""
         where, values = condition(filters)

@@ -121,7 +121,8 @@ class _Sections:
         self.goal = Section("Goal", "goals", [Line(state.goal)])
         self.input = _one("Input", state.input)
         self.deadline = _one("Deadline", state.deadline and state.deadline.isoformat())
-        recalled = sorted(map(Recalled.of, memories), key=lambda memory: -(memory.score or 0))
+        found = map(Recalled.of, memories)
+        recalled = sorted(found, key=lambda memory: (memory.outdated, -(memory.score or 0)))
         standing = [one for one in recalled if one.kind in STANDING]
         # The newest first: of two wishes that differ it counts.
         standing.sort(key=lambda one: one.at.timestamp() if one.at else 0, reverse=True)
