@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from limpet.states.state import AsyncState, State, StateInfo
     from limpet.tasks.memories import Memories
 
+    #: A function from texts to their vectors, which may be async; True is the local model.
+    Embed = Callable[[list[str]], Any] | bool | None
+
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
 H = TypeVar("H", bound="Callable[[Checkpoint], Any]")
@@ -63,6 +66,13 @@ def _late(name: str) -> Any:
 
 def _make_memory(scope: Scope, namespace: str, embed: Any) -> AsyncMemory:
     return _late("memory").AsyncMemory(scope, namespace, embed=embed)  # type: ignore[no-any-return]
+
+
+def _embedding(embed: Embed) -> Embed:
+    """What *embed* stands for, before anything is opened: an extra that it needs may be missing."""
+    if embed is None or embed is False:
+        return None
+    return _late("memory.embeddings").embedding_function(embed)  # type: ignore[no-any-return]
 
 
 def _sync_memory(core: AsyncMemory) -> Memory:
@@ -266,11 +276,12 @@ class AsyncStore(AsyncEntered):
         state = _late("states.state")
         return self.scope.list(state.KIND, state.StateInfo.of, prefix=prefix, labels=labels)
 
-    def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
+    def memory(self, namespace: str, *, embed: Embed = None) -> AsyncMemory:
         """The memory of one *namespace* of this tenant, shared by all tasks.
 
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
-        of ``limpet[embeddings]``; memories are then also found by meaning.
+        of ``limpet[embeddings]``; memories are then also found by meaning. Without it, it is what
+        the store was opened with; with False, memories are found by words alone.
         """
         found: AsyncMemory = self.scope.memory(namespace, embed)
         return found
@@ -505,6 +516,7 @@ def open(
     ttl: float | None = None,
     codec: Codec | None = None,
     keys: Keys | str | os.PathLike[str] | None = None,
+    embed: Embed = None,
     **options: Any,
 ) -> Store:
     """Open a store, and create it if it does not exist.
@@ -513,17 +525,19 @@ def open(
     ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
     ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
     see each other. *ttl*: how many seconds after its last append something expires, unless it
-    has a ttl of its own. *keys*: what it is encrypted with, as `Keys` or their file; without them,
-    what ``$LIMPET_KEYS`` names, if anything. *options*: those of the backend; for SQLite
-    ``create``, ``readonly``, ``timeout`` and ``durability``.
+    has a ttl of its own. *embed*: True, or a function, so that memories are found by meaning in
+    every namespace, those of tasks too; see `Store.memory`. *keys*: what it is encrypted with, as
+    `Keys` or their file; without them, what ``$LIMPET_KEYS`` names, if anything. *options*: those
+    of the backend; for SQLite ``create``, ``readonly``, ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
+    embed = _embedding(embed)
     backend = opened(connect(url, **options), keys)
-    return Store(AsyncStore(scope_over(backend, tenant, ttl, codec).as_sync()))
+    return Store(AsyncStore(scope_over(backend, tenant, ttl, codec, embed).as_sync()))
 
 
 def open_async(
@@ -533,6 +547,7 @@ def open_async(
     ttl: float | None = None,
     codec: Codec | None = None,
     keys: Keys | str | os.PathLike[str] | None = None,
+    embed: Embed = None,
     **options: Any,
 ) -> AsyncStore:
     """The same for async code: ``async with limpet.open_async("agents.db") as store: …``.
@@ -540,7 +555,9 @@ def open_async(
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    return AsyncStore(scope_over(opened(connect(url, **options), keys), tenant, ttl, codec))
+    embed = _embedding(embed)
+    backend = opened(connect(url, **options), keys)
+    return AsyncStore(scope_over(backend, tenant, ttl, codec, embed))
 
 
 def scope_over(
@@ -548,10 +565,11 @@ def scope_over(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    embed: Embed = None,
 ) -> Scope:
     """A new open store over *backend*, as its *tenant* sees it, for code that awaits."""
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     if ttl is not None:
         check_seconds(ttl, "ttl")
-    opened = OpenStore(backend, codec=codec, ttl=ttl, make_memory=_make_memory)
+    opened = OpenStore(backend, codec=codec, ttl=ttl, make_memory=_make_memory, embed=embed)
     return Scope(opened, tenant, opened.async_runtime)

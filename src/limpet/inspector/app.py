@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from limpet import AsyncStore, Store
 from limpet.backends.url import safe_url
 from limpet.core.runtime import core_of
-from limpet.errors import LimpetError, NotFound, StoreError
+from limpet.errors import LimpetError, NotFound, StoreError, Unreadable
 from limpet.inspector.follow import Followers
 from limpet.inspector.pages import ACTIONS, PAGES
 from limpet.inspector.security import Access, Callback, Guard, read_form
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from limpet.inspector.security import Gate
@@ -42,6 +42,7 @@ def app(
     write: bool = False,
     hosts: Iterable[str] | None = None,
     secret: bytes | None = None,
+    place: bool = False,
 ) -> ASGIApp:
     """The inspector of *store*, and of its tenant only, as an ASGI app to mount into your own.
 
@@ -55,9 +56,13 @@ def app(
 
     Without *write* it shows and changes nothing. *hosts*: the names, with ports, by which browsers
     may call it, where your own app does not see to that. *secret*: the same bytes for each process,
-    where several serve it; forms of one are then accepted by another.
+    where several serve it; forms of one are then accepted by another. *place*: let the doctor's
+    page say what is so of the whole place too, of which all tenants are a part: where it is, its
+    engine and settings, its sizes, its damage.
     """
-    return Inspector(store, Callback(authorize), write=write, hosts=hosts, secret=secret)
+    return Inspector(
+        store, Callback(authorize), write=write, hosts=hosts, secret=secret, place=place
+    )
 
 
 class Inspector:
@@ -71,6 +76,7 @@ class Inspector:
         write: bool = False,
         hosts: Iterable[str] | None = None,
         secret: bytes | None = None,
+        place: bool = False,
         pages: Sequence[Page] = PAGES,
         actions: Sequence[Action] = ACTIONS,
     ) -> None:
@@ -90,6 +96,7 @@ class Inspector:
             pages_of_kinds=shown_by,
             tabs=[page for page in pages if page.tab],
             title=safe_url(scope.backend.url),
+            place=place,
             shared={},
         )
         routes = [
@@ -117,7 +124,11 @@ class Inspector:
 
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            return await page.handler(request, self._site(request))
+            response = await page.handler(request, self._site(request))
+            if request.method == "HEAD" and isinstance(response, StreamingResponse):
+                # All of it would be made, and sent to nobody: of events, for ever.
+                return Response(status_code=response.status_code, headers=response.headers)
+            return response
 
         return show
 
@@ -148,11 +159,14 @@ class Inspector:
             status, said = 404, str(error)
         elif isinstance(error, StoreError):
             status, said = 503, error.message
-        elif isinstance(error, LimpetError):
-            status, said = 409, str(error)
-        else:
+        elif isinstance(error, ValueError) and not isinstance(error, Unreadable):
             status, said = 400, str(error)
+        else:
+            status, said = 409, str(error)
         site = self._site(request)
         titles = {404: "Not found", 403: "Not allowed", 503: "The store does not answer"}
         title = titles.get(status, "That cannot be done")
-        return site.page("failed.html", status=status, title=title, said=said)
+        damaged = isinstance(error, Unreadable)
+        if damaged:
+            title = "That cannot be read"
+        return site.page("failed.html", status=status, title=title, said=said, damaged=damaged)

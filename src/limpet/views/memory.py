@@ -163,6 +163,7 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
         ("words", why.words, shares.words),
         ("meaning", why.meaning, shares.meaning),
         ("use and recency", why.activation, shares.activation),
+        ("time", why.time, shares.time),
     )
     parts = [
         ScorePart(name, value, adds)
@@ -173,13 +174,13 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
 
 
 async def memory_search(
-    scope: Scope, namespace: str, query: str, *, k: int = 20, embed: Any = None, **filters: Any
+    scope: Scope, namespace: str, query: str, *, k: int = 20, embed: Any = False, **filters: Any
 ) -> SearchedMemory:
     """The *k* memories that fit *query* best; by meaning too, if there is a model to *embed*."""
     memory = scope.memory(namespace, embed)
     hits = await memory.recall(query, k, **filters)
     origins = await origins_of(scope, hits)
-    model = None if embed is None else await memory.embedded_by()
+    model = None if embed is False else await memory.embedded_by()
     return SearchedMemory(query, [hit_view(hit, origins) for hit in hits], model)
 
 
@@ -265,7 +266,7 @@ async def forget_view(
 
 # Of a memory, in this order; what is empty is left out.
 _FIELDS = (
-    *("id", "text", "kind", "tags", "source", "by", "at", "trust", "contradicted_by"),
+    *("id", "text", "kind", "tags", "source", "by", "said_at", "at", "trust", "contradicted_by"),
     *("score", "why"),
 )
 
