@@ -590,6 +590,9 @@ class Sealed(Backend):
         found = self.inner.head(key)
         return None if found is None else self._shown(found)
 
+    def has(self, key: Key) -> bool:
+        return self.inner.has(key)
+
     def _shown(self, head: Head) -> Head:
         """A *head* of the inner backend's as it is without encryption."""
         journal = self._journal_of(head)

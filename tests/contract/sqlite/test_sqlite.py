@@ -266,8 +266,8 @@ def test_migrating_step_by_step_gives_the_schema_of_a_new_store(
         for count in range(1, len(steps) + 1):
             patch.setattr(database, "migrations", lambda count=count: steps[:count])
             patch.setattr(database, "_files", lambda count=count: _FILES[:count])
-            SqliteBackend(path).close()
-    SqliteBackend(path + "2").close()
+            limpet.open(path).close()
+    limpet.open(path + "2").close()
     assert _schema(path) == _schema(path + "2")
 
 
