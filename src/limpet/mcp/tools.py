@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.core.ids import check_id, check_prefix
+from limpet.core.recalled import STANDING
 from limpet.errors import (
     EmbeddingFailed,
     IdReused,
@@ -126,7 +127,8 @@ SPECS = (
     Spec(
         "snapshot",
         arguments.Snapshot,
-        "An overview of the memory: how many of each kind, and the newest of each.",
+        "An overview of the memory: how many of each kind, and the newest of each; first what the "
+        "user wants of every task.",
     ),
     Spec(
         "checkpoint",
@@ -200,6 +202,7 @@ class Tools:
             kinds=asked.kinds or None,
             tags=asked.tags or None,
             since=asked.since,
+            until=asked.until,
             min_score=asked.min_score or None,
         )
         return render_lines(
@@ -237,7 +240,9 @@ class Tools:
         return f"Access: {writing}. {_memories(stats.memories)}.\n{listed}"
 
     async def snapshot(self, asked: arguments.Snapshot) -> str:
-        kinds = (await self._memory.stats()).kinds
+        counts = (await self._memory.stats()).kinds
+        first = [kind for kind in STANDING if kind in counts]
+        kinds = {kind: counts[kind] for kind in [*first, *counts]}
         found = []
         for kind, number in list(kinds.items())[:KINDS]:
             newest = await self._memory.list(kinds=[kind], limit=asked.per_kind)
