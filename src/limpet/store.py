@@ -36,13 +36,14 @@ from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from limpet.conversations.search import ConversationHit
     from limpet.core.calls import Answer
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
+    from limpet.core.redaction import Detector, Redactor
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
@@ -502,6 +503,7 @@ def open(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     **options: Any,
 ) -> Store:
     """Open a store, and create it if it does not exist.
@@ -510,7 +512,9 @@ def open(
     ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
     ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
     see each other. *ttl*: how many seconds after its last append something expires, unless it
-    has a ttl of its own. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
+    "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
+    text. *options*: those of the backend; for SQLite ``create``, ``readonly``,
     ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
@@ -518,7 +522,9 @@ def open(
     1
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    return Store(AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec).as_sync()))
+    redactor = _redactor(redact)
+    scope = scope_over(connect(url, **options), tenant, ttl, codec, redactor)
+    return Store(AsyncStore(scope.as_sync()))
 
 
 def open_async(
@@ -527,6 +533,7 @@ def open_async(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     **options: Any,
 ) -> AsyncStore:
     """The same for async code: ``async with limpet.open_async("agents.db") as store: …``.
@@ -534,7 +541,14 @@ def open_async(
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec))
+    redactor = _redactor(redact)
+    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec, redactor))
+
+
+def _redactor(
+    redact: Sequence[str | Detector | Callable[[str], str]] | None,
+) -> Redactor | None:
+    return None if redact is None else _late("core.redaction").redactor_of(redact)
 
 
 def scope_over(
@@ -542,10 +556,11 @@ def scope_over(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    redactor: Redactor | None = None,
 ) -> Scope:
     """A new open store over *backend*, as its *tenant* sees it, for code that awaits."""
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     if ttl is not None:
         check_seconds(ttl, "ttl")
-    opened = OpenStore(backend, codec=codec, ttl=ttl, make_memory=_make_memory)
+    opened = OpenStore(backend, codec=codec, ttl=ttl, redactor=redactor, make_memory=_make_memory)
     return Scope(opened, tenant, opened.async_runtime)

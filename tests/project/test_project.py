@@ -37,6 +37,8 @@ LAYERS = (
     {"workers"},
     # A URL in, models out: the one place that knows both models and backends.
     {"store"},
+    # What `redact=` takes, under the name that programs import.
+    {"redaction"},
     # Models give meaning to a journal, and know nothing of each other.
     {"conversations", "memory", "states", "tasks"},
     # What every model stands on. It knows the contract of backends, and no backend.

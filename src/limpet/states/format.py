@@ -24,6 +24,7 @@ from msgspec import Struct
 from limpet.backends.contract import from_micros
 from limpet.core import deltas
 from limpet.core.calls import BEGAN, RESOLVED
+from limpet.core.ids import name_fields
 from limpet.core.meta import Meta
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 KIND = "state"
+name_fields(KIND, "id", "name", "call_id", "calls", "agent", "policy", "how", "by", "of")
 
 # Entry types.
 SAVED = "saved"
