@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
     from limpet.core.redaction import Detector, Redactor
+    from limpet.erasure import Erasure
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
@@ -403,6 +404,49 @@ class AsyncStore(AsyncEntered):
         )
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
+    async def forget(
+        self,
+        *,
+        conversation: str | None = None,
+        task: str | None = None,
+        state: str | None = None,
+        thread: str | None = None,
+        session: str | None = None,
+        source: str | None = None,
+        label: str | Mapping[str, str] | None = None,
+        subject: str | None = None,
+        forks: bool = True,
+        dry_run: bool = False,
+        by: str | None = None,
+    ) -> Erasure:
+        """Remove for good what one selector names, and all that was derived from it.
+
+        *conversation*, *task*, *state* and *thread* are ids; *session* is whatever has that id;
+        *label* is ``"name=value"`` or a name. Each goes with its results, the tasks that are steps
+        of it, its copies (unless *forks* is off) and what was remembered of it. *source*: only what
+        was remembered of that. *subject* is a name: what has it as its id or as a label goes, and
+        memories about it; in all else, each text that mentions it is replaced.
+
+        What is in use is `LeaseHeld`, and nothing goes. Cut short, it is done by the same call
+        again. *dry_run* changes nothing. The receipt that can be kept is `Erasure.receipt`.
+        """
+        erasure = _late("erasure.forget")
+        selectors = {
+            "conversation": conversation,
+            "task": task,
+            "state": state,
+            "thread": thread,
+            "session": session,
+            "source": source,
+            "label": label,
+            "subject": subject,
+        }
+        rule, value = erasure.rule_of(selectors)
+        found: Erasure = await erasure.forget(
+            self.scope, rule, value, dry_run=dry_run, forks=forks, by=by
+        )
+        return found
+
     async def sweep(self) -> int:
         """Free the room of everything that has expired; returns how many journals that were."""
         total = 0
@@ -462,6 +506,7 @@ class Store(SyncWrapper[AsyncStore]):
 
     __exit__ = sync(AsyncStore.__aexit__)
     close = sync(AsyncStore.close)
+    forget = sync(AsyncStore.forget)
     sweep = sync(AsyncStore.sweep)
     conversations = sync_iter(AsyncStore.conversations)
     search_conversations = sync(AsyncStore.search_conversations)

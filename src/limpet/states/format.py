@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
 
 __all__ = [
+    "IMPORTED",
     "KIND",
     "PATCHED",
     "SAVED",
     "SAVES",
+    "CopyBody",
     "Damage",
     "SaveChecker",
     "SaveInfo",
@@ -46,7 +48,9 @@ __all__ = [
     "StateVersion",
     "copy_of",
     "is_save",
+    "next_snapshot",
     "patch_weight",
+    "read_body",
     "replay",
     "type_of",
     "versions",
@@ -218,14 +222,14 @@ def replay(entries: Iterable[Entry]) -> Snapshot:
     snapshot: Snapshot | None = None
     for entry in entries:
         if is_save(entry):
-            snapshot = _after(snapshot, entry)
+            snapshot = next_snapshot(snapshot, entry)
     if snapshot is None:
         raise Damage("there is no whole copy of it")
     snapshot.verify()
     return snapshot
 
 
-def _after(snapshot: Snapshot | None, entry: Entry) -> Snapshot:
+def next_snapshot(snapshot: Snapshot | None, entry: Entry) -> Snapshot:
     """What the save in *entry* makes of *snapshot*, which it changes; not verified yet."""
     body = read_body(entry)
     if isinstance(body, CopyBody):
@@ -327,7 +331,7 @@ class SaveChecker:
         try:
             if not is_save(entry):
                 return None
-            self._snapshot = _after(self._snapshot, entry)
+            self._snapshot = next_snapshot(self._snapshot, entry)
             self._snapshot.verify()
         except Damage as error:
             self.lose(reported=True)
