@@ -26,7 +26,15 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.runtime import AsyncEntered, SyncWrapper, core_of, sync, sync_iter, wrapped
+from limpet.core.runtime import (
+    AsyncEntered,
+    SyncWrapper,
+    core_of,
+    run_to_end,
+    sync,
+    sync_iter,
+    wrapped,
+)
 from limpet.core.scope import OpenStore, Scope
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
@@ -45,12 +53,16 @@ if TYPE_CHECKING:
     from limpet.core.codec import Codec
     from limpet.core.redaction import Detector, Redactor
     from limpet.erasure import Erasure
+    from limpet.erasure.retention import Retained, Rule
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
     from limpet.tasks.memories import Memories
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
+
+#: The kind of journal that rules of retention are in; see `limpet.erasure.retention`.
+RETENTION = "limpet-retention"
 
 H = TypeVar("H", bound="Callable[[Checkpoint], Any]")
 T = TypeVar("T")
@@ -448,7 +460,10 @@ class AsyncStore(AsyncEntered):
         return found
 
     async def sweep(self) -> int:
-        """Free the room of everything that has expired; returns how many journals that were."""
+        """Free the room of everything that has expired; returns how many journals that were.
+
+        What is older than the rules of `retention` allow goes too, and counts.
+        """
         total = 0
         while count := await self._runtime.call(self.backend.sweep):
             total += count
@@ -456,7 +471,29 @@ class AsyncStore(AsyncEntered):
         async for head in self.scope.list(RESULTS, lambda head: head):
             if await self.journal(task.KIND, head.key.id).head() is None:
                 total += await self._sweep_results(head.key.id)
+        for tenant, kind in await self._runtime.call(self.backend.kinds):
+            if kind == RETENTION:
+                total += (await self.as_tenant(tenant).apply_retention()).count
         return total
+
+    async def retention(self) -> list[Rule]:
+        """How long things are kept: the rules of this tenant, which `set_retention` has set."""
+        found: list[Rule] = await _late("erasure.retention").rules(self.scope)
+        return found
+
+    async def set_retention(self, *rules: str | Rule) -> None:
+        """Let these be the rules: ``"conversation label:channel=web 90d"``, ``"task 30d"``.
+
+        They hold for all who use this store: `sweep` and workers apply them.
+        """
+        retention = _late("erasure.retention")
+        parsed = [retention.Rule.parse(one) if isinstance(one, str) else one for one in rules]
+        await retention.set_rules(self.scope, parsed)
+
+    async def apply_retention(self, *, dry_run: bool = False) -> Retained:
+        """Remove what is older than the rules of this tenant allow, or say what that would be."""
+        found: Retained = await _late("erasure.retention").apply(self.scope, dry_run=dry_run)
+        return found
 
     async def _sweep_results(self, id: str) -> int:
         """Remove what a task has left that is gone; not while somebody begins another of its id."""
@@ -507,6 +544,9 @@ class Store(SyncWrapper[AsyncStore]):
     __exit__ = sync(AsyncStore.__aexit__)
     close = sync(AsyncStore.close)
     forget = sync(AsyncStore.forget)
+    retention = sync(AsyncStore.retention)
+    set_retention = sync(AsyncStore.set_retention)
+    apply_retention = sync(AsyncStore.apply_retention)
     sweep = sync(AsyncStore.sweep)
     conversations = sync_iter(AsyncStore.conversations)
     search_conversations = sync(AsyncStore.search_conversations)
@@ -549,6 +589,7 @@ def open(
     ttl: float | None = None,
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
+    audit: bool = False,
     **options: Any,
 ) -> Store:
     """Open a store, and create it if it does not exist.
@@ -559,7 +600,8 @@ def open(
     see each other. *ttl*: how many seconds after its last append something expires, unless it
     has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
     "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
-    text. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    text. *audit*: what commands, the inspector and MCP do is recorded from now on; see `limpet
+    audit`. *options*: those of the backend; for SQLite ``create``, ``readonly``,
     ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
@@ -569,6 +611,8 @@ def open(
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor = _redactor(redact)
     scope = scope_over(connect(url, **options), tenant, ttl, codec, redactor)
+    if audit:
+        _begin_audit(scope)
     return Store(AsyncStore(scope.as_sync()))
 
 
@@ -579,6 +623,7 @@ def open_async(
     ttl: float | None = None,
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
+    audit: bool = False,
     **options: Any,
 ) -> AsyncStore:
     """The same for async code: ``async with limpet.open_async("agents.db") as store: …``.
@@ -587,7 +632,14 @@ def open_async(
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor = _redactor(redact)
-    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec, redactor))
+    scope = scope_over(connect(url, **options), tenant, ttl, codec, redactor)
+    if audit:
+        _begin_audit(scope)
+    return AsyncStore(scope)
+
+
+def _begin_audit(scope: Scope) -> None:
+    run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
 
 
 def _redactor(

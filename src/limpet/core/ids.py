@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ID_FIELDS",
+    "OWN",
     "check_id",
     "check_labels",
     "check_prefix",
@@ -23,6 +24,9 @@ __all__ = [
     "name_fields",
     "written_out",
 ]
+
+#: How kinds begin that a store keeps for itself, its acts and its rules: no data of anybody's.
+OWN = "limpet-"
 
 #: Fields of entries that hold ids, by the kind of their journal: things are found by what they say,
 #: so nothing is ever redacted in them.

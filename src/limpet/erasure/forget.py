@@ -17,7 +17,7 @@ from limpet.backends.decide import holder_for_people
 from limpet.backends.logs import warn
 from limpet.conversations.conversation import KIND as CONVERSATION
 from limpet.conversations.transcript import COPIED, FORKED
-from limpet.core.ids import written_out
+from limpet.core.ids import OWN, written_out
 from limpet.core.leases import is_dead
 from limpet.core.text_index import forget_journal
 from limpet.erasure.mentions import Mentions
@@ -36,10 +36,16 @@ if TYPE_CHECKING:
     from limpet.memory.memory import AsyncMemory
     from limpet.memory.results import Receipt
 
-__all__ = ["OWN", "RULES", "forget", "rule_of"]
-
-#: How kinds begin that the store keeps for itself: its audit, its rules.
-OWN = "limpet-"
+__all__ = [
+    "RULES",
+    "Chosen",
+    "all_heads",
+    "delete_journal",
+    "forget",
+    "goes_with",
+    "holder_of",
+    "rule_of",
+]
 
 THREAD = "thread"  # of LangGraph's, whose package need not be there
 #: How a thread's id is written out that cannot be one as it is.
@@ -79,7 +85,9 @@ def rule_of(selectors: Mapping[str, str | Mapping[str, str] | None]) -> tuple[st
     return rule, value
 
 
-class _Chosen(Struct, frozen=True):
+class Chosen(Struct, frozen=True):
+    """A journal that is to go, and why."""
+
     head: Head
     why: str
 
@@ -90,7 +98,7 @@ async def forget(
     """Forget all that the *rule* says of *value*; with *dry_run*, say what that would be."""
     call, backend = scope.runtime.call, scope.backend
     sealer = Sealer()
-    heads = await _all_heads(scope)
+    heads = await all_heads(scope)
     chosen = [] if rule == "source" else await _choose(scope, heads, rule, value, forks=forks)
     if not dry_run:
         _check_free(chosen)
@@ -105,14 +113,14 @@ async def forget(
         for head in heads:
             if head.key not in going and head.key.kind != MEMORY:
                 found = await finder.replace(
-                    head, sealer, dry_run=dry_run, held=_holder(head) is not None
+                    head, sealer, dry_run=dry_run, held=holder_of(head) is not None
                 )
                 mentions += [Mention(*head.key[1:], texts, why) for texts, why in found]
     gone = []
     for one in reversed(chosen):  # what is named comes last
         await _seal(scope, one.head, sealer)
         if not dry_run:
-            await _delete(scope, one.head)
+            await delete_journal(scope, one.head)
         entries = one.head.seq - (one.head.first - 1)
         gone.append(Gone(*one.head.key[1:], entries, one.head.size, one.why))
     scrubbed = False if dry_run else await call(backend.scrub)
@@ -140,7 +148,8 @@ _INDEXES = (
 )
 
 
-async def _all_heads(scope: Scope) -> list[Head]:
+async def all_heads(scope: Scope) -> list[Head]:
+    """The heads of all that one tenant has, but for what the store keeps for itself."""
     found: list[Head] = []
     for tenant, kind in await scope.runtime.call(scope.backend.kinds):
         if tenant == scope.tenant and not kind.startswith(OWN):
@@ -153,18 +162,18 @@ async def _all_heads(scope: Scope) -> list[Head]:
 
 async def _choose(
     scope: Scope, heads: list[Head], rule: str, value: str, *, forks: bool
-) -> list[_Chosen]:
+) -> list[Chosen]:
     """The journals that go whole: what is named first, then what goes with it."""
     is_named = _named_by(rule, value)
     why = LABELLED if rule == "subject" else NAMED
-    chosen = {head.key: _Chosen(head, why) for head in heads if is_named(head)}
+    chosen = {head.key: Chosen(head, why) for head in heads if is_named(head)}
     origins = await _origins(scope, heads) if forks and chosen else {}
     size = -1
     while size < len(chosen):  # a child has children, and a fork results
         size = len(chosen)
         for head in heads:
-            if head.key not in chosen and (also := _goes_with(head, chosen, origins)):
-                chosen[head.key] = _Chosen(head, also)
+            if head.key not in chosen and (also := goes_with(head, chosen, origins)):
+                chosen[head.key] = Chosen(head, also)
     return list(chosen.values())
 
 
@@ -184,7 +193,7 @@ def _named_by(rule: str, value: str) -> Callable[[Head], bool]:
     )
 
 
-def _goes_with(head: Head, chosen: Mapping[Key, _Chosen], origins: Mapping[Key, str]) -> str | None:
+def goes_with(head: Head, chosen: Mapping[Key, Chosen], origins: Mapping[Key, str]) -> str | None:
     """Why *head* goes with what is *chosen*; None if it does not."""
     tenant, kind, id_ = head.key
     owner = kind.rpartition("-")[0]
@@ -220,16 +229,16 @@ async def _origins(scope: Scope, heads: Iterable[Head]) -> dict[Key, str]:
     return found
 
 
-def _holder(head: Head) -> str | None:
+def holder_of(head: Head) -> str | None:
     """Who works on it, if anybody does."""
     if head.lease is None or is_dead(head.lease.holder):
         return None
     return holder_for_people(head.lease.holder)
 
 
-def _check_free(chosen: list[_Chosen]) -> None:
+def _check_free(chosen: list[Chosen]) -> None:
     for one in chosen:
-        holder, lease = _holder(one.head), one.head.lease
+        holder, lease = holder_of(one.head), one.head.lease
         if holder is not None and lease is not None:
             until = from_micros(lease.until)
             msg = (
@@ -245,7 +254,7 @@ def _check_free(chosen: list[_Chosen]) -> None:
 async def _memories(
     scope: Scope,
     heads: list[Head],
-    chosen: list[_Chosen],
+    chosen: list[Chosen],
     rule: str,
     value: str,
     *,
@@ -253,11 +262,12 @@ async def _memories(
 ) -> dict[str, tuple[str, ...]]:
     """Forget what was remembered of it: the ids, by namespace."""
     going = {one.head.key for one in chosen}
-    filters = [{"source": one.head.key.id} for one in chosen if one.why != RESULTS]
+    named = [one.head.key for one in chosen if one.why != RESULTS]
+    filters = [{"source": source} for key in named for source in (key.id, f"{key.kind}/{key.id}")]
     if rule in ("source", "subject"):
         filters.append({rule: value})
     elif rule in ("conversation", "task", "state", "thread", "session"):
-        filters.append({"source": value})  # though it may be gone itself
+        filters += [{"source": value}, {"source": f"{rule}/{value}"}]  # though it may be gone
     distinct = {tuple(one.items()): one for one in filters}.values()
     found: dict[str, tuple[str, ...]] = {}
     for head in heads:
@@ -289,6 +299,7 @@ async def _seal(scope: Scope, head: Head, sealer: Sealer) -> None:
         after = page[-1].seq
 
 
-async def _delete(scope: Scope, head: Head) -> None:
+async def delete_journal(scope: Scope, head: Head) -> None:
+    """Delete it, and what the local index has of it."""
     await scope.journal(head.key.kind, head.key.id).delete()
     await scope.runtime.call(forget_journal, scope.backend, head.key)

@@ -12,15 +12,18 @@ from starlette.staticfiles import StaticFiles
 
 from limpet import AsyncStore, Store
 from limpet.backends.url import safe_url
+from limpet.core import audit
 from limpet.core.runtime import core_of
 from limpet.errors import LimpetError, NotFound, StoreError
 from limpet.inspector.follow import Followers
 from limpet.inspector.pages import ACTIONS, PAGES
 from limpet.inspector.security import Access, Callback, Guard, read_form
 from limpet.inspector.site import Done, Parts, Site
+from limpet.memory import KIND as MEMORY
+from limpet.tasks.entries import KIND as TASK
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -30,6 +33,20 @@ if TYPE_CHECKING:
     from limpet.inspector.site import Action, Page
 
 __all__ = ["ENTRY", "Inspector", "app"]
+
+#: The page that streams what changes.
+EVENTS = "events"
+
+#: What an act is called, and the kind of what its form names, by the action's name.
+_ACTS = {
+    "resolve": ("resolved", None),
+    "forget": ("forgot", MEMORY),
+    "fork-task": ("forked", TASK),
+    "signal": ("signalled", TASK),
+    "pause": ("paused", TASK),
+    "cancel": ("cancelled", TASK),
+    "resume": ("resumed", TASK),
+}
 
 #: Where a link with a token leads.
 ENTRY = "/enter"
@@ -58,6 +75,21 @@ def app(
     where several serve it; forms of one are then accepted by another.
     """
     return Inspector(store, Callback(authorize), write=write, hosts=hosts, secret=secret)
+
+
+async def _record(
+    site: Site, what: str, fields: Mapping[str, str], kind: str | None = None
+) -> None:
+    """Record an act upon what *fields* name, where acts are recorded and the store is writable."""
+    if not site.scope.backend.readonly:
+        await audit.record(
+            site.scope,
+            what,
+            via="inspector",
+            who=site.access.by,
+            kind=fields.get("kind") or kind,
+            id=fields.get("id"),
+        )
 
 
 class Inspector:
@@ -117,7 +149,13 @@ class Inspector:
 
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            return await page.handler(request, self._site(request))
+            site = self._site(request)
+            shown = await page.handler(request, site)
+            # What follows a page, or fills in a part of it, is no other look at it.
+            if "id" in request.query_params and not site.partial and page.name != EVENTS:
+                what = "exported" if page.name == "export" else "opened"
+                await _record(site, what, request.query_params)
+            return shown
 
         return show
 
@@ -136,6 +174,8 @@ class Inspector:
                     403, "This inspector is read-only. Start it with `limpet inspect --write`."
                 )
             done = await action.handler(request, site, form)
+            what, kind = _ACTS.get(action.name, (action.name, None))
+            await _record(site, what, form, kind)
             return site.done(done) if isinstance(done, Done) else done
 
         return change

@@ -16,7 +16,7 @@ from msgspec import Struct
 from limpet import memory
 from limpet.backends.contract import Head, Key, from_micros
 from limpet.conversations import conversation
-from limpet.core.ids import check_id, check_labels, check_prefix
+from limpet.core.ids import OWN, check_id, check_labels, check_prefix
 from limpet.core.journal import MALFORMED
 from limpet.errors import StoreCorrupt, StoreError, Unreadable
 from limpet.integrations.langgraph import thread
@@ -180,7 +180,7 @@ class Budget:
 
 async def ordered_kinds(scope: Scope) -> list[str]:
     """The kinds that there are: those of our models first, then others by name."""
-    there = await kinds_of(scope)
+    there = [kind for kind in await kinds_of(scope) if not kind.startswith(OWN)]
     return [
         *(kind for kind in MODELS if kind in there),
         *(kind for kind in there if kind not in MODELS),
