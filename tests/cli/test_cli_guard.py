@@ -203,9 +203,9 @@ def test_commands_are_recorded(path: Path, tmp_path: Path) -> None:
     """What each did, and to what; nothing of any content."""
     limpet_(path, "audit", "on")
     limpet_(path, "show", "conversation/other")
-    limpet_(path, "task", "submit", "kind", "s", "A secret goal")
+    limpet_(path, "task", "submit", "kind", "s", "--goal", "A secret goal")
     limpet_(path, "task", "signal", "s", "go", '{"secret": 1}')
-    limpet_(path, "export", "conversation/other", "--output", str(tmp_path / "x.json"))
+    limpet_(path, "export", "other", "--output", str(tmp_path / "x.json"))
     limpet_(path, "memory", "add", "m", "A secret memory")
     limpet_(path, "delete", "conversation/other", "--yes")
     limpet_(path, "forget", "--subject", NAME, "--yes")
@@ -217,6 +217,7 @@ def test_commands_are_recorded(path: Path, tmp_path: Path) -> None:
         ("submitted", "task", "s"),
     ]
     assert ("signalled", "task", "s") in found
+    assert ("exported", None, "other") in found
     assert ("remembered", "memory", "m") in found
     assert ("deleted", "conversation", "other") in found
     assert found[-1] == ("forgot", None, None)
