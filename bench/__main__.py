@@ -17,6 +17,7 @@ from bench import (
     concurrency,
     disk,
     imports,
+    inspector,
     langgraph,
     lists,
     peers,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "disk": disk.measure,
     "resume": resume.measure,
     "import": imports.measure,
+    "inspector": inspector.measure,
     "backends": backends.measure,
 }
 
@@ -86,7 +88,7 @@ def main(
     """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
-    langgraph, lists, disk, resume, import, backends.
+    langgraph, lists, disk, resume, import, inspector, backends.
     """
     names = names or tuple(MEASUREMENTS)
     drawings = [

@@ -149,14 +149,15 @@ class Contest:
 
     def cpu(self, name: str, to: str) -> str:
         """How much of the processors' time *name* takes, and to that of *to*; for a note."""
-        ours, theirs = self._typical_cpu(name), self._typical_cpu(to)
+        ours, theirs = self.typical_cpu(name), self.typical_cpu(to)
         return f"CPU {ours / theirs:.2f} ({ours * 1e6:,.0f} µs to {theirs * 1e6:,.0f})"
 
     def cpu_ratio(self, name: str, to: str) -> float:
         """How many times as much of it *name* takes as *to*."""
-        return self._typical_cpu(name) / self._typical_cpu(to)
+        return self.typical_cpu(name) / self.typical_cpu(to)
 
-    def _typical_cpu(self, name: str) -> float:
+    def typical_cpu(self, name: str) -> float:
+        """How many seconds of a processor *name* takes."""
         return statistics.median(statistics.median(cpu[name]) for cpu in self._cpu)
 
     def ratio(self, name: str, to: str) -> float:

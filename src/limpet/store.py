@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from limpet.states.state import AsyncState, State, StateInfo
     from limpet.tasks.memories import Memories
 
+    #: A function from texts to their vectors, which may be async; True is the local model.
+    Embed = Callable[[list[str]], Any] | bool | None
+
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
 
 #: The kind of journal that rules of retention are in; see `limpet.erasure.retention`.
@@ -75,6 +78,13 @@ def _late(name: str) -> Any:
 
 def _make_memory(scope: Scope, namespace: str, embed: Any) -> AsyncMemory:
     return _late("memory").AsyncMemory(scope, namespace, embed=embed)  # type: ignore[no-any-return]
+
+
+def _embedding(embed: Embed) -> Embed:
+    """What *embed* stands for, before anything is opened: an extra that it needs may be missing."""
+    if embed is None or embed is False:
+        return None
+    return _late("memory.embeddings").embedding_function(embed)  # type: ignore[no-any-return]
 
 
 def _sync_memory(core: AsyncMemory) -> Memory:
@@ -278,11 +288,12 @@ class AsyncStore(AsyncEntered):
         state = _late("states.state")
         return self.scope.list(state.KIND, state.StateInfo.of, prefix=prefix, labels=labels)
 
-    def memory(self, namespace: str, *, embed: Any = None) -> AsyncMemory:
+    def memory(self, namespace: str, *, embed: Embed = None) -> AsyncMemory:
         """The memory of one *namespace* of this tenant, shared by all tasks.
 
         *embed*: a function from a list of texts to a list of vectors, or True for the local model
-        of ``limpet[embeddings]``; memories are then also found by meaning.
+        of ``limpet[embeddings]``; memories are then also found by meaning. Without it, it is what
+        the store was opened with; with False, memories are found by words alone.
         """
         found: AsyncMemory = self.scope.memory(namespace, embed)
         return found
@@ -590,6 +601,7 @@ def open(
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     audit: bool = False,
+    embed: Embed = None,
     **options: Any,
 ) -> Store:
     """Open a store, and create it if it does not exist.
@@ -601,16 +613,17 @@ def open(
     has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
     "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
     text. *audit*: what commands, the inspector and MCP do is recorded from now on; see `limpet
-    audit`. *options*: those of the backend; for SQLite ``create``, ``readonly``,
-    ``timeout`` and ``durability``.
+    audit`. *embed*: True, or a function, so that memories are found by meaning in every namespace,
+    those of tasks too; see `Store.memory`. *options*: those of the backend; for SQLite ``create``,
+    ``readonly``, ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    redactor = _redactor(redact)
-    scope = scope_over(connect(url, **options), tenant, ttl, codec, redactor)
+    redactor, embed = _redactor(redact), _embedding(embed)
+    scope = scope_over(connect(url, **options), tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)
     return Store(AsyncStore(scope.as_sync()))
@@ -624,6 +637,7 @@ def open_async(
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     audit: bool = False,
+    embed: Embed = None,
     **options: Any,
 ) -> AsyncStore:
     """The same for async code: ``async with limpet.open_async("agents.db") as store: …``.
@@ -631,8 +645,8 @@ def open_async(
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    redactor = _redactor(redact)
-    scope = scope_over(connect(url, **options), tenant, ttl, codec, redactor)
+    redactor, embed = _redactor(redact), _embedding(embed)
+    scope = scope_over(connect(url, **options), tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)
     return AsyncStore(scope)
@@ -653,11 +667,20 @@ def scope_over(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    *,
+    embed: Embed = None,
     redactor: Redactor | None = None,
 ) -> Scope:
     """A new open store over *backend*, as its *tenant* sees it, for code that awaits."""
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     if ttl is not None:
         check_seconds(ttl, "ttl")
-    opened = OpenStore(backend, codec=codec, ttl=ttl, redactor=redactor, make_memory=_make_memory)
+    opened = OpenStore(
+        backend,
+        codec=codec,
+        ttl=ttl,
+        redactor=redactor,
+        make_memory=_make_memory,
+        embed=embed,
+    )
     return Scope(opened, tenant, opened.async_runtime)

@@ -8,7 +8,9 @@ import pytest
 
 import limpet
 from limpet.core.runtime import run_to_end
+from limpet.views import survey as surveys
 from limpet.views.doubts import doubts_page
+from limpet.views.survey import Survey, look_further
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
 from tests.support.doubtful import leave_in_doubt
 
@@ -82,11 +84,29 @@ def test_who_may_only_read_is_offered_no_answer(store: limpet.Store, browser: Br
         axe(page)
 
 
-def test_a_page_looks_at_so_many_journals_and_says_where_to_go_on(store: limpet.Store) -> None:
-    """Its cost does not grow with the store."""
+def test_a_page_has_the_next_of_what_the_survey_has_found(store: limpet.Store) -> None:
+    """Those that were resolved since are left out, and nothing is skipped for it."""
     scope = store.scope.as_sync()
-    first = run_to_end(doubts_page(scope, most=1))
-    assert (first.looked, len(first.doubts)) == (1, 2)
-    second = run_to_end(doubts_page(scope, after=first.after, most=1))
-    assert [one.kind for one in second.doubts] == ["order"]
-    assert second.after is None
+    survey = Survey()
+    kinds = ["conversation", "order"]
+    assert run_to_end(look_further(scope, survey, kinds, None, 100))[0] is None
+    first = run_to_end(doubts_page(scope, survey, limit=1))
+    assert [one.kind for one in first.doubts] == ["order"]
+    store.resolve("o-1", "c1", "skip", kind="order")
+    second = run_to_end(doubts_page(scope, survey, before=first.older, limit=1))
+    assert [one.call.id for one in second.doubts] == ["c1", "c2"]
+    assert second.older is None
+    assert run_to_end(doubts_page(scope, survey, limit=1)).doubts == []
+    with pytest.raises(ValueError, match="begin again"):
+        run_to_end(doubts_page(scope, survey, before="yesterday"))
+
+
+def test_what_is_not_remembered_is_said(
+    store: limpet.Store, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The survey remembers the newest ones, and counts all."""
+    monkeypatch.setattr(surveys, "SOME", 1)
+    with inspected(store) as served, page_of(browser, served) as page:
+        page.goto(f"{served.url}/doubts")
+        assert page.locator(".card.doubt").count() == 1
+        assert "1 journal more" in page.locator("main").inner_text()

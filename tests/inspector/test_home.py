@@ -228,11 +228,12 @@ def test_it_costs_the_same_with_a_hundred_and_a_hundred_thousand_journals(tmp_pa
     for size in (200, 100_000):
         with limpet.open(tmp_path / f"{size}.db") as store:
             fill_tasks(store, size, failed=1)
+            leave_in_doubt(store, "order", "o-1", "ship")
             with inspected(store) as served, httpx.Client(follow_redirects=True) as browser:
                 browser.get(served.link())
                 browser.get(served.url)
                 until_round(served)
-                for path in ("/", "/?after=task/t000049", "/?status=failed"):
+                for path in ("/", "/?after=task/t000049", "/?status=failed", "/doubts"):
                     get = partial(browser.get, served.url + path)
                     found, cost = counted(store, get)
                     assert found.status_code == 200

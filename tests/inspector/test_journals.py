@@ -84,6 +84,7 @@ def test_a_journal_is_gone_through_entry_by_entry(store: limpet.Store, browser: 
         assert "Entry 69" in page.locator("main h2").inner_text()
         page.get_by_role("link", name="In the list").click()
         assert rows.first.inner_text().split()[0] == "69"
+        page.wait_for_load_state()  # or its script is not there yet, which knows the key
         keys(page, "/")
         page.keyboard.type("answer 7")
         with page.expect_navigation():

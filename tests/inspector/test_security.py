@@ -170,6 +170,98 @@ def test_what_another_page_asks_for_is_refused(visitor: Visitor, gate: Tokens) -
         assert visitor.get("/", **followed, sec_fetch_dest="document").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "http://127.0.0.1:8001", "null", "", f"ftp://{HOST}"]
+)
+def test_a_script_of_another_origin_reads_nothing(
+    visitor: Visitor, gate: Tokens, origin: str
+) -> None:
+    """Events too; where a browser sends no Sec-Fetch-Site, as it does not without TLS."""
+    enter(visitor, gate)
+    for path in ("/", "/events?kind=task&id=a", "/static/limpet.js", ENTRY):
+        assert visitor.get(path, origin=origin).status_code == 403, path
+        assert visitor.get(path, origin=f"http://{HOST}").status_code in (200, 404), path
+
+
+def test_there_are_no_websockets(visitor: Visitor) -> None:
+    """No policy of a browser keeps other pages from opening one."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app = visitor.client._transport.app  # type: ignore[attr-defined]
+    asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, receive, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_the_page_behind_the_link_tells_nobody_its_address(visitor: Visitor, gate: Tokens) -> None:
+    """The token is in it; it is used up, and yet nobody's business."""
+    entered = visitor.get(f"{ENTRY}?token={gate.link()}")
+    assert entered.headers["referrer-policy"] == "no-referrer"
+    assert "token" not in entered.text
+
+
+def test_what_an_action_has_said_is_not_said_by_a_page_of_another_port(
+    visitor: Visitor, gate: Tokens
+) -> None:
+    """Such a page can set cookies that come here: a sentence of its own is not shown."""
+    pages = (Page("home", "/", plain_home),)
+    app = Inspector(
+        limpet.open("memory:"), gate, write=True, hosts=[HOST], pages=pages, actions=ACTIONS
+    )
+    visitor = enter(Visitor(app), gate)
+    (token,) = re.findall("[0-9a-f]{64}", visitor.get("/").text)
+    made = visitor.post("/note", {"text": "x", "form_token": token})
+    assert "limpet-notice-8000=" in made.headers["set-cookie"]
+    shown = visitor.get("/").text
+    assert "Noted &lt;b&gt;it&lt;/b&gt;." in shown
+    assert "Noted" not in visitor.get("/").text
+    for forged in ("Run%20rm", f"{'0' * 64}.Run%20rm", ".Run%20rm"):
+        visitor.client.cookies.set("limpet-notice-8000", forged, domain="127.0.0.1")
+        assert "Run" not in visitor.get("/").text
+
+
+async def plain_home(_request: Request, site: Site) -> Response:
+    """A page of ours, with what forms need."""
+    return site.page("failed.html", title="t", said=str(site.form_token()))
+
+
+@pytest.mark.parametrize(
+    ("mount", "name", "path"),
+    [("", "__Host-limpet", "/"), ("/agents", "__Secure-limpet", "/agents")],
+)
+def test_with_tls_nobody_else_can_set_our_cookie(
+    store: limpet.Store, mount: str, name: str, path: str
+) -> None:
+    """Not a page of another port, nor one without TLS of the same name."""
+    app: Any = inspector.app(store, authorize=lambda _request: True, write=True)
+    app = Starlette(routes=[Mount(mount, app)]) if mount else app
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="https://agents.example"
+    )
+    cookie = asyncio.run(client.get(f"{mount}/")).headers["set-cookie"]
+    assert cookie.startswith(f"{name}=")
+    assert f"Path={path};" in cookie
+    assert "Secure" in cookie
+
+
+def test_events_are_not_sent_to_who_asks_for_their_head(store: limpet.Store, gate: Tokens) -> None:
+    """It would be made for ever, and arrive nowhere."""
+    store.conversation("a").append({"role": "user", "content": "hello"})
+    visitor = enter(Visitor(Inspector(store, gate, hosts=[HOST])), gate)
+    for path in (
+        "/events?kind=conversation&id=a",
+        "/home/events",
+        "/export?kind=conversation&id=a",
+    ):
+        answer = visitor.head(path)
+        assert (answer.status_code, answer.content) == (200, b""), path
+
+
 def test_a_form_of_ours_changes_something_and_says_so_once(
     visitor: Visitor, gate: Tokens, store: limpet.Store
 ) -> None:
@@ -221,6 +313,59 @@ def test_a_form_of_another_visitor_is_refused(
     assert notes(store) == []
 
 
+@pytest.mark.parametrize("path", ["/note", ENTRY])
+def test_a_body_that_is_no_form_is_refused(visitor: Visitor, gate: Tokens, path: str) -> None:
+    """Uploads, JSON, what is not UTF-8, a thousand fields: a sentence, and no traceback."""
+    if path != ENTRY:
+        enter(visitor, gate)
+    form = "application/x-www-form-urlencoded"
+    for kind, body in (
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n--x--"),
+        ("application/json", b"{}"),
+        ("", b"a=b"),
+        (form, b"\xff\xfe"),
+        (form, b"a=b&" * 1_000),
+        (form, b"a" * 2_000_000),
+    ):
+        headers = {"origin": f"http://{HOST}", "content-type": kind}
+        answer = asyncio.run(visitor.client.post(path, content=body, headers=headers))
+        assert answer.status_code == 400, (kind, body[:9])
+
+
+def test_a_form_that_never_comes_to_its_end_holds_nothing_up(
+    visitor: Visitor, gate: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends a byte now and then is not waited for; nor who goes away half way."""
+    monkeypatch.setattr("limpet.inspector.security.PATIENCE", 0.05)
+    app = visitor.client._transport.app  # type: ignore[attr-defined]
+    headers = {"host": HOST, "origin": f"http://{HOST}"}
+    headers["content-type"] = "application/x-www-form-urlencoded"
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": ENTRY,
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def slow() -> Any:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    for receive in (slow, gone):
+        sent: list[Any] = []
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        asyncio.run(app(dict(scope), receive, send))
+        assert sent[0]["status"] == 400
+
+
 def test_a_form_that_is_too_large_is_refused(visitor: Visitor, gate: Tokens) -> None:
     """Whoever was let in cannot fill the memory by accident."""
     enter(visitor, gate)
@@ -267,6 +412,11 @@ def test_a_path_out_of_the_root_is_not_there(visitor: Visitor, gate: Tokens) -> 
         "/static/%2fetc/passwd",
         "/static//etc/passwd",
         "/static/..%5capp.py",
+        "/static/%00",
+        "/static/limpet.css%00.js",
+        "/static/",
+        "/static",
+        "/static/templates/../../app.py",
     ):
         answer = visitor.get(path)
         assert answer.status_code in (403, 404), path
@@ -274,6 +424,35 @@ def test_a_path_out_of_the_root_is_not_there(visitor: Visitor, gate: Tokens) -> 
     assert visitor.get("/static/limpet.css").status_code == 200
     enter(visitor, gate)
     assert visitor.get("/static/%2e%2e/app.py").status_code == 404
+
+
+def test_no_way_of_writing_a_path_leads_past_the_gate(store: limpet.Store) -> None:
+    """What is let through unasked is what looks like a file of ours, and that is all it gets."""
+    store.conversation("secret").append({"role": "user", "content": "the password"})
+    ours = Inspector(store, Tokens(), hosts=[HOST])
+    for mount in ("", "/agents"):
+        visitor = Visitor(Starlette(routes=[Mount(mount, ours)]) if mount else ours)
+        for path in (
+            "/static/../journal?kind=conversation&id=secret",
+            "/static/..%2fjournal?kind=conversation&id=secret",
+            "//static/../?q=", "/static//", "/./", "//", "/static/%2e%2e/", "/agents/static/../",
+            "/journal/static/?kind=conversation&id=secret", "/static/?/../journal",
+            "/%73tatic/../export?kind=conversation&id=secret", "/enter/static/", "/STATIC/",
+        ):  # fmt: skip
+            answer = visitor.get(f"http://{HOST}{mount}{path}")
+            assert answer.status_code in (307, 400, 403, 404, 405), (mount, path)
+            assert "secret" not in answer.text.replace("id=secret", "")
+            assert not answer.headers.get("location", "/").startswith("//")
+
+
+def test_a_name_of_the_path_is_no_other_host(store: limpet.Store) -> None:
+    """Where an app is mounted may be other people's text: links stay on this host."""
+    ours = inspector.app(store, authorize=lambda _request: True)
+    visitor = Visitor(Starlette(routes=[Mount("/{name:path}/agents", ours)]))
+    text = visitor.get(f"http://{HOST}//evil.example/agents/").text
+    links = re.findall(r'(?:href|src|action|data-follow|hx-get)="([^"#]+)"', text)
+    assert links
+    assert [link for link in links if link.startswith("//")] == []
 
 
 def test_every_answer_forbids_what_no_page_needs(visitor: Visitor, gate: Tokens) -> None:

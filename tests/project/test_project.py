@@ -233,15 +233,34 @@ def test_import_loads_nothing_optional_or_slow() -> None:
     assert sorted(extra & NOT_ON_IMPORT) == []
 
 
-@pytest.mark.slow
-def test_wheel_carries_every_file_of_the_package(tmp_path: Path) -> None:
-    """What runs from a checkout also runs from `pip install`: SQL, py.typed and the command."""
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from here."""
+    made = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(made)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (found,) = made.glob("*.whl")
+    return found
+
+
+@pytest.mark.slow
+def test_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
+    """What runs from a checkout also runs from `pip install`: SQL, py.typed and the command."""
     files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
         (entry_points,) = (name for name in packed if name.endswith("entry_points.txt"))
         assert "limpet = limpet.cli:main" in archive.read(entry_points).decode()
     assert {path.relative_to(SOURCE.parent).as_posix() for path in files} <= packed
+
+
+@pytest.mark.slow
+def test_the_inspector_adds_less_than_300_kb_to_the_wheel(wheel: Path) -> None:
+    """With the views that it shows, its styles and its only script of others."""
+    ours = ("limpet/inspector/", "limpet/views/", "limpet/cli/inspect.py")
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {one.filename: one.compress_size for one in archive.infolist()}
+    assert {"limpet/inspector/static/htmx.min.js", "limpet/inspector/templates/base.html"} <= {
+        *sizes
+    }
+    assert sum(size for name, size in sizes.items() if name.startswith(ours)) < 300_000

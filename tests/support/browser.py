@@ -111,6 +111,7 @@ def chromium(directory: Path) -> Iterator[str]:
         "--no-sandbox",  # which a container does not have
         "--no-first-run",
         "--disable-gpu",
+        "--hide-scrollbars",  # in a picture they are of no use
         "--disable-dev-shm-usage",
         "--disable-background-networking",
         "--disable-component-update",

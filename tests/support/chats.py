@@ -7,23 +7,44 @@ the OpenAI Agents SDK, a thread of LangGraph's, and an agent and a team of AutoG
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agents import Agent, Runner, function_tool
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from openai import DefaultHttpxClient, OpenAI
 
+import limpet
+from limpet.errors import StoreUnavailable
 from limpet.integrations import autogen
 from limpet.integrations.langgraph import LimpetSaver
+from limpet.integrations.openai import Chat
 from limpet.integrations.openai_agents import AsyncRuns, LimpetSession, Runs
 from tests.support.agents_sdk import call, say, strict
-from tests.support.autogen_teams import KINDS
+from tests.support.autogen_teams import KINDS, calling
+from tests.support.autogen_teams import agent as assistant
+from tests.support.openai_server import Answer, Server
 
 if TYPE_CHECKING:
     from limpet import Store
 
-__all__ = ["PNG", "a_conversation", "a_run", "a_session", "a_state", "a_thread", "every_chat"]
+__all__ = [
+    "PNG",
+    "a_conversation",
+    "a_run",
+    "a_session",
+    "a_state",
+    "a_thread",
+    "doubtful_chat",
+    "doubtful_run",
+    "doubtful_team",
+    "doubtful_thread",
+    "every_chat",
+]
 
 PNG = "data:image/png;base64," + "A" * 4000
 
@@ -156,6 +177,103 @@ def a_state(store: Store, kind: str, id_: str) -> None:
         await kept.run(task="Write about order 7, look it up.")
 
     asyncio.run(run())
+
+
+# -- calls of which nobody knows whether they happened ---------------------------------------------
+
+
+class Gone(BaseException):
+    """Ends a process, as far as one can be ended here."""
+
+
+def doubtful_chat(store: Store, id_: str = "chat") -> None:
+    """A chat on the OpenAI SDK whose process ended in the tool."""
+
+    def pay(bill: int) -> str:
+        """Pay a bill."""
+        raise Gone
+
+    with Server(Answer(calls=(("pay", {"bill": 1}),))) as server:
+        http = DefaultHttpxClient(verify=False, timeout=10)
+        client = OpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http)
+        with client, suppress(Gone):
+            Chat(client, store.conversation(id_), model="gpt-5", tools=[pay]).send("Pay bill 1.")
+
+
+def doubtful_run(store: Store, id_: str = "payment") -> None:
+    """A run of the Agents SDK, with a session, whose worker ended in a call that was approved."""
+
+    async def run() -> None:
+        began = asyncio.Event()
+
+        @function_tool(needs_approval=True)
+        async def pay(to: str) -> str:
+            """Pay somebody."""
+            began.set()
+            await asyncio.sleep(600)
+            return to
+
+        model = strict(call(("pay", "c1"), to="Bob"))
+        agent = Agent[Any](name="desk", model=model, tools=[pay])
+        session, runs = LimpetSession(store, f"{id_}-session"), AsyncRuns(store)
+        (ask,) = await runs.save(id_, await Runner.run(agent, "Pay Bob.", session=session))
+        await runs.approve(id_, ask.call_id)
+        working = asyncio.create_task(runs.resume(id_, agent, session=session))
+        await began.wait()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+
+    asyncio.run(run())
+
+
+def doubtful_team(store: Store, id_: str = "bank") -> None:
+    """A team of AutoGen's that lost its store while a tool ran."""
+    backend = store.backend
+    ways = backend.append, backend.append_async
+
+    def away(_request: Any) -> Any:
+        raise StoreUnavailable("The store is away.")
+
+    async def pay(text: str) -> str:
+        """Pay."""
+        backend.append = away  # type: ignore[method-assign, assignment]
+        backend.append_async = ways[1] and away
+        return text
+
+    async def run() -> None:
+        members: list[Any] = [
+            assistant("anna"),
+            assistant("clerk", calling("pay"), tools=[pay]),
+        ]
+        stop = MaxMessageTermination(3)
+        team = RoundRobinGroupChat(members, termination_condition=stop)
+        kept = await autogen.keep(team, store, id_)
+        with suppress(StoreUnavailable):
+            await kept.run(task="Pay.")
+
+    asyncio.run(run())
+    backend.append, backend.append_async = ways  # type: ignore[method-assign]
+
+
+def doubtful_thread(store: Store, id_: str = "payer") -> None:
+    """A thread of LangGraph's with an effect that raised."""
+
+    @limpet.effect(name="pay")
+    def pay(to: str) -> str:
+        """Pay somebody."""
+        raise ConnectionError("lost")
+
+    def node(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(pay("Bob"))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    compiled: Any = graph.compile(checkpointer=LimpetSaver(store))
+    given = {"messages": [HumanMessage("Pay Bob.")]}
+    with suppress(ConnectionError):
+        compiled.invoke(given, {"configurable": {"thread_id": id_}})
 
 
 def every_chat(store: Store) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from limpet.core.ids import make_key
 from limpet.core.journal import AsyncJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from limpet import Store
     from limpet.backends.contract import Append
 
-__all__ = ["counted", "fill_tasks", "task_request"]
+__all__ = ["LONG", "counted", "fill_journal", "fill_long", "fill_tasks", "task_request"]
 
 #: A task of which two steps of four are done.
 ENTRIES: list[tuple[str, Any]] = [
@@ -52,6 +53,52 @@ def fill_tasks(store: Store, count: int, *, failed: int = 0, prefix: str = "t") 
             batch = []
     if batch:
         store.backend.append_all(batch)
+
+
+def fill_journal(store: Store, kind: str, id_: str, entries: Iterable[tuple[str, Any]]) -> None:
+    """Append *entries* to a journal, each as a record of its own, as agents do."""
+    scope = store.scope.as_sync()
+    key = make_key(scope.tenant, kind, id_)
+    journal = AsyncJournal(scope.runtime, scope.store.codec, key)
+    requests = (journal.request([entry]) for entry in entries)
+    while batch := list(islice(requests, 2_000)):
+        store.backend.append_all(batch)
+
+
+#: A journal of each kind, which `fill_long` makes as long as one likes.
+LONG = {
+    "task": "report",
+    "conversation": "alice",
+    "state": "profile",
+    "memory": "facts",
+    "order": "o-1",
+}
+
+
+def fill_long(store: Store, size: int) -> None:
+    """Add the journals of `LONG`, of about *size* entries each."""
+    fill_journal(store, "task", LONG["task"], islice(_long_task(), size))
+    say = ("user", "assistant")
+    chat = store.conversation(LONG["conversation"])
+    for begin in range(0, size, 1_000):
+        numbers = range(begin, min(begin + 1_000, size))
+        chat.append(*({"role": say[n % 2], "content": f"Number {n:06}"} for n in numbers))
+    state = store.state(LONG["state"])
+    for number in range(size):
+        state.save({"number": f"{number:06}", f"key {number % 20}": f"{number:06} " * 5})
+    store.memory(LONG["memory"]).remember_all(
+        [f"Customer {number:06} pays within {number % 30 + 10} days" for number in range(size)]
+    )
+    orders = (("moved", {"to": f"place {number:06}"}) for number in range(size))
+    fill_journal(store, "order", LONG["order"], orders)
+
+
+def _long_task() -> Iterator[tuple[str, Any]]:
+    yield "created", {"goal": "Count everything", "agent": "a"}
+    yield "planned", {"steps": ["count", "report"]}
+    for number in count():
+        yield "decided", {"decision": f"look at {number:06}", "because": "it comes next"}
+        yield "step", {"name": f"look {number:06}", "result": number}
 
 
 def counted(store: Store, work: Callable[[], Any]) -> tuple[Any, Counter[str]]:

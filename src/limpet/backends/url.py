@@ -23,6 +23,7 @@ __all__ = [
     "connect",
     "find",
     "flag",
+    "in_commands",
     "is_default",
     "safe_url",
     "seconds",
@@ -144,6 +145,15 @@ def command(words: str, *, url: str | None, tenant: str) -> str:
     store = f" --store {shlex.quote(safe_url(url))}" if url else ""
     whose = f" --tenant {shlex.quote(tenant)}" if tenant != DEFAULT_TENANT else ""
     return f"limpet {words}{store}{whose}"
+
+
+#: A command that a message names; those that have stores of their own, or name them, are complete.
+_COMMAND = re.compile(r"`limpet (?!(?:demo|copy|salvage)\b)((?:(?!--store|--tenant)[^`\n])+)`")
+
+
+def in_commands(text: str, *, url: str | None, tenant: str) -> str:
+    """*text*, with this store and tenant in each command that it names in backticks."""
+    return _COMMAND.sub(lambda found: f"`{command(found[1], url=url, tenant=tenant)}`", text)
 
 
 #: Third-party backends: an entry point of this group, named as the scheme, gives the class.

@@ -10,7 +10,6 @@ import functools
 import getpass
 import json
 import os
-import re
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 import click
@@ -18,7 +17,7 @@ from rich.text import Text
 
 import limpet
 from limpet import memory
-from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, safe_url
+from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, in_commands, safe_url
 from limpet.cli.output import Screen
 from limpet.conversations import conversation
 from limpet.core import audit
@@ -159,9 +158,6 @@ def message_of(error: LimpetError) -> str:
 
 # -- which store -----------------------------------------------------------------------------------
 
-#: A command that a message names; those that have stores of their own, or name them, are complete.
-_COMMAND = re.compile(r"`limpet (?!(?:demo|copy|salvage)\b)((?:(?!--store|--tenant)[^`\n])+)`")
-
 
 class StoreOptions:
     """What ``--store`` and ``--tenant`` say."""
@@ -186,7 +182,7 @@ class StoreOptions:
 
     def in_commands(self, text: str) -> str:
         """*text*, with this store and tenant in each command that it names in backticks."""
-        return _COMMAND.sub(lambda found: f"`{self.command(found[1])}`", text)
+        return in_commands(text, url=self.url, tenant=self.tenant)
 
     def record(
         self, what: str, name: str | None = None, *, about: dict[str, Any] | None = None

@@ -37,6 +37,7 @@ class OpenStore:
         ttl: float | None = None,
         redactor: Redactor | None = None,
         make_memory: Callable[..., Any],
+        embed: Any = None,
     ) -> None:
         self.backend = backend
         self.codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
@@ -45,6 +46,8 @@ class OpenStore:
         self.redactor = redactor
         #: Makes the memory of a scope: a task asks for one, and does not know that model.
         self.make_memory = make_memory
+        #: What embeds the memories of all namespaces, unless one names another.
+        self.embed = embed
         self.leases = LeaseKeeper(backend)
         self.sync_runtime = SyncRuntime(backend)
         self.async_runtime = AsyncRuntime(backend)
@@ -155,8 +158,9 @@ class Scope(Struct, frozen=True):
         return Pages(pull)
 
     def memory(self, namespace: str, embed: Any = None) -> Any:
-        """What is remembered in a *namespace* of this tenant."""
-        return self.store.make_memory(self, namespace, embed)
+        """What is remembered in a *namespace* of this tenant; *embed*: False for words alone."""
+        chosen = self.store.embed if embed is None else embed
+        return self.store.make_memory(self, namespace, chosen)
 
     def command(self, *words: str) -> str:
         """The command ``limpet`` *words* for this store, as errors name it: it can be pasted."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from limpet.inspector.security import Gate
@@ -59,6 +59,7 @@ def app(
     write: bool = False,
     hosts: Iterable[str] | None = None,
     secret: bytes | None = None,
+    place: bool = False,
 ) -> ASGIApp:
     """The inspector of *store*, and of its tenant only, as an ASGI app to mount into your own.
 
@@ -72,9 +73,13 @@ def app(
 
     Without *write* it shows and changes nothing. *hosts*: the names, with ports, by which browsers
     may call it, where your own app does not see to that. *secret*: the same bytes for each process,
-    where several serve it; forms of one are then accepted by another.
+    where several serve it; forms of one are then accepted by another. *place*: let the doctor's
+    page say what is so of the whole place too, of which all tenants are a part: where it is, its
+    engine and settings, its sizes, its damage.
     """
-    return Inspector(store, Callback(authorize), write=write, hosts=hosts, secret=secret)
+    return Inspector(
+        store, Callback(authorize), write=write, hosts=hosts, secret=secret, place=place
+    )
 
 
 async def _record(
@@ -103,6 +108,7 @@ class Inspector:
         write: bool = False,
         hosts: Iterable[str] | None = None,
         secret: bytes | None = None,
+        place: bool = False,
         pages: Sequence[Page] = PAGES,
         actions: Sequence[Action] = ACTIONS,
     ) -> None:
@@ -122,6 +128,7 @@ class Inspector:
             pages_of_kinds=shown_by,
             tabs=[page for page in pages if page.tab],
             title=safe_url(scope.backend.url),
+            place=place,
             shared={},
         )
         routes = [
@@ -150,12 +157,15 @@ class Inspector:
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
             site = self._site(request)
-            shown = await page.handler(request, site)
+            response = await page.handler(request, site)
             # What follows a page, or fills in a part of it, is no other look at it.
             if "id" in request.query_params and not site.partial and page.name != EVENTS:
                 what = "exported" if page.name == "export" else "opened"
                 await _record(site, what, request.query_params)
-            return shown
+            if request.method == "HEAD" and isinstance(response, StreamingResponse):
+                # All of it would be made, and sent to nobody: of events, for ever.
+                return Response(status_code=response.status_code, headers=response.headers)
+            return response
 
         return show
 
@@ -188,7 +198,7 @@ class Inspector:
             status, said = 404, str(error)
         elif isinstance(error, StoreError):
             status, said = 503, error.message
-        elif isinstance(error, LimpetError):
+        elif isinstance(error, LimpetError) and not isinstance(error, ValueError):
             status, said = 409, str(error)
         else:
             status, said = 400, str(error)

@@ -34,6 +34,7 @@ def environment() -> Environment:
         document=lambda value: plain(text.json_document(value)),
         size=human_size,
         number=lambda value: f"{value:,}",
+        took=text.duration,
         when=when,
         moment=moment,
     )

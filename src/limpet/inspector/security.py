@@ -8,17 +8,18 @@ script, style or frame is allowed but the files that come with this package.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from msgspec import Struct, structs
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from limpet.inspector.rendering import environment
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SHORTEST", "Access", "Callback", "Gate", "Guard", "Tokens", "is_loopback", "read_form"]
+__all__ = [
+    "SHORTEST",
+    "Access",
+    "Callback",
+    "Gate",
+    "Guard",
+    "Tokens",
+    "cookie_name",
+    "is_loopback",
+    "read_form",
+    "root_of",
+]
 
 HEADERS = {
     "content-security-policy": (
@@ -47,6 +59,8 @@ HEADERS = {
 
 #: Bytes of a form; a signal may have a payload.
 MOST_BYTES = 1024 * 1024
+#: Seconds that a form may take to arrive: whoever sends a byte now and then holds nothing up.
+PATIENCE = 30.0
 #: Seconds for which somebody who came in may stay.
 STAY = 12 * 3600
 #: Characters of a token of the user's: those of a generated one are more.
@@ -115,7 +129,7 @@ class Tokens:
         return made
 
     async def access(self, request: Request) -> Access | None:
-        cookie = request.cookies.get(_cookie_name(request))
+        cookie = request.cookies.get(cookie_name(request))
         until = self._sessions.get(_digest(cookie)) if cookie else None
         if until is None or until < time.monotonic():
             return None
@@ -130,13 +144,17 @@ class Tokens:
         brought = _digest(form.get("token") or request.query_params.get("token") or "")
         if request.method == "GET" and brought in self._links:
             self._links.discard(brought)
-        elif request.method != "POST" or self._token is None or brought != _digest(self._token):
+        elif (
+            request.method != "POST"
+            or self._token is None
+            or not hmac.compare_digest(brought, _digest(self._token))
+        ):
             return self.refusal(request)
         now = time.monotonic()
         self._sessions = {one: until for one, until in self._sessions.items() if until >= now}
         session = secrets.token_urlsafe(32)
         self._sessions[_digest(session)] = now + STAY
-        response = _small_page("entered.html", request)
+        response = _entered(request)
         _set_cookie(response, request, session, STAY)
         return response
 
@@ -165,9 +183,11 @@ class Guard:
         self._secret = secret or secrets.token_bytes(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # lifespan; there are no websockets
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
+        if scope["type"] == "websocket":  # there are none
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
+            return
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
             return
 
         request = Request(scope, receive)
@@ -200,7 +220,8 @@ class Guard:
         )
         if site not in ("none", "same-origin") and not leads_here:
             return PlainTextResponse("Another page has asked for this.", status_code=403)
-        if request.method == "POST":
+        # Where it is not encrypted and not this machine, browsers leave the headers above out.
+        if request.method == "POST" or "origin" in request.headers:
             origin = urlsplit(request.headers.get("origin", ""))
             if not host or origin.netloc.lower() != host or origin.scheme not in ("http", "https"):
                 return PlainTextResponse("This form is not from here.", status_code=403)
@@ -216,12 +237,16 @@ class Guard:
             if path == self._entry and request.method != "POST":
                 entered = await self._gate.enter(request, {})
             elif path == self._entry:
-                entered = await self._gate.enter(request, await read_form(request))
+                try:
+                    form = await read_form(request)
+                except ValueError as error:
+                    return PlainTextResponse(str(error), status_code=400)
+                entered = await self._gate.enter(request, form)
             else:
                 entered = None
             return entered or self._gate.refusal(request)
         if path == self._entry:  # a link that was followed twice by the same browser
-            return _small_page("entered.html", request)
+            return _entered(request)
         may_write = self._write if access.write is None else access.write
         request.state.access = structs.replace(access, write=may_write)
         request.state.form_token = self._form_token(request)
@@ -229,7 +254,7 @@ class Guard:
 
     def _form_token(self, request: Request) -> str:
         """What a form must carry: only a page of ours, read with the same cookie, knows it."""
-        cookie = request.cookies.get(_cookie_name(request))
+        cookie = request.cookies.get(cookie_name(request))
         if not cookie:  # where the user's own function says who may come in
             cookie = secrets.token_urlsafe(32)
             carrier = Response()
@@ -245,11 +270,15 @@ async def read_form(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":  # no JSON, no uploads
         raise ValueError("A form is expected.")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise ValueError(f"A form has at most {MOST_BYTES:,} bytes.")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise ValueError(f"A form has at most {MOST_BYTES:,} bytes.")
+    except (TimeoutError, ClientDisconnect) as error:
+        raise ValueError("The form did not arrive as a whole.") from error
     pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=100)
     # A browser ends lines with \r\n, whatever the user typed.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
@@ -265,33 +294,46 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _root_of(request: Request) -> str:
-    """Where the app is mounted."""
-    root: str = request.scope.get("root_path", "")
-    return root.rstrip("/")
+def root_of(request: Request) -> str:
+    """Where the app is mounted, as a link has it: a path of this host, whatever is in it."""
+    root: str = request.scope.get("root_path", "").strip("/")
+    return f"/{quote(root)}" if root else ""
 
 
 def _small_page(template: str, request: Request, *, status: int = 200, **values: Any) -> Response:
     made = environment().get_template(template)
-    return HTMLResponse(made.render(root=_root_of(request), **values), status_code=status)
+    return HTMLResponse(made.render(root=root_of(request), **values), status_code=status)
+
+
+def _entered(request: Request) -> Response:
+    """Leads to the first page, and tells nobody the address that it was reached by."""
+    response = _small_page("entered.html", request)
+    response.headers["referrer-policy"] = "no-referrer"
+    return response
 
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _cookie_name(request: Request) -> str:
-    """One for each port: browsers keep cookies by host alone."""
+def cookie_name(request: Request, what: str = "") -> str:
+    """One for each port: browsers keep cookies by host alone.
+
+    With TLS, no page of another host or port, and none without TLS, can set a cookie of this name.
+    """
     _, _, port = request.headers.get("host", "").rpartition(":")
-    return f"limpet-{port}" if port.isdecimal() else "limpet"
+    name = "-".join(filter(None, ("limpet", what, port if port.isdecimal() else "")))
+    if request.url.scheme != "https":
+        return name
+    return f"__Secure-{name}" if root_of(request) else f"__Host-{name}"
 
 
 def _set_cookie(response: Response, request: Request, value: str, seconds: int) -> None:
     response.set_cookie(
-        _cookie_name(request),
+        cookie_name(request),
         value,
         max_age=seconds,
-        path=_root_of(request) or "/",
+        path=root_of(request) or "/",
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",

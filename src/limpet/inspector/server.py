@@ -47,7 +47,7 @@ async def serve(
         at = f"[{host}]" if ":" in host else host
         bound = listening.getsockname()[1]
         own = {f"{at}:{bound}"} | ({f"localhost:{bound}"} if is_loopback(host) else set())
-        inspector = Inspector(store, gate, write=write, hosts={*own, *names})
+        inspector = Inspector(store, gate, write=write, hosts={*own, *names}, place=True)
         config = uvicorn.Config(
             inspector,
             log_level="warning",

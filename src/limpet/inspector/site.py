@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from limpet import AsyncStore
 from limpet.core.scope import Scope
 from limpet.inspector.follow import Followers
 from limpet.inspector.rendering import environment
+from limpet.inspector.security import cookie_name, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -24,11 +26,9 @@ if TYPE_CHECKING:
     from limpet.inspector.security import Access
     from limpet.views.heads import HeadView
 
-__all__ = ["NOTICE", "Action", "Done", "Page", "Parts", "Site", "field", "json_field"]
+__all__ = ["Action", "Done", "Page", "Parts", "Site", "field", "json_field"]
 
-#: The cookie with the one sentence that a page says after an action, once.
-NOTICE = "limpet-notice"
-#: Characters of it: a cookie has little room.
+#: Characters of the one sentence that a page says after an action: a cookie has little room.
 SAID = 600
 
 
@@ -73,6 +73,7 @@ class Parts(Struct, frozen=True):
     pages_of_kinds: dict[str, str]  # the page that shows a journal of a kind
     tabs: list[Page]  # the pages of a journal, in their order
     title: str  # the store's URL, without a password
+    place: bool  # whether what is so of the whole place, of all tenants, may be shown
     shared: dict[str, Any]  # what a page's module keeps between requests, by its name
 
 
@@ -97,6 +98,11 @@ class Site:
         return AsyncStore(self.scope)
 
     @property
+    def shows_place(self) -> bool:
+        """Whether what is so of the whole place may be shown, of which all tenants are a part."""
+        return self._parts.place
+
+    @property
     def followers(self) -> Followers:
         """Who waits to be told that something has changed."""
         return self._parts.followers
@@ -117,8 +123,7 @@ class Site:
         Ids go into the query: one may be ``..``, or have slashes.
         """
         known = {key: value for key, value in query.items() if value not in (None, "", [])}
-        root = self._request.scope.get("root_path", "").rstrip("/")
-        path = quote(root) + self._parts.paths[name]
+        path = root_of(self._request) + self._parts.paths[name]
         return f"{path}?{urlencode(known, doseq=True)}" if known else path
 
     def has(self, name: str) -> bool:
@@ -131,6 +136,12 @@ class Site:
         if page not in self._parts.paths:
             page = "home"
         return self.url(page, kind=kind, id=id_, **query)
+
+    def head_url(self, view: HeadView) -> str:
+        """Where a journal is shown whose head is known: a state of a team as what was said."""
+        for name, _ in self.tabs(view):
+            return self.url(name, kind=view.kind, id=view.id)
+        return self.journal_url(view.kind, view.id)
 
     def tabs(self, view: HeadView) -> list[tuple[str, str]]:
         """The pages that show this journal, with their labels."""
@@ -146,7 +157,7 @@ class Site:
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """The page that *template* makes of *values*."""
-        notice = self._request.cookies.get(NOTICE)
+        notice = None if self.partial else self._notice()
         made = (
             environment()
             .get_template(template)
@@ -157,7 +168,7 @@ class Site:
                     "journal_url": self.journal_url,
                     "static": self.static,
                     "form_token": self.form_token,
-                    "notice": _unquoted(notice),
+                    "notice": notice,
                     "tenant": self.scope.tenant,
                     "store": self._parts.title,
                     "partial": self.partial,
@@ -166,9 +177,25 @@ class Site:
             )
         )
         response = HTMLResponse(made, status_code=status)
-        if notice is not None and not self.partial:
-            response.delete_cookie(NOTICE, path=self.url("home"))
+        if notice is not None:
+            response.delete_cookie(self._notice_name, path=self.url("home"))
         return response
+
+    def _notice(self) -> str | None:
+        """What the action before this page has said; not what a page of another port says."""
+        sealed, _, said = self._request.cookies.get(self._notice_name, "").partition(".")
+        if not (said and self._form_token) or not hmac.compare_digest(
+            sealed.encode(), self._seal(said).encode()
+        ):
+            return None
+        return unquote(said)
+
+    @property
+    def _notice_name(self) -> str:
+        return cookie_name(self._request, "notice")
+
+    def _seal(self, said: str) -> str:
+        return hmac.new(self._form_token.encode(), said.encode(), "sha256").hexdigest()
 
     def form_token(self) -> Markup:
         """The hidden field without which a form is refused."""
@@ -179,8 +206,8 @@ class Site:
         response = RedirectResponse(done.to, status_code=303)
         said = quote(done.text[:SAID], errors="backslashreplace")
         response.set_cookie(
-            NOTICE,
-            said,
+            self._notice_name,
+            f"{self._seal(said)}.{said}",
             max_age=60,
             path=self.url("home"),
             httponly=True,
@@ -219,7 +246,3 @@ def json_field(form: Mapping[str, str], name: str) -> Any:
         return json.loads(given) if given else None
     except ValueError as error:
         raise ValueError(f"The {name} is not JSON: {error}. Text needs quotes.") from error
-
-
-def _unquoted(notice: str | None) -> str | None:
-    return None if notice is None else unquote(notice)[:SAID]

@@ -19,9 +19,10 @@ from limpet.views.survey import Survey, look_further
 
 if TYPE_CHECKING:
     from limpet.core.scope import Scope
+    from limpet.inspector.site import Site
     from limpet.views.heads import HeadView
 
-__all__ = ["Walker"]
+__all__ = ["Walker", "walker_of"]
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,14 @@ class Walker:
         self.survey, self._seen = survey, seen
         if changed:
             self.topic.change()
+
+
+def walker_of(site: Site) -> Walker:
+    """The one that serves all pages of an app."""
+    found = site.shared.get("walker")
+    if not isinstance(found, Walker):
+        found = site.shared["walker"] = Walker(site.scope)
+    return found
 
 
 def _shown(view: HeadView) -> tuple[object, ...]:

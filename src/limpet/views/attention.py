@@ -30,7 +30,7 @@ __all__ = ["Attention", "Group", "attention"]
 #: Rows of each group that are shown; heads of a status, and journals of a survey, that are looked
 #: at for them.
 SHOWN = 6
-HEADS = 200
+HEADS = 100
 TRIED = 20
 
 #: Runs of the Agents SDK that wait for an approval: the kind, which is known where that is not
@@ -96,7 +96,7 @@ def _has_doubts(view: HeadView) -> bool:
 async def _still(scope: Scope, newest: Newest, holds: Callable[[HeadView], bool]) -> list[Head]:
     """Of what a survey has found, those of which it *holds* now; one more than are shown."""
     heads: list[Head] = []
-    for kind, id_ in newest.names()[:TRIED]:
+    for kind, id_ in newest.names(TRIED):
         head = await scope.runtime.call(scope.backend.head, Key(scope.tenant, kind, id_))
         if head is not None and holds(HeadView.of(head)):
             heads.append(head)

@@ -1,4 +1,7 @@
-"""Calls in doubt, in journals of whatever kind: they began, and may or may not have happened."""
+"""Calls in doubt, in journals of whatever kind: they began, and may or may not have happened.
+
+Which journals have some, a `limpet.views.survey` finds; each is looked at again before it is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,30 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from limpet.backends.contract import Key
 from limpet.core.calls import CallInDoubt
-from limpet.views.heads import HeadView, kinds_of, scan_heads
+from limpet.core.ids import make_key
+from limpet.integrations.langgraph import thread
+from limpet.views import PAGE
+from limpet.views.heads import HeadView
 
 if TYPE_CHECKING:
     from limpet.core.scope import Scope
+    from limpet.views.survey import Survey
 
-__all__ = ["DoubtsPage", "doubts_of", "doubts_page"]
-
-#: Heads that are looked at for one page.
-LOOK = 5_000
+__all__ = ["DoubtsPage", "doubts_about", "doubts_of", "doubts_page"]
 
 
 class DoubtsPage(Struct, frozen=True):
-    """What was found among the heads that were looked at; *after* is where to go on."""
+    """Calls in doubt, those of the journals first that were written to last.
+
+    *older* is what to give as *before* for those that come next. *beyond*: journals that were
+    counted, and are not remembered, so that no page shows them.
+    """
 
     doubts: list[CallInDoubt]
-    looked: int
-    after: str | None
+    older: str | None
+    beyond: int
 
 
 def doubts_of(view: HeadView) -> list[CallInDoubt]:
@@ -31,9 +40,24 @@ def doubts_of(view: HeadView) -> list[CallInDoubt]:
     return [CallInDoubt(view.kind, view.id, call) for call in view.doubts]
 
 
-async def doubts_page(scope: Scope, *, after: str | None = None, most: int = LOOK) -> DoubtsPage:
-    """The calls in doubt of the tenant, in the next *most* journals."""
-    kinds = await kinds_of(scope)
-    found = await scan_heads(scope, kinds, after=after, most=most)
-    doubts = [doubt for head in found.heads for doubt in doubts_of(HeadView.of(head))]
-    return DoubtsPage(doubts, len(found.heads), found.after)
+async def doubts_about(scope: Scope, view: HeadView) -> list[CallInDoubt]:
+    """The same; of a thread of LangGraph's those of its nodes, too, whose journal is another."""
+    found = doubts_of(view)
+    if view.kind == thread.KIND:
+        key = make_key(scope.tenant, thread.EFFECTS, view.id)
+        effects = await scope.runtime.call(scope.backend.head, key)
+        found += [] if effects is None else doubts_of(HeadView.of(effects))
+    return found
+
+
+async def doubts_page(
+    scope: Scope, survey: Survey, *, before: str | None = None, limit: int = PAGE
+) -> DoubtsPage:
+    """The calls in doubt of the next *limit* journals that the *survey* has found."""
+    names, older = survey.doubtful.page(before, limit)
+    doubts: list[CallInDoubt] = []
+    for kind, id_ in names:
+        head = await scope.runtime.call(scope.backend.head, Key(scope.tenant, kind, id_))
+        if head is not None:
+            doubts += doubts_of(HeadView.of(head))
+    return DoubtsPage(doubts, older, survey.doubtful.beyond)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from limpet.backends.contract import Head, Key, from_micros
 from limpet.backends.decide import holder_for_people
 from limpet.core.calls import Call, calls_in_doubt
-from limpet.core.ids import make_key
+from limpet.core.ids import check_id, make_key
 from limpet.core.leases import is_dead, is_on_this_machine
 from limpet.errors import NotFound, StoreError, Unreadable
 from limpet.states.format import KIND as STATE
@@ -149,6 +149,8 @@ async def scan_heads(
         if kind not in left:
             raise ValueError("There is nothing to go on from: begin again.")
         del left[: left.index(kind)]
+        if cursor:
+            check_id(cursor, "place to go on from")
     while left and len(heads) < most:
         page = await scope.runtime.call(
             scope.backend.scan,

@@ -173,13 +173,13 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
 
 
 async def memory_search(
-    scope: Scope, namespace: str, query: str, *, k: int = 20, embed: Any = None, **filters: Any
+    scope: Scope, namespace: str, query: str, *, k: int = 20, embed: Any = False, **filters: Any
 ) -> SearchedMemory:
     """The *k* memories that fit *query* best; by meaning too, if there is a model to *embed*."""
     memory = scope.memory(namespace, embed)
     hits = await memory.recall(query, k, **filters)
     origins = await origins_of(scope, hits)
-    model = None if embed is None else await memory.embedded_by()
+    model = None if embed is False else await memory.embedded_by()
     return SearchedMemory(query, [hit_view(hit, origins) for hit in hits], model)
 
 

@@ -19,7 +19,7 @@ from limpet.states import format as states
 from limpet.tasks import entries as kinds
 from limpet.tasks.state import TaskState
 from limpet.tasks.versions import describe_entries
-from limpet.views.text import json_line, one_line, shorten
+from limpet.views.text import json_document, json_line, one_line, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
     from limpet.llm.messages.parts import Part as Piece
 
-__all__ = ["Part", "Spoken", "parts", "role", "spoken", "summary", "tool_call", "written"]
+__all__ = [
+    "Part",
+    "Spoken",
+    "call_arguments",
+    "parts",
+    "role",
+    "spoken",
+    "summary",
+    "tool_call",
+    "written",
+]
 
 CALL = "→ "
 RESULT = "← "
@@ -181,13 +191,33 @@ def tool_call(name: Any, arguments: Any) -> str:
     """
     try:
         found = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        found = arguments
-    if isinstance(found, dict):
-        inner = ", ".join(f"{key}={json_line(value)}" for key, value in found.items())
-    else:
-        inner = "" if found is None else written(found)
+        if isinstance(found, dict):
+            inner = ", ".join(f"{key}={json_line(value)}" for key, value in found.items())
+        else:
+            inner = "" if found is None else written(found)
+    except _NOT_JSON:
+        inner = written(arguments)
     return f"{written(name)}({inner})"
+
+
+def call_arguments(arguments: Any) -> str:
+    """The arguments of a call to be read one by one: as JSON over several lines, if they are JSON.
+
+    >>> print(call_arguments('{"text": "timeout", "limit": 5}'))
+    {
+      "text": "timeout",
+      "limit": 5
+    }
+    """
+    try:
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return "" if found is None else json_document(found)
+    except _NOT_JSON:
+        return written(arguments)
+
+
+#: What a model's text may be in place of JSON: none at all, lone surrogates, or nested too deeply.
+_NOT_JSON = (ValueError, RecursionError)
 
 
 def written(value: Any) -> str:

@@ -6,10 +6,11 @@ It is made piece by piece, so that nobody waits for it: what was found so far co
 from __future__ import annotations
 
 import heapq
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from limpet.backends.contract import Key
+from limpet.backends.contract import Key, from_micros, to_micros
 from limpet.tasks import entries as task
 from limpet.views.heads import HeadView, scan_heads
 from limpet.views.sizes import Sizes
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Newest", "Survey", "is_stuck", "look_further"]
 
 #: Journals that are remembered of each sort, the newest ones; all are counted.
-SOME = 100
+SOME = 1_000
 
 #: How long an open task of nobody may rest before it is called stuck: whoever works on it by turns
 #: (a worker that tries again, a program that is started by a clock) leaves it for a while, too.
@@ -45,9 +46,33 @@ class Newest:
         else:
             heapq.heappushpop(self._heap, item)
 
-    def names(self) -> list[tuple[str, str]]:
-        """Kind and id of each, the newest first."""
-        return [(key.kind, key.id) for _, key in sorted(self._heap, reverse=True)]
+    @property
+    def beyond(self) -> int:
+        """How many were counted, and are not remembered."""
+        return self.count - len(self._heap)
+
+    def names(self, most: int = SOME) -> list[tuple[str, str]]:
+        """Kind and id of the *most* newest, the newest first."""
+        return [(key.kind, key.id) for _, key in heapq.nlargest(most, self._heap)]
+
+    def page(self, before: str | None, limit: int) -> tuple[list[tuple[str, str]], str | None]:
+        """The next *limit* of them, and what to give as *before* for those that follow.
+
+        That is a place among them, and stays one whatever is added or goes; `ValueError`.
+        """
+        left = self._heap
+        if before is not None:
+            place = re.fullmatch(r"([0-9]{1,17})/([^/]+)/(.+)", before, re.DOTALL)
+            if place is None:
+                raise ValueError("There is nothing to go on from: begin again.")
+            last = from_micros(int(place[1])), Key("", place[2], place[3])
+            left = [one for one in left if one < last]
+        found = heapq.nlargest(limit + 1, left)
+        names = [(key.kind, key.id) for _, key in found[:limit]]
+        if len(found) <= limit:
+            return names, None
+        at, key = found[limit - 1]
+        return names, f"{to_micros(at)}/{key.kind}/{key.id}"
 
 
 class Survey:

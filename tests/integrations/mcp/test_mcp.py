@@ -802,7 +802,7 @@ def test_what_models_write_is_recorded_where_that_was_asked_for(path: str) -> No
         async with client_of(path, writes=True, by="claude") as client:
             await said(client, "recall", query="tea")
             made = await said(client, "remember", text="The customer is left-handed")
-            (id_,) = re.findall(r"mem_[0-9a-f]+", made)
+            (id_,) = re.findall(r"m-[0-9a-f]{24}", made)
             await said(client, "forget", ids=[id_])
 
     with limpet.open(path, tenant="acme", audit=True) as store:

@@ -328,7 +328,7 @@ def test_without_numpy_words_still_work(store: Store, monkeypatch: pytest.Monkey
         with pytest.raises(MissingExtra, match=r"'\.\[embeddings\]'"):
             store.memory("one", embed=embed)
     with pytest.raises(TypeError, match="embed"):
-        store.memory("one", embed=5)
+        store.memory("one", embed=5)  # type: ignore[arg-type]
     assert embedding_function(None) is None
 
 

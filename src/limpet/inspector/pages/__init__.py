@@ -1,6 +1,9 @@
 """The pages, a module each: what it shows is a view of `limpet.views`, and a template."""
 
 from limpet.inspector.pages import (
+    chat,
+    chat_fork,
+    doctor,
     doubts,
     events,
     export,
@@ -11,20 +14,26 @@ from limpet.inspector.pages import (
     state,
     task,
     versions,
+    window,
 )
 
 __all__ = ["ACTIONS", "PAGES"]
 
+#: In the order in which a journal's tabs are: the first one is where links lead.
 _MODULES = (
     home,
     task,
+    chat,
+    window,
+    chat_fork,
     state,
-    versions,
     memory,
+    versions,
     journal,
     doubts,
     export,
     search,
+    doctor,
     events,
 )
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from limpet.core.ids import make_key
 from limpet.inspector.site import Action, Done, Page, field, json_field
+from limpet.inspector.walker import walker_of
+from limpet.integrations.langgraph import thread
 from limpet.views.doubts import doubts_page
+from limpet.views.heads import HeadView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +30,12 @@ ANSWERS = {
 
 
 async def doubts(request: Request, site: Site) -> Response:
-    """The calls in doubt of the tenant."""
-    page = await doubts_page(site.scope, after=request.query_params.get("after"))
-    return site.page("doubts.html", found=page)
+    """The calls in doubt of the tenant, as far as its journals were looked through."""
+    before = request.query_params.get("before")
+    walker = walker_of(site)
+    await walker.look()
+    page = await doubts_page(site.scope, walker.survey, before=before)
+    return site.page("doubts.html", found=page, before=before, survey=walker.survey)
 
 
 async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
@@ -40,7 +47,17 @@ async def resolve(_request: Request, site: Site, form: Mapping[str, str]) -> Don
         raise ValueError("A result is for a call that has happened: choose that, or leave it out.")
     result = json_field(form, "result")
     await site.store.resolve(id_, call, how, result=result, by=site.access.by, kind=kind)
-    return Done(f"{call} of {kind}/{id_}: {ANSWERS[how]}.", site.journal_url(kind, id_))
+    return Done(f"{call} of {kind}/{id_}: {ANSWERS[how]}.", await _back(site, kind, id_))
+
+
+async def _back(site: Site, kind: str, id_: str) -> str:
+    """Where the journal is shown that a call is of: the effects of a thread with the thread."""
+    for shown in (thread.KIND, kind) if kind == thread.EFFECTS else (kind,):
+        key = make_key(site.scope.tenant, shown, id_)
+        head = await site.scope.runtime.call(site.scope.backend.head, key)
+        if head is not None:
+            return site.head_url(HeadView.of(head))
+    return site.url("home")
 
 
 PAGES = [Page("doubts", "/doubts", doubts, "In doubt")]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from limpet.inspector.site import Page
-from limpet.inspector.walker import Walker
+from limpet.inspector.walker import walker_of
 from limpet.views.attention import attention
 from limpet.views.listing import Filters, listing, ordered_kinds, where
 from limpet.views.measures import AGES, SIZES, measured
@@ -32,7 +32,7 @@ async def home(request: Request, site: Site) -> Response:
     """The first page."""
     query, now = request.query_params, datetime.now(UTC)
     filters = _filters(query, now)
-    walker = _walker(site)
+    walker = walker_of(site)
     await walker.look()
     number = walker.topic.number  # what comes after this is told
     found = await listing(site.scope, filters, after=query.get("after") or None)
@@ -103,16 +103,9 @@ def _row_id(group: str, row: Row) -> str:
     return f"row-{zlib.crc32(name.encode('utf-8', 'backslashreplace')):x}"
 
 
-def _walker(site: Site) -> Walker:
-    found = site.shared.get("walker")
-    if not isinstance(found, Walker):
-        found = site.shared["walker"] = Walker(site.scope)
-    return found
-
-
 async def events(_request: Request, site: Site) -> Response:
     """An event whenever something has changed that home shows."""
-    walker = _walker(site)
+    walker = walker_of(site)
     await walker.look()
     return site.followers.topic(walker.topic, site.number("seen"))
 

@@ -70,7 +70,7 @@ async def _search(site: Site, head: Head, asked: str, *, by_meaning: bool) -> Re
     # A model is loaded when somebody asks for it, and only the one that has made the vectors.
     embedded_by = await site.scope.memory(head.key.id).embedded_by()
     could = embedded_by == LocalModel.model and _is_installed()
-    embed = True if by_meaning and could else None
+    embed = by_meaning and could
     found = await memory_search(site.scope, head.key.id, asked, k=HITS, embed=embed)
     return _page(
         site,

@@ -13,6 +13,7 @@ from limpet.inspector.site import Page
 from limpet.states.format import KIND
 from limpet.views.heads import HeadView, head_of
 from limpet.views.states import state_view
+from limpet.views.transcript import is_chat
 from limpet.views.versions import versions_page
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ async def state(request: Request, site: Site) -> Response:
         found=found,
         document=shown(request, site, found.document, partial(here, at=at)),
         here=here,
+        is_chat=is_chat,
         at=at,
         newest=newest,
         versions=page.versions[:LISTED],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from limpet.core.changes import line_by_line
 from limpet.errors import NotFound
 from limpet.inspector.site import Page
+from limpet.integrations.langgraph.thread import KIND as THREAD
 from limpet.states.format import KIND as STATE
 from limpet.views.diff import diff_view
 from limpet.views.heads import HeadView, head_of
@@ -47,8 +48,9 @@ async def versions(request: Request, site: Site) -> Response:
 
 def _one(site: Site, kind: str, id_: str, number: int) -> str:
     """Where one version is shown."""
-    if kind == STATE:
-        return site.url("state", kind=kind, id=id_, at=number)
+    if kind in (STATE, THREAD):
+        page = "state" if kind == STATE else "chat"
+        return site.url(page, kind=kind, id=id_, at=number)
     return site.url("journal", kind=kind, id=id_, seq=number)
 
 

@@ -22,6 +22,23 @@ function follow() {
   }
 }
 
+// What is unfolded stays so when a part of a page is exchanged, and whoever reads the end of a
+// [data-tail] goes on reading its end.
+let unfolded = [];
+let atEnd = false;
+
+document.addEventListener("htmx:beforeSwap", () => {
+  const page = document.documentElement;
+  unfolded = [...document.querySelectorAll("details[id][open]")].map((one) => one.id);
+  atEnd = page.scrollTop > 0 && page.scrollTop + page.clientHeight >= page.scrollHeight - 40;
+});
+document.addEventListener("htmx:afterSwap", () => {
+  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+  if (atEnd && document.querySelector("[data-tail]")) {
+    document.documentElement.scrollTop = document.documentElement.scrollHeight;
+  }
+});
+
 function isTyping(target) {
   return target.closest("input, textarea, select, [contenteditable]") !== null;
 }

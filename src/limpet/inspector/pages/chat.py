@@ -1,0 +1,128 @@
+"""Who said what: conversations, sessions, threads, runs, agents and teams."""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from limpet.conversations.conversation import KIND as CONVERSATION
+from limpet.errors import NotFound
+from limpet.inspector.site import Page
+from limpet.integrations.langgraph import thread
+from limpet.states.format import KIND as STATE
+from limpet.views.chat import Message
+from limpet.views.doubts import doubts_about
+from limpet.views.heads import HeadView, head_of
+from limpet.views.messages import call_arguments
+from limpet.views.transcript import CHATS, Cache, is_chat, transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from limpet.backends.contract import Head
+    from limpet.inspector.site import Site
+    from limpet.views.chat import Line
+
+__all__ = ["FORKED", "PAGES", "cache_of", "chat_head", "look", "tone_of"]
+
+#: The kinds that can be looked at as they were.
+VERSIONED = (thread.KIND, STATE)
+#: Those that Limpet itself can fork; a thread and a run only their framework can.
+FORKED = (CONVERSATION, STATE)
+
+#: Characters of a text, and of an argument or result, which is folded; pieces of one message. The
+#: page of one message has all of it.
+TEXT, FOLDED, PIECES = 4_000, 2_000, 40
+
+
+async def chat(request: Request, site: Site) -> Response:
+    """The newest messages, or those before some number, or those with some words, or one."""
+    head = await chat_head(request, site)
+    query, view = request.query_params, HeadView.of(head)
+    at = site.number("at", least=1) if view.kind in VERSIONED else None
+    source, match = query.get("of") or None, query.get("text", "").strip()
+    before, number = site.number("before", least=1), site.number("message", least=1)
+    find = partial(transcript, site.scope, head, source=source, at=at, cache=cache_of(site))
+    one = None
+    if number is None:
+        found = await find(before=before, match=match)
+    else:
+        found = await find(before=number + 1, size=1)
+        one = _only(found.lines, number)
+    here = partial(site.url, "chat", kind=view.kind, id=view.id, of=source, at=at, text=match)
+    return site.page(
+        "chat.html",
+        view=view,
+        found=found,
+        one=one,
+        here=here,
+        before=before,
+        at=at,
+        text=match,
+        doubts=await doubts_about(site.scope, view),
+        live=not (before or at or match or one),
+        can_fork=site.write and view.kind in FORKED,
+        versioned=view.kind in VERSIONED,
+        **look(whole=one is not None),
+    )
+
+
+async def chat_head(request: Request, site: Site) -> Head:
+    """The head of the chat that is asked for; `NotFound` if that is something else."""
+    kind, id_ = request.query_params.get("kind", ""), request.query_params.get("id", "")
+    head = await head_of(site.scope, kind, id_)
+    if not is_chat(head):
+        raise NotFound(f"Nobody says anything in {kind}/{id_}: it is no chat.")
+    return head
+
+
+def cache_of(site: Site) -> Cache:
+    """What was read for the pages before."""
+    found = site.shared.get("chat")
+    if not isinstance(found, Cache):
+        found = site.shared["chat"] = Cache()
+    return found
+
+
+def _only(lines: Sequence[Line], number: int) -> Message:
+    """The message *number*, or the one with the call that it is the result of."""
+    for line in lines:
+        if isinstance(line, Message) and (line.number == number or number in _results(line)):
+            return line
+    raise NotFound(f"There is no message {number:,} here.")
+
+
+def _results(message: Message) -> list[int]:
+    return [part.result.number for part in message.parts if part.result is not None]
+
+
+# -- how messages look -----------------------------------------------------------------------------
+
+_TONES = {"user": "tone-user", "tool": "tone-tool", "function": "tone-tool"}
+#: Agents of a team are told apart by theirs.
+_NAMED = ("tone-a", "tone-b", "tone-c", "tone-d")
+
+
+def look(*, whole: bool) -> dict[str, Any]:
+    """What templates of messages need; *whole*: with nothing cut."""
+    return {
+        "most": None if whole else TEXT,
+        "most_folded": None if whole else FOLDED,
+        "pieces": None if whole else PIECES,
+        "call_arguments": call_arguments,
+        "tone_of": tone_of,
+    }
+
+
+def tone_of(role: str, name: str | None = None) -> str:
+    """The class of whoever speaks: by role, or by the name where there are several."""
+    if name and role not in _TONES:
+        return _NAMED[zlib.crc32(name.encode("utf-8", "backslashreplace")) % len(_NAMED)]
+    return _TONES.get(role, "tone-a" if role == "assistant" else "tone-system")
+
+
+PAGES = [Page("chat", "/chat", chat, tab="Chat", kinds=CHATS, fits=is_chat)]
