@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -43,7 +44,6 @@ from limpet.tasks.record import TaskOptions
 from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
@@ -612,7 +612,7 @@ def open(
     see each other. *ttl*: how many seconds after its last append something expires, unless it
     has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
     "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
-    text. *audit*: what commands, the inspector and MCP do is recorded from now on; see `limpet
+    text; without it, the names in ``$LIMPET_REDACT``. *audit*: what commands, the inspector and MCP do is recorded from now on; see `limpet
     audit`. *embed*: True, or a function, so that memories are found by meaning in every namespace,
     those of tasks too; see `Store.memory`. *options*: those of the backend; for SQLite ``create``,
     ``readonly``, ``timeout`` and ``durability``.
@@ -659,7 +659,9 @@ def _begin_audit(scope: Scope) -> None:
 def _redactor(
     redact: Sequence[str | Detector | Callable[[str], str]] | None,
 ) -> Redactor | None:
-    return None if redact is None else _late("core.redaction").redactor_of(redact)
+    if redact is None:
+        redact = os.environ.get("LIMPET_REDACT", "").replace(",", " ").split()
+    return _late("core.redaction").redactor_of(redact) if redact else None
 
 
 def scope_over(

@@ -228,8 +228,14 @@ def test_commands_are_recorded(path: Path, tmp_path: Path) -> None:
     assert limpet_(path, "audit", "verify").exit_code == 0
 
 
-@pytest.mark.parametrize("number", range(1, 6))
-@pytest.mark.parametrize("how", ["changed", "removed", "swapped"])
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        *(("changed", number) for number in range(1, 6)),
+        *(("swapped", number) for number in range(1, 6)),
+        *(("removed", number) for number in range(1, 5)),  # the last one: see the next test
+    ],
+)
 def test_tampering_with_any_act_is_found(tmp_path: Path, number: int, how: str) -> None:
     """Whichever it is: a word in it, the act itself, its place."""
     with limpet.open(tmp_path / "s.db") as store:

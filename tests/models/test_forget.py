@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from limpet.erasure.receipt import is_about
 from limpet.errors import ConversationNotFound, LeaseHeld, StateNotFound
 from limpet.testing.boundaries import Boundaries
 from tests.models.test_redaction import everything_in, fill
+from tests.support.paths import ROOT
 
 NAME = "Ada Lovelace"
 #: Long enough to be compressed, and told from all else.
@@ -271,3 +273,18 @@ def test_whoever_is_killed_begins_again_and_finishes(url: str, tmp_path: Path) -
         assert NAME.encode() not in everything_in(place), f"killed at boundary {number}"
         shutil.rmtree(place)
     assert number == passed + 1 > 10
+
+
+def test_the_examples_of_the_guide_print_what_they_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each block, and the lines behind it."""
+    page = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        code, _, shown = block.rpartition("\n\n#")
+        exec(code, names)  # noqa: S102 - our own page
+        printed = capsys.readouterr().out
+        assert printed == "".join(f"{line[2:]}\n" for line in f"#{shown}".splitlines())

@@ -37,6 +37,9 @@ OTHER_MARKER = "[…]"
 
 PAGE = 256
 
+#: LangGraph's store, whose items come with vectors.
+ITEMS = "langgraph-store"
+
 NAMES = "names and ids mention it: a step, a call, a key, an append"
 ITS_ID = "its id mentions it"
 CANNOT = "this store cannot change what is stored"
@@ -150,11 +153,20 @@ class Mentions:
 def _change(redactor: Redactor, kind: str) -> Callable[[Entry], Any]:
     """What makes of an entry, of a journal of that *kind*, the body that it is to have."""
     rewriter = Rewriter(redactor.value)
+    changed: set[str] = set()  # keys of items in LangGraph's store
 
     def change(entry: Entry) -> Any:
         if kind == states.KIND and entry.type in states.SAVES:
             return rewriter.take(entry)
-        return redactor.entry(kind, entry.body)
+        body = entry.body
+        if kind == ITEMS and isinstance(body, dict) and isinstance(body.get("key"), str):
+            if "vectors" in body and body["key"] in changed:  # of the text that was there
+                return {**body, "vectors": {}}
+            made = redactor.entry(kind, body)
+            if made is not body:
+                changed.add(body["key"])
+            return made
+        return redactor.entry(kind, body)
 
     return change
 

@@ -23,7 +23,7 @@ __all__ = ["DIGEST", "KIND", "NamespaceMeta", "id_of", "ids_begin", "namespace_o
 
 #: The kind of the journals.
 KIND = "langgraph-store"
-name_fields(KIND, "key")
+name_fields(KIND, "key", "keys")
 
 #: The id of the namespace that is an empty tuple, and the label that is an empty text. Of no other:
 #: elsewhere two digits follow a per cent sign.
