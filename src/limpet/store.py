@@ -612,10 +612,11 @@ def open(
     see each other. *ttl*: how many seconds after its last append something expires, unless it
     has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
     "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
-    text; without it, the names in ``$LIMPET_REDACT``. *audit*: what commands, the inspector and MCP do is recorded from now on; see `limpet
-    audit`. *embed*: True, or a function, so that memories are found by meaning in every namespace,
-    those of tasks too; see `Store.memory`. *options*: those of the backend; for SQLite ``create``,
-    ``readonly``, ``timeout`` and ``durability``.
+    text; without it, the names in ``$LIMPET_REDACT``. *audit*: what commands, the inspector and
+    MCP do is recorded from now on; see `limpet audit`. *embed*: True, or a function, so that
+    memories are found by meaning in every namespace, those of tasks too; see `Store.memory`.
+    *options*: those of the backend; for SQLite ``create``, ``readonly``, ``timeout`` and
+    ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})

@@ -414,8 +414,8 @@ def test_async_stores_redact_too() -> None:
 def test_the_environment_may_say_what_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For programs that do not say, and commands; one that says otherwise is right."""
     monkeypatch.setenv("LIMPET_REDACT", "secrets,cards")
-    for given, stored in ((None, "[redacted: card number]"), (["emails"], CARD), ([], CARD)):
-        with limpet.open("memory:", redact=given) as store:
+    for said, stored in ((None, "[redacted: card number]"), (["emails"], CARD), ([], CARD)):
+        with limpet.open("memory:", redact=said) as store:
             store.conversation("c").append({"role": "user", "content": CARD})
             assert store.conversation("c").messages()[0]["content"] == stored
     monkeypatch.setenv("LIMPET_REDACT", "everything")
