@@ -134,7 +134,9 @@ def test_sweep_removes_what_is_older_than_a_rule_allows(path: Path) -> None:
         "would remove task/ended",
         "would remove task-result/ended",
     ]
+    limpet_(path, "audit", "on")
     assert "Freed the room of 3" in limpet_(path, "sweep").output
+    assert [act[0] for act in acts(path)][1:] == ["applied retention", "swept"]
     with limpet.open(path) as store:
         assert [one.id for one in store.conversations()] == ["b", "hers", "other"]
         assert [one.id for one in store.tasks()] == ["open", "t"]

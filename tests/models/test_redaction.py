@@ -35,6 +35,7 @@ SECRETS = {
     "authorization: Basic dXNlcjpwYXNzd29yZA==": "dXNlcjpwYXNzd29yZA",
     '{"Authorization": "Token abcd1234efgh"}': "abcd1234efgh",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.sflKxwRJSMeKKF2QT4": "eyJzdWIiOiIxMjM0In0",
+    'SharedAccessSignature   =   "sv=2020sig=abcd"': "sv=2020sig=abcd",
     "postgresql://bob:hunter22@db.example/x": "hunter22",
     "https://0123456789abcdef0123@example.org/repo.git": "0123456789abcdef0123",
     "password=correct-horse": "correct-horse",

@@ -42,6 +42,10 @@ DEEPEST = 256
 #: How often a text is gone through until nothing more is found: twice, nearly always.
 ROUNDS = 20
 
+#: Characters behind a hint within which the sign of an assignment is: the rest of the name, quotes
+#: and spaces.
+NEAR = 24
+
 
 def marker(what: str) -> str:
     """What stands in the place of *what* was there.
@@ -69,22 +73,33 @@ class Detector(Protocol):
 class _Rule(Struct, frozen=True):
     """A pattern, and what it finds: all of it, or the part that is called "it".
 
-    A text that has none of *hints*, in small letters, has none of it: patterns are slow.
+    A text that has none of *hints*, in small letters, has none of it: patterns are slow. With
+    *assigned*, nor has one without a sign of assignment right behind a hint: most have words such
+    as "token".
     """
 
     what: str
     found: re.Pattern[str]
     hints: tuple[str, ...] = ()
+    assigned: bool = False
 
     def replace(self, text: str, small: str) -> str:
         """*text* without it; *small* is the same in small letters."""
-        for hint in self.hints:
-            if hint in small:
-                break
-        else:
-            if self.hints:
-                return text
+        if self.hints and not any(
+            hint in small and self._counts(hint, small) for hint in self.hints
+        ):
+            return text
         return self.found.sub(self._replaced, text)
+
+    def _counts(self, hint: str, small: str) -> bool:
+        at = small.find(hint) if self.assigned else -1
+        while at >= 0:
+            at += len(hint)
+            behind = small[at : at + NEAR]
+            if ":" in behind or "=" in behind:
+                return True
+            at = small.find(hint, at)
+        return not self.assigned
 
     def _replaced(self, found: re.Match[str]) -> str:
         if "it" not in self.found.groupindex:
@@ -143,11 +158,14 @@ _NAMED = (
     "token secret apikey api_key api-key accesskey access_key access-key privatekey private_key "
     "private-key accountkey account_key account-key sharedaccess shared_access shared-access"
 )
-_ANY = re.IGNORECASE | re.DOTALL
 
 
-def _secret(what: str, hints: str, *regex: str, flags: int = 0) -> _Rule:
-    return _Rule(what, re.compile("".join(regex), flags), tuple(hints.split()))
+def _secret(what: str, hints: str, *regex: str, flags: int = 0, assigned: bool = False) -> _Rule:
+    return _Rule(what, re.compile("".join(regex), flags), tuple(hints.split()), assigned)
+
+
+def _assigned(what: str, hints: str, *regex: str) -> _Rule:
+    return _secret(what, hints, *regex, flags=re.IGNORECASE | re.DOTALL, assigned=True)
 
 
 class _Secrets(Patterns, frozen=True):
@@ -222,10 +240,10 @@ SECRETS: Detector = _Secrets(
             r"(?P<it>[^\s/@:\"'<>\[]{0,256}:[^\s/@\"'<>]{1,256}|[\w-]{20,256})@",
             flags=re.IGNORECASE,
         ),
-        _secret("password", _PASSWORDS, _PASSWORD, _IS, _QUOTED, flags=_ANY),
-        _secret("password", _PASSWORDS, _PASSWORD, _IS, _UNQUOTED, "{4,})", flags=_ANY),
-        _secret("secret", _NAMED, _NAME, _IS, _LONG_QUOTED, flags=_ANY),
-        _secret("secret", _NAMED, _NAME, _IS, _NO_WORD, _UNQUOTED, "{8,})", flags=_ANY),
+        _assigned("password", _PASSWORDS, _PASSWORD, _IS, _QUOTED),
+        _assigned("password", _PASSWORDS, _PASSWORD, _IS, _UNQUOTED, "{4,})"),
+        _assigned("secret", _NAMED, _NAME, _IS, _LONG_QUOTED),
+        _assigned("secret", _NAMED, _NAME, _IS, _NO_WORD, _UNQUOTED, "{8,})"),
     )
 )
 

@@ -143,7 +143,7 @@ async def forget(
 
 
 _INDEXES = (
-    "Local indexes on other machines lose it when they next look.",
+    "Indexes on other machines lose it when they next look; of tasks, when they are made anew.",
     "What programs hold in memory, have logged, or have sent to a model is not reached.",
 )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from limpet.backends.contract import from_micros
+from limpet.core import audit
 from limpet.core.ids import check_seconds, make_key
 from limpet.erasure.forget import (
     Chosen,
@@ -163,9 +164,12 @@ async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
         entries = one.head.seq - (one.head.first - 1)
         gone.append(Gone(*one.head.key[1:], entries, one.head.size, one.why))
     memories = await _old_memories(scope, heads, known, now, dry_run=dry_run)
-    if not dry_run and (gone or memories):
+    found = Retained(tuple(reversed(gone)), memories)
+    if not dry_run and found.count:
         await scope.runtime.call(scope.backend.scrub)
-    return Retained(tuple(reversed(gone)), memories)
+        about = {"journals": len(gone), "memories": sum(memories.values())}
+        await audit.record(scope, "applied retention", via="retention", who=None, about=about)
+    return found
 
 
 async def _is_gone(scope: Scope, head: Head) -> bool:

@@ -56,8 +56,11 @@ def test_a_thread_goes_with_its_effects(tmp_path: Path) -> None:
 def test_a_thread_that_mentioned_somebody_goes_on(tmp_path: Path) -> None:
     """Each text is replaced where it stands; a run goes on from there."""
     with limpet.open(tmp_path / "s.db") as store:
-        filled(store)
+        running = filled(store)
         done = store.forget(subject=NAME)
+        # Whoever has the thread in mind reads it again.
+        bob: RunnableConfig = {"configurable": {"thread_id": "bob"}}
+        assert running.get_state(bob).values["log"] == ["[forgotten]"] * 2
         assert [one for one in done.mentions if one.stays] == []
         assert NAME.encode() not in everything_in(tmp_path)
     with limpet.open(tmp_path / "s.db") as store:
