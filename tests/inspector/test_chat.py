@@ -78,7 +78,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "run": (
         "kind=agents-run&id=refund-7",
-        ("desk", "waits for a yes or no", "Waits for a yes or no", "s2"),
+        ("desk", "waits for a yes or no", '"number": "7"', "s2"),
     ),
     "thread": (
         "kind=thread&id=thread-1",
@@ -626,6 +626,42 @@ def test_a_person_says_in_the_chat_what_became_of_a_call(
     assert [(entry.body["id"], entry.body["by"]) for entry in resolved] == [
         (doubt.call.id, "tester")
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "decided"),
+    [
+        ("Approve", {}, {"approved": True, "by": "tester", "always": False, "message": None}),
+        (
+            "Reject",
+            {"message": "Too much."},
+            {"approved": False, "by": "tester", "always": False, "message": "Too much."},
+        ),
+    ],
+)
+def test_a_person_says_yes_or_no_to_a_call_that_a_run_waits_for(
+    full: limpet.Store,
+    browser: Browser,
+    answer: str,
+    fields: dict[str, str],
+    decided: dict[str, object],
+) -> None:
+    """Home leads there; who said it is recorded, and the first answer stands."""
+    with inspected(full, write=True) as served, page_of(browser, served) as page:
+        page.locator("#needs a.name", has_text="refund-7").click()
+        page.wait_for_url("**/chat?**")
+        card = page.locator(".card.ask")
+        card.get_by_text("Say yes or no").click()
+        for name, text in fields.items():
+            card.locator(f"[name={name}]").fill(text)
+        axe(page)
+        screenshot(page, "chat asks")
+        card.get_by_role("button", name=answer).click()
+        assert "It counts when the run is resumed" in notice(page)
+        assert page.locator(".card.ask").count() == 0
+        assert f"{'approved' if decided['approved'] else 'rejected'} by tester" in main(page)
+    (entry,) = [e for e in full.journal("agents-run", "refund-7").read() if e.type == "decided"]
+    assert entry.body == {"call_id": "s2", **decided}
 
 
 def test_who_may_only_read_is_offered_no_change(full: limpet.Store, browser: Browser) -> None:

@@ -171,17 +171,16 @@ def search(
         Screen(stderr=True).line(f"Nothing in {namespace!r} bears on that.")
     else:
         screen = Screen()
-        for hit in map(hit_view, found):
+        for one in found:
+            hit = hit_view(one)
             print_memory(hit.view.memory, screen, f"{hit.score:.2f} · ")
             why = [f"{part.name} {part.value:.2f} (+{part.adds:.2f})" for part in hit.parts]
-            why += ["by an older version"] if hit.older else []
-            why += [f"{len(hit.same)} more say the same"] if hit.same else []
-            screen.block(", ".join(why), indent=4, style="dim")
+            screen.block(", ".join([*why, *one.why.notes()]), indent=4, style="dim")
 
 
 def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
     """A memory with where it is from and how old it is; *lead* comes before that."""
-    about = " · ".join([*facts(one), screen.since(one.at)])
+    about = " · ".join([*facts(one), screen.since(one.said_at or one.at)])
     screen.line((safe(one.id), "bold"), (f"  {lead}{safe(about)}", "dim"))
     screen.block(one.text, indent=4)
 

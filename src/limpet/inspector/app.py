@@ -15,7 +15,7 @@ from limpet import AsyncStore, Store
 from limpet.backends.url import safe_url
 from limpet.core import audit
 from limpet.core.runtime import core_of
-from limpet.errors import LimpetError, NotFound, StoreError
+from limpet.errors import LimpetError, NotFound, StoreError, Unreadable
 from limpet.inspector.follow import Followers
 from limpet.inspector.pages import ACTIONS, PAGES
 from limpet.inspector.security import Access, Callback, Guard, read_form
@@ -198,11 +198,14 @@ class Inspector:
             status, said = 404, str(error)
         elif isinstance(error, StoreError):
             status, said = 503, error.message
-        elif isinstance(error, LimpetError) and not isinstance(error, ValueError):
-            status, said = 409, str(error)
-        else:
+        elif isinstance(error, ValueError) and not isinstance(error, Unreadable):
             status, said = 400, str(error)
+        else:
+            status, said = 409, str(error)
         site = self._site(request)
         titles = {404: "Not found", 403: "Not allowed", 503: "The store does not answer"}
         title = titles.get(status, "That cannot be done")
-        return site.page("failed.html", status=status, title=title, said=said)
+        damaged = isinstance(error, Unreadable)
+        if damaged:
+            title = "That cannot be read"
+        return site.page("failed.html", status=status, title=title, said=said, damaged=damaged)

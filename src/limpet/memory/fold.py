@@ -7,9 +7,11 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from limpet.backends.contract import micros, to_micros
-from limpet.core.text_index import spaced
+from limpet.backends.contract import from_micros, micros, to_micros
+from limpet.core.vocabulary import count_texts
+from limpet.core.words import indexed
 from limpet.memory import entries as types
+from limpet.memory.dates import spans_in
 from limpet.memory.entries import contexts_quoting
 
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Fold"]
 
 _INSERT = """
-INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, key, at, valid, expires,
-                   supersedes)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, said, key, at, valid,
+                   expires, supersedes)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _REPLACE = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
-                  at = ?
+                  said = ?, at = ?
 WHERE n = ?
 """
 _ADD_WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
@@ -88,11 +90,16 @@ class Fold:
 
     def _add_words_and_tags(self, rows: list[tuple[int, MemoryEntry]]) -> None:
         many = self._database.executemany
-        many(
-            _ADD_WORDS, [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
-        )
+        texts = [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
+        self._add_words(texts)
         tagged = [(tag, n) for n, entry in rows for tag in entry.body.get("tags", ())]
         many("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
+        dated = [
+            (n, to_micros(start), to_micros(end))
+            for n, entry in rows
+            for start, end in spans_in(entry.body["text"], from_micros(_said(entry)))
+        ]
+        many("INSERT OR IGNORE INTO dated(n, start, end) VALUES(?, ?, ?)", dated)
 
     def _remember_again(self, entry: MemoryEntry) -> None:
         """Let it hold for as long as any of its entries say; the first key that it got stays."""
@@ -119,14 +126,20 @@ class Fold:
     def _replace(self, n: int, entry: MemoryEntry) -> None:
         """Let row *n* be as *entry* has it, but for its key, since when and how long it holds."""
         self._remove_words(n, *next(iter(self._run(_TEXT, (n,)))))
-        for table in ("tag", "vector"):
+        for table in ("dated", "tag", "vector"):
             self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         _, _, *fields, _key, at, _begins, _ends, _ = _row(n, entry)
         self._run(_REPLACE, (*fields, at, n))
         self._add_words_and_tags([(n, entry)])
 
+    def _add_words(self, rows: list[tuple[int, str, str | None]]) -> None:
+        self._database.executemany(_ADD_WORDS, rows)
+        count_texts(self._database, (f"{text} {context or ''}" for _, text, context in rows), 1)
+
     def _remove_words(self, n: int, text: str, context: str | None) -> None:
-        self._run(_REMOVE_WORDS, (n, *_words(text, context)))
+        indexed_text, indexed_context = _words(text, context)
+        self._run(_REMOVE_WORDS, (n, indexed_text, indexed_context))
+        count_texts(self._database, [f"{indexed_text} {indexed_context or ''}"], -1)
 
     # -- links and uses ------------------------------------------------------------------------
 
@@ -180,7 +193,7 @@ class Fold:
         rows = [row for id_ in entry.body["ids"] if (row := self._find(id_))]
         for n, _, text, context in rows:
             self._remove_words(n, text, context)
-            for table in ("memory", "tag", "used", "vector"):
+            for table in ("memory", "dated", "tag", "used", "vector"):
                 self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         self._unlink(entry.body["ids"])
         self._remove_quotes({text for _, _, text, _ in rows})
@@ -210,7 +223,7 @@ class Fold:
         for n, text, context in rows:
             if context in quoted:
                 self._remove_words(n, text, context)
-                self._run(_ADD_WORDS, (n, *_words(text, None)))
+                self._add_words([(n, *_words(text, None))])
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))
                 self._run("DELETE FROM vector WHERE n = ?", (n,))
 
@@ -233,6 +246,7 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
         body.get("source"),
         body.get("by"),
         body.get("trust"),
+        _said(entry),
         body.get("key"),
         entry.at,
         None if begins is None else to_micros(datetime.fromisoformat(begins)),
@@ -241,6 +255,11 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
     )
 
 
+def _said(entry: MemoryEntry) -> int:
+    said = entry.body.get("said")
+    return entry.at if said is None else to_micros(datetime.fromisoformat(said))
+
+
 def _words(text: str, context: str | None) -> tuple[str, str | None]:
     """What the index of words takes."""
-    return spaced(text), spaced(context) if context else None
+    return indexed(text), indexed(context) if context else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,6 @@ from limpet.memory.results import MemoryHit, MemoryPage, Receipt, Remembered, St
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
 
     from limpet.backends.contract import Append
     from limpet.core.checkpoint import Checkpoint
@@ -81,6 +81,7 @@ class AsyncMemory:
         by: str | None = None,
         trust: float | None = None,
         context: str | None = None,
+        said_at: datetime | None = None,
         valid_from: datetime | None = None,
         ttl: float | None = None,
         key: str | None = None,
@@ -89,8 +90,9 @@ class AsyncMemory:
 
         *source*: the task, conversation or step that it comes from; *by*: who said it; *trust*:
         how far to trust them, from 0 to 1. *context*: a few words that it is found by as well,
-        such as the goal, or what was said before. *valid_from*: since when it is so; *ttl*: for how
-        many seconds. A *key* is the caller's own: used again for other words, it is refused with
+        such as the goal, or what was said before. *said_at*: when it was said, if not now: by that
+        its "yesterday" is understood. *valid_from*: since when it is so; *ttl*: for how many
+        seconds. A *key* is the caller's own: used again for other words, it is refused with
         `IdReused`.
         """
         fields = {
@@ -101,6 +103,7 @@ class AsyncMemory:
             "by": by,
             "trust": trust,
             "context": context,
+            "said_at": said_at,
             "valid_from": valid_from,
             "ttl": ttl,
             "key": key,
@@ -177,13 +180,17 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
+        now: datetime | None = None,
         min_score: float | None = None,
         confirm: bool = False,
     ) -> list[MemoryHit]:
         """The *k* memories that match *query* best, each with why it does.
 
-        Of *kinds*, with all of *tags*, remembered *since* then, with at least *min_score*. The
-        newest version of each, and nothing that has expired. With *confirm* they count as used at
+        Of *kinds*, with all of *tags*, said *since* then and before *until*, with at least
+        *min_score*. The newest version of each, and nothing that has expired. A time in the query
+        ("last week", "in May", "before the move") raises what was said then, or tells of it; *now*
+        is when it is asked. With *confirm* they count as used at
         once; else say which of them helped, with `mark_used`.
         """
         k = _whole(k, "k")
@@ -199,8 +206,9 @@ class AsyncMemory:
             k=k,
             now=now_micros(),
             vector=vector,
-            filters=_filters(kinds, tags, since),
+            filters=_filters(kinds, tags, since, until),
             min_score=min_score,
+            asked_at=datetime.now(UTC) if now is None else check_aware(now, "now"),
         )
         hits = await self._indexed.query(find, wanted)
         if confirm and hits:
@@ -215,16 +223,37 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
+        now: datetime | None = None,
         min_score: float | None = None,
+        standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first.
+        In at most *max_tokens*, the best first. Before that, in up to a third of it, all that is
+        `standing`, whatever the query; unless *standing* is False.
         """
-        hits = await self.recall(query, k, kinds=kinds, tags=tags, since=since, min_score=min_score)
-        return messages(hits, max_tokens, count)
+        hits = await self.recall(
+            query,
+            k,
+            kinds=kinds,
+            tags=tags,
+            since=since,
+            until=until,
+            now=now,
+            min_score=min_score,
+        )
+        wishes = await self.standing() if standing else []
+        return messages(hits, max_tokens, count, standing=wishes)
+
+    async def standing(self) -> list[Remembered]:
+        """What is to be regarded whatever is done: instructions and preferences, newest first.
+
+        Memories of the kinds ``instruction`` and ``preference`` that are valid now.
+        """
+        return await self._indexed.query(Index.standing, now_micros())
 
     async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
@@ -343,7 +372,7 @@ class AsyncMemory:
         new memory replaces them, as `update` does, and names them. *alike*: the share of words
         from which on two are put together.
         """
-        filters = _filters(kinds, None, None)
+        filters = _filters(kinds, None)
         made = []
         for group in await self._indexed.change_index(similar_groups, filters, alike, now_micros()):
             text = await self.scope.runtime.invoke(merge, group)
@@ -398,7 +427,7 @@ class AsyncMemory:
 
         *before* is the *older* of the page before. In the order in which they were remembered.
         """
-        filters = _filters(kinds, tags, None) | {"source": source}
+        filters = _filters(kinds, tags) | {"source": source}
         most = max(_whole(limit, "limit"), 1)
         page = partial(Index.page, live=not superseded)
         return await self._indexed.query(page, filters, now_micros(), before, most)
@@ -410,12 +439,13 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
         source: str | None = None,
         superseded: bool = False,
         limit: int | None = None,
     ) -> list[Remembered]:
         """The memories that are valid now, newest first; with *superseded* all others, too."""
-        filters = _filters(kinds, tags, since) | {"source": source}
+        filters = _filters(kinds, tags, since, until) | {"source": source}
         most = None if limit is None else max(_whole(limit, "limit"), 0)
         filtered = partial(Index.filtered, live=not superseded)
         return await self._indexed.query(filtered, filters, now_micros(), most)
@@ -447,6 +477,7 @@ class Memory(SyncWrapper[AsyncMemory]):
     learn = sync(AsyncMemory.learn)
     recall = sync(AsyncMemory.recall)
     messages = sync(AsyncMemory.messages)
+    standing = sync(AsyncMemory.standing)
     related = sync(AsyncMemory.related)
     get = sync(AsyncMemory.get)
     list = sync(AsyncMemory.list)
@@ -467,7 +498,7 @@ class Memory(SyncWrapper[AsyncMemory]):
 
 _SAME = (
     *("text", "kind", "tags", "source", "by", "trust", "context", "key", "valid_from"),
-    "supersedes",
+    *("said_at", "supersedes"),
 )
 
 
@@ -479,7 +510,10 @@ def _written(id_: str, draft: Draft, at: int) -> Remembered:
 
 
 def _filters(
-    kinds: Iterable[str] | None, tags: Iterable[str] | None, since: datetime | None
+    kinds: Iterable[str] | None,
+    tags: Iterable[str] | None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> dict[str, Any]:
     def several(names: Iterable[str] | None) -> list[str] | None:
         return None if names is None else [names] if isinstance(names, str) else list(names)
@@ -488,6 +522,7 @@ def _filters(
         "kinds": several(kinds),
         "tags": several(tags),
         "since": None if since is None else to_micros(check_aware(since, "since")),
+        "until": None if until is None else to_micros(check_aware(until, "until")),
     }
 
 

@@ -38,6 +38,8 @@ __all__ = [
 WORDS, MEANING = 0.5, 0.5
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
+#: What the time weighs, where a question asks about one.
+TIME = 0.45
 #: What a word in the context counts, where one in the text counts 1.
 CONTEXT = 0.5
 #: Of the pairs of words of two texts, the share in common from which on they say the same.
@@ -51,31 +53,37 @@ _YOUNGEST = 60.0
 
 
 class Parts(Struct, frozen=True, gc=False):
-    """The parts of a score, each from 0 to 1; *meaning* is None where there are no embeddings."""
+    """The parts of a score, each from 0 to 1; *meaning* is None where there are no embeddings.
+
+    *time* is None where none was asked for.
+    """
 
     words: float
     meaning: float | None
     activation: float
+    time: float | None = None
 
 
 def fused(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> float:
     """One score from 0 to 1."""
     added = shares(parts, words, meaning)
-    return added.words + (added.meaning or 0.0) + added.activation
+    return added.words + (added.meaning or 0.0) + added.activation + (added.time or 0.0)
 
 
 def shares(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> Parts:
     """What each part adds to the score, which is their sum.
 
     >>> shares(Parts(1.0, None, 0.5))
-    Parts(words=0.95, meaning=None, activation=0.025)
+    Parts(words=0.95, meaning=None, activation=0.025, time=None)
     """
-    fit = 1 - ACTIVATION
-    active = ACTIVATION * parts.activation
+    time = None if parts.time is None else TIME * parts.time
+    whole = 1.0 if time is None else 1 - TIME
+    fit = whole * (1 - ACTIVATION)
+    active = whole * ACTIVATION * parts.activation
     if parts.meaning is None:
-        return Parts(fit * parts.words, None, active)
+        return Parts(fit * parts.words, None, active, time)
     fit /= words + meaning
-    return Parts(fit * words * parts.words, fit * meaning * parts.meaning, active)
+    return Parts(fit * words * parts.words, fit * meaning * parts.meaning, active, time)
 
 
 def ideal(total: int, counts: Iterable[int]) -> float:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
 from limpet.backends.contract import from_micros
-from limpet.core.text_index import spaced
+from limpet.core.vocabulary import bare
+from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
 from limpet.memory.ranking import (
@@ -28,6 +29,8 @@ from limpet.memory.ranking import (
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
+from limpet.memory.updates import is_telling, outdated
+from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,6 +51,9 @@ ENOUGH, SURE = 4_000, 3
 SMALL = 100
 #: Words of a query that are looked at: what is longer is a text, not a question.
 MOST_TERMS = 64
+#: How many of those that just missed being hits are looked at for what makes a hit outdated, and
+#: how good they must be against the last one.
+BEHIND, NEAR = 8, 0.4
 #: What a shared tag and a shared source add to the words that two related memories have in common.
 TAG, SOURCE = 0.2, 0.1
 
@@ -64,6 +70,18 @@ WHERE line.next IS NULL AND {LIVE} ORDER BY line.found
 """  # noqa: S608 - all of it is ours
 
 
+class Words(Struct, frozen=True):
+    """The words of a query: in how many of *total* texts each is.
+
+    *found* are those to search by: *near* has others for words that are in no text.
+    """
+
+    total: int
+    counts: dict[str, int]
+    found: dict[str, int]
+    near: dict[str, list[str]]
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """What is searched for."""
 
@@ -78,6 +96,11 @@ class Query(Struct, frozen=True, kw_only=True):
     #: How many times as many candidates as usual are looked at.
     wider: int = 1
     weights: tuple[float, float] = (ranking.WORDS, ranking.MEANING)
+    #: When it is asked, if a time in it is to count; and what that amounts to, once looked up.
+    asked_at: datetime | None = None
+    when: When | None = None
+    #: The words of the text, once they were looked up.
+    words: Words | None = None
 
     @property
     def most(self) -> int:
@@ -98,9 +121,21 @@ class _Scored(Struct, frozen=True, gc=False):
 def find(index: Index, query: Query) -> list[MemoryHit]:
     """The memories that match *query* best; of equal scores the newest first."""
     with index.lock:
+        when = None
+        if query.asked_at is not None:
+
+            def event(text: str) -> list[MemoryHit]:
+                return find(index, Query(text=text, k=1, now=query.now))
+
+            when = asked_about(query.text, query.asked_at, event)
+            when = when if when is not None and when.is_known(index) else None
+        asked = when.rest if when is not None and terms(when.rest) else query.text
+        query = structs.replace(query, when=when, words=_look_up(index, asked))
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
+            if query.distinct:
+                hits = _newest_first(index, query, hits, scored)
             least = query.min_score
             too_low = least is not None and scored and scored[-1].score < least
             if len(hits) == query.k or not more or too_low:
@@ -117,13 +152,18 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
         vectors = index.vectors
         near = vectors.nearest(index, query.vector, query.most, _passing(index, query.filters))
     best: dict[int, _Scored] = {}
-    listed = json.dumps(list(by_words.keys() | near.keys()))
+    rows = by_words.keys() | near.keys()
+    fits: dict[int, float] = {}
+    if query.when is not None:
+        rows |= set(query.when.rows(index, query.filters, query.most))
+        fits = query.when.fits(index, rows)
+    listed = json.dumps(list(rows))
     # Each row that was found stands for the newest version of its memory, row n.
     for found, n, at, uses in index.run(_NEWEST, [listed, query.now, query.now]):
         meaning = None if vectors is None else near.get(found) or vectors.score(found)
         times = [at, *map(int, uses.split(","))] if uses else [at]
         active = activation([(query.now - time) / 1e6 for time in times])
-        parts = Parts(by_words.get(found, 0.0), meaning, active)
+        parts = Parts(by_words.get(found, 0.0), meaning, active, fits.get(found))
         one = _Scored(fused(parts, *query.weights), at, n, parts, n != found)
         known = best.get(n)
         # Both a memory and an older version of it may match: the better match counts.
@@ -160,10 +200,65 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
             break
         else:
             gists.append(gist)
-            parts = one.parts
-            why = Why(parts.words, parts.meaning, parts.activation, one.older)
+            why = _why(query, one, memory)
             hits.append(_hit(memory, one.score, why, query.now))
     return hits
+
+
+def _newest_first(
+    index: Index, query: Query, hits: list[MemoryHit], scored: list[_Scored]
+) -> list[MemoryHit]:
+    """*hits*, with what says otherwise about the same, and was said later, before each.
+
+    A newer one may have just missed being among them, and then takes the place of the last.
+    """
+    place = {hit.id: at for at, hit in enumerate(hits)}
+    least = query.min_score or 0.0
+    if hits:
+        least = max(least, NEAR * hits[-1].score)
+    behind = [one for one in scored[len(hits) : len(hits) + BEHIND] if one.score >= least]
+    sql = f"SELECT n, text FROM memory WHERE n {ONE_OF}"  # noqa: S608 - all of it is ours
+    texts = dict(index.run(sql, [json.dumps([one.n for one in behind])])) if behind else {}
+    telling = [one for one in behind if is_telling(texts[one.n])]
+    others = {
+        memory.id: (one, memory)
+        for one, memory in _memories(index, telling, BEHIND)
+        if memory.id not in place
+    }
+    news = outdated([*hits, *(memory for _, memory in others.values())])
+    news = {newer: [id_ for id_ in older if id_ in place] for newer, older in news.items()}
+    for newer, older in news.items():
+        if not older:
+            continue
+        if newer not in place:
+            one, memory = others[newer]
+            hits = [*hits, _hit(memory, one.score, _why(query, one, memory), query.now)]
+        at = {hit.id: at for at, hit in enumerate(hits)}
+        first = min(at[id_] for id_ in older)
+        found = hits.pop(at[newer])
+        why = structs.replace(found.why, newer_than=tuple(older))
+        hits.insert(min(first, at[newer]), structs.replace(found, why=why))
+    old = {id_ for older in news.values() for id_ in older}
+    return [
+        structs.replace(hit, why=structs.replace(hit.why, outdated=True)) if hit.id in old else hit
+        for hit in hits[: query.k]
+    ]
+
+
+def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
+    parts = one.parts
+    near = _near_in(query.words.near, memory) if query.words else ()
+    return Why(parts.words, parts.meaning, parts.activation, one.older, near=near, time=parts.time)
+
+
+def _near_in(near: dict[str, list[str]], memory: Remembered) -> tuple[tuple[str, str], ...]:
+    """The words of a query with those of *memory* that it was found by instead."""
+    if not near:
+        return ()
+    there = words_of(bare(indexed(f"{memory.text} {memory.context or ''}")))
+    return tuple(
+        (word, other) for word, others in near.items() for other in others if other in there
+    )
 
 
 def _memories(
@@ -177,13 +272,12 @@ def _memories(
 
 
 def _hit(memory: Remembered, score: float, why: Why, now: int) -> MemoryHit:
-    age = max(from_micros(now) - memory.at, timedelta(0))
+    age = max(from_micros(now) - (memory.said_at or memory.at), timedelta(0))
     return MemoryHit(**structs.asdict(memory), score=score, why=why, age=age)
 
 
 # -- by words --------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 # Words that questions are made of, and that say nothing about what is asked.
 _STOP = frozenset(
     """a about all also am an and any are as at be because been before being but by can could
@@ -197,9 +291,7 @@ _STOP = frozenset(
 
 def terms(query: str) -> list[str]:
     """The words of *query* that matter, each once; all of them if none does."""
-    # Letters beyond ASCII are left to FTS5, which has its own idea of their capitals.
-    found = (word.lower() if word.isascii() else word for word in _WORD.findall(spaced(query)))
-    words = dict.fromkeys(part for word in found for part in re.split(r"['\u2019]", word))
+    words = dict.fromkeys(phrases(query))
     matter = [word for word in words if word not in _STOP]
     return (matter or list(words))[:MOST_TERMS]
 
@@ -209,14 +301,27 @@ def any_of(words: Iterable[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
+def _look_up(index: Index, text: str) -> Words:
+    total, counts = index.count_words(terms(text))
+    found = {word: count for word, count in counts.items() if count}
+    if len(found) == len(counts):
+        return Words(total, counts, found, {})
+    near = index.near_words([word for word in counts if word not in found])
+    for word, others in near.items():
+        _, known = index.count_words(others)
+        counts[word] = min(known.values())  # one of them is as good as the word
+        found |= known
+    return Words(total, counts, found, near)
+
+
 def _by_words(index: Index, query: Query) -> dict[int, float]:
     """Rows by how much of the query they have, from 0 to 1."""
-    total, counts = index.count_words(terms(query.text))
-    found = {word: count for word, count in counts.items() if count}
+    words = query.words or _look_up(index, query.text)
+    total, counts, found = words.total, words.counts, words.found
     if not found:
         return {}
     if total < SMALL:
-        return _by_coverage(index, query, total, counts)
+        return _by_coverage(index, query, total, counts, found)
     rows: list[tuple[int, float]] = []
     if sum(found.values()) > ENOUGH:
         rows = _matches(index, query, any_of(found), among=any_of(_rarest(found, total)))
@@ -240,14 +345,12 @@ def _rarest(counts: dict[str, int], total: int) -> Iterator[str]:
 
 
 def _by_coverage(
-    index: Index, query: Query, total: int, counts: dict[str, int]
+    index: Index, query: Query, total: int, counts: dict[str, int], words: dict[str, int]
 ) -> dict[int, float]:
     """The same for few texts, where BM25 gives nothing for a word that half of them have."""
     most = sum(rarity(total, count) for count in counts.values())
     found: dict[int, float] = {}
-    for word, count in counts.items():
-        if not count:
-            continue
+    for word, count in words.items():
         worth = rarity(total, count) / most
         in_text, in_context = (
             {n for n, _ in _matches(index, query, f'{column} : "{word}"', limit=total)}
@@ -255,7 +358,7 @@ def _by_coverage(
         )
         for n in in_text | in_context:
             found[n] = found.get(n, 0.0) + worth * (1 if n in in_text else ranking.CONTEXT)
-    return found
+    return {n: min(score, 1.0) for n, score in found.items()}
 
 
 def _matches(

@@ -163,6 +163,7 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
         ("words", why.words, shares.words),
         ("meaning", why.meaning, shares.meaning),
         ("use and recency", why.activation, shares.activation),
+        ("time", why.time, shares.time),
     )
     parts = [
         ScorePart(name, value, adds)
@@ -265,7 +266,7 @@ async def forget_view(
 
 # Of a memory, in this order; what is empty is left out.
 _FIELDS = (
-    *("id", "text", "kind", "tags", "source", "by", "at", "trust", "contradicted_by"),
+    *("id", "text", "kind", "tags", "source", "by", "said_at", "at", "trust", "contradicted_by"),
     *("score", "why"),
 )
 
