@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limpet.core import audit
 from limpet.core.ids import check_id, check_prefix
 from limpet.core.recalled import STANDING
 from limpet.errors import (
@@ -23,6 +24,7 @@ from limpet.errors import (
 )
 from limpet.mcp import arguments
 from limpet.mcp.rendering import render_checkpoint, render_lines
+from limpet.memory import KIND
 from limpet.tasks import entries as task
 from limpet.views.listing import Filters, listing, where
 from limpet.views.memory import fields
@@ -65,6 +67,10 @@ _MESSAGES: tuple[tuple[type[LimpetError], str], ...] = (
     (EmbeddingFailed, "Nothing can be looked up by its meaning now. Try again in a moment."),
     (WindowTooSmall, "The record does not fit into so few tokens. Allow more with max_tokens."),
 )
+
+
+#: What tools that write are recorded as.
+_PAST = {"remember": "remembered", "update": "updated", "forget": "forgot"}
 
 
 class UnknownTool(LookupError):
@@ -179,7 +185,7 @@ class Tools:
             return Answer(READ_ONLY, failed=True)
         try:
             tool: Callable[[Any], Awaitable[str]] = getattr(self, spec.name)  # one of those below
-            return Answer(await tool(arguments.parse(given, spec.arguments)))
+            return Answer(await self._recorded(spec, tool(arguments.parse(given, spec.arguments))))
         except arguments.InvalidArguments as error:
             return Answer(str(error), failed=True)
         except LimpetError as error:
@@ -192,6 +198,20 @@ class Tools:
         except Exception:
             log.exception("%s failed", name)
             return Answer(BROKEN, failed=True)
+
+    async def _recorded(self, spec: Spec, call: Awaitable[str]) -> str:
+        """What *call* returns, which is recorded as an act if it writes."""
+        text = await call
+        if spec.writes:
+            await audit.record(
+                self._store.scope,
+                _PAST[spec.name],
+                via="mcp",
+                who=self._by,
+                kind=KIND,
+                id=self._memory.namespace,
+            )
+        return text
 
     # -- reading ---------------------------------------------------------------------------------
 
