@@ -436,7 +436,7 @@ def test_nothing_but_text_is_made_of_what_was_said(
                 ("chat", about),
                 ("chat", about | {"message": "5"}),
                 ("chat", about | {"text": "javascript:"}),
-                ("chat/fork", about | {"at": "5"}),
+                ("fork", about | {"at": "5"}),
                 ("window", about | {"model": HOSTILE}),
                 ("window", about | {"max_tokens": "10"}),
                 ("window", about | {"max_tokens": "4000000", "all": "1"}),
@@ -583,7 +583,7 @@ def test_a_team_is_forked_and_a_thread_is_not(full: limpet.Store, browser: Brows
         page.goto(f"{served.url}/chat?kind=thread&id=thread-1")
         assert page.get_by_role("link", name="Fork").count() == 0
         served.expected.append("status of 404")
-        page.goto(f"{served.url}/chat/fork?kind=thread&id=thread-1")
+        page.goto(f"{served.url}/fork?kind=thread&id=thread-1")
         assert "forked by the framework" in main(page)
     assert full.state("readers").load() == full.state("writers").at(8)
 
@@ -687,7 +687,7 @@ def test_who_may_only_read_is_offered_no_change(full: limpet.Store, browser: Bro
             page.goto(f"{served.url}/chat?{query}")
             assert page.locator("main form[method=post]").count() == 0
             assert page.get_by_role("link", name="Fork").count() == 0
-        page.goto(f"{served.url}/chat/fork?kind=conversation&id=alice&at=4")
+        page.goto(f"{served.url}/fork?kind=conversation&id=alice&at=4")
         assert "read-only" in main(page)
         assert page.locator("main form[method=post]").count() == 0
 
