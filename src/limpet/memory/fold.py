@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import micros, to_micros
-from limpet.core.text_index import spaced
+from limpet.core.vocabulary import count_texts
+from limpet.core.words import indexed
 from limpet.memory import entries as types
 from limpet.memory.entries import contexts_quoting
 
@@ -88,9 +89,8 @@ class Fold:
 
     def _add_words_and_tags(self, rows: list[tuple[int, MemoryEntry]]) -> None:
         many = self._database.executemany
-        many(
-            _ADD_WORDS, [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
-        )
+        texts = [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
+        self._add_words(texts)
         tagged = [(tag, n) for n, entry in rows for tag in entry.body.get("tags", ())]
         many("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
 
@@ -125,8 +125,14 @@ class Fold:
         self._run(_REPLACE, (*fields, at, n))
         self._add_words_and_tags([(n, entry)])
 
+    def _add_words(self, rows: list[tuple[int, str, str | None]]) -> None:
+        self._database.executemany(_ADD_WORDS, rows)
+        count_texts(self._database, (f"{text} {context or ''}" for _, text, context in rows), 1)
+
     def _remove_words(self, n: int, text: str, context: str | None) -> None:
-        self._run(_REMOVE_WORDS, (n, *_words(text, context)))
+        indexed_text, indexed_context = _words(text, context)
+        self._run(_REMOVE_WORDS, (n, indexed_text, indexed_context))
+        count_texts(self._database, [f"{indexed_text} {indexed_context or ''}"], -1)
 
     # -- links and uses ------------------------------------------------------------------------
 
@@ -210,7 +216,7 @@ class Fold:
         for n, text, context in rows:
             if context in quoted:
                 self._remove_words(n, text, context)
-                self._run(_ADD_WORDS, (n, *_words(text, None)))
+                self._add_words([(n, *_words(text, None))])
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))
                 self._run("DELETE FROM vector WHERE n = ?", (n,))
 
@@ -243,4 +249,4 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
 
 def _words(text: str, context: str | None) -> tuple[str, str | None]:
     """What the index of words takes."""
-    return spaced(text), spaced(context) if context else None
+    return indexed(text), indexed(context) if context else None

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import Expect, from_micros
 from limpet.core.ids import check_id
-from limpet.core.text_index import forget_journal, spaced
+from limpet.core.text_index import forget_journal
 from limpet.errors import Conflict, MemoryNotFound
 from limpet.memory.entries import FORGOTTEN, REMEMBERED, MemoryEntry, contexts_quoting
 from limpet.memory.index import ONE_OF, Index
@@ -255,9 +255,17 @@ def _same(one: str, other: str) -> bool:
     return one == other or _plain(one) == _plain(other)
 
 
+# Languages that put no space between words: each sign is a word.
+_SIGNS = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+
+
 def _plain(text: str) -> str:
     """*text* without capitals and accents."""
-    letters = unicodedata.normalize("NFKD", spaced(text)).casefold()
+    spaced = text if text.isascii() else _SIGNS.sub(r" \1 ", text)
+    letters = unicodedata.normalize("NFKD", spaced.replace("\0", " ")).casefold()
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 

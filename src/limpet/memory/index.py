@@ -18,7 +18,9 @@ import apsw
 from msgspec import Struct
 
 from limpet.backends.contract import from_micros
+from limpet.core import vocabulary
 from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
+from limpet.core.words import TOKENIZER
 from limpet.errors import MemoryNotFound
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 5
+VERSION = 6
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE state(
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
     updated INTEGER NOT NULL
@@ -62,11 +64,12 @@ CREATE TRIGGER vector_removed AFTER DELETE ON vector
 BEGIN UPDATE model SET removed = removed + 1; END;
 CREATE VIRTUAL TABLE words USING fts5(
     text, context, content=memory, content_rowid=n,
-    tokenize="porter unicode61 remove_diacritics 2"
+    tokenize="porter {TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
 INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
-"""
+{vocabulary.TABLE}
+"""  # noqa: S608 - all of it is ours
 
 _ROW = """
 SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context, m.key, m.at,
@@ -105,6 +108,7 @@ class _WordCounts(Struct):
     version: tuple[int, int]
     total: int
     counts: dict[str, int]
+    near: dict[str, list[str]] = {}
 
 
 class Index:
@@ -331,12 +335,7 @@ class Index:
 
     def count_words(self, words: Iterable[str]) -> tuple[int, dict[str, int]]:
         """How many texts there are, and how many of them have each of *words*."""
-        # Counted again when this process or another has changed the index.
-        version = (self.value("SELECT seen FROM state") or 0, self.database.data_version())
-        known = self._word_counts
-        if known is None or known.version != version:
-            total = self.value("SELECT count(*) FROM memory")
-            known = self._word_counts = _WordCounts(version, total, {})
+        known = self._words_now()
         found = {}
         for word in words:
             if word not in known.counts:
@@ -344,6 +343,23 @@ class Index:
                 known.counts[word] = self.value(count, [f'"{word}"'])
             found[word] = known.counts[word]
         return known.total, found
+
+    def near_words(self, words: Iterable[str]) -> dict[str, list[str]]:
+        """What each of *words*, which no text has, may stand for; without those for nothing."""
+        known = self._words_now()
+        for word in words:
+            if word not in known.near:
+                known.near[word] = vocabulary.nearest(self.database, word)
+        return {word: near for word in words if (near := known.near[word])}
+
+    def _words_now(self) -> _WordCounts:
+        # Counted again when this process or another has changed the index.
+        version = (self.value("SELECT seen FROM state") or 0, self.database.data_version())
+        known = self._word_counts
+        if known is None or known.version != version:
+            total = self.value("SELECT count(*) FROM memory")
+            known = self._word_counts = _WordCounts(version, total, {})
+        return known
 
     @property
     def vectors(self) -> Vectors:
@@ -389,7 +405,7 @@ class Index:
 def _clear(database: apsw.Connection) -> None:
     # The index of words has no rows of its own to delete: they are those of `memory`.
     database.execute("INSERT INTO words(words) VALUES('delete-all')")
-    for table in ("state", "memory", "tag", "used", "vector"):
+    for table in ("state", "memory", "tag", "used", "vector", "vocabulary"):
         database.execute(f"DELETE FROM {table}")  # noqa: S608 - a table of ours
 
 

@@ -1,7 +1,8 @@
 """The local embedding model: all-MiniLM-L6-v2 on the CPU, and the pieces of words that it reads.
 
-``wordpieces.txt`` is the vocabulary of BERT (uncased), published by Google under the Apache Licence
-2.0: one piece a line, whose number is that of its line; one that continues a word begins with ##.
+``core/wordpieces.txt`` is the vocabulary of BERT (uncased), published by Google under the Apache
+Licence 2.0: one piece a line, whose number is that of its line; one that continues a word begins
+with ##.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import unicodedata
 from typing import Any
 
+from limpet.core import vocabulary
 from limpet.errors import LimpetError, MissingExtra
 from limpet.memory.vectors import numpy
 
@@ -27,7 +29,7 @@ WIDTH, LONGEST_TEXT, AT_ONCE = 384, 256, 4
 #: A word of more characters is an unknown one.
 LONGEST_WORD = 100
 
-_FILE = os.path.join(os.path.dirname(__file__), "wordpieces.txt")
+_FILE = os.path.join(os.path.dirname(vocabulary.__file__), "wordpieces.txt")
 
 
 class LocalModel:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from limpet.backends.contract import from_micros
-from limpet.core.text_index import spaced
+from limpet.core.vocabulary import bare
+from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
 from limpet.memory.ranking import (
@@ -64,6 +65,18 @@ WHERE line.next IS NULL AND {LIVE} ORDER BY line.found
 """  # noqa: S608 - all of it is ours
 
 
+class Words(Struct, frozen=True):
+    """The words of a query: in how many of *total* texts each is.
+
+    *found* are those to search by: *near* has others for words that are in no text.
+    """
+
+    total: int
+    counts: dict[str, int]
+    found: dict[str, int]
+    near: dict[str, list[str]]
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """What is searched for."""
 
@@ -78,6 +91,8 @@ class Query(Struct, frozen=True, kw_only=True):
     #: How many times as many candidates as usual are looked at.
     wider: int = 1
     weights: tuple[float, float] = (ranking.WORDS, ranking.MEANING)
+    #: The words of the text, once they were looked up.
+    words: Words | None = None
 
     @property
     def most(self) -> int:
@@ -98,6 +113,7 @@ class _Scored(Struct, frozen=True, gc=False):
 def find(index: Index, query: Query) -> list[MemoryHit]:
     """The memories that match *query* best; of equal scores the newest first."""
     with index.lock:
+        query = structs.replace(query, words=_look_up(index, query.text))
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
@@ -161,9 +177,20 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
         else:
             gists.append(gist)
             parts = one.parts
-            why = Why(parts.words, parts.meaning, parts.activation, one.older)
+            near = _near_in(query.words.near, memory) if query.words else ()
+            why = Why(parts.words, parts.meaning, parts.activation, one.older, near=near)
             hits.append(_hit(memory, one.score, why, query.now))
     return hits
+
+
+def _near_in(near: dict[str, list[str]], memory: Remembered) -> tuple[tuple[str, str], ...]:
+    """The words of a query with those of *memory* that it was found by instead."""
+    if not near:
+        return ()
+    there = words_of(bare(indexed(f"{memory.text} {memory.context or ''}")))
+    return tuple(
+        (word, other) for word, others in near.items() for other in others if other in there
+    )
 
 
 def _memories(
@@ -183,7 +210,6 @@ def _hit(memory: Remembered, score: float, why: Why, now: int) -> MemoryHit:
 
 # -- by words --------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 # Words that questions are made of, and that say nothing about what is asked.
 _STOP = frozenset(
     """a about all also am an and any are as at be because been before being but by can could
@@ -197,9 +223,7 @@ _STOP = frozenset(
 
 def terms(query: str) -> list[str]:
     """The words of *query* that matter, each once; all of them if none does."""
-    # Letters beyond ASCII are left to FTS5, which has its own idea of their capitals.
-    found = (word.lower() if word.isascii() else word for word in _WORD.findall(spaced(query)))
-    words = dict.fromkeys(part for word in found for part in re.split(r"['\u2019]", word))
+    words = dict.fromkeys(phrases(query))
     matter = [word for word in words if word not in _STOP]
     return (matter or list(words))[:MOST_TERMS]
 
@@ -209,14 +233,27 @@ def any_of(words: Iterable[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
+def _look_up(index: Index, text: str) -> Words:
+    total, counts = index.count_words(terms(text))
+    found = {word: count for word, count in counts.items() if count}
+    if len(found) == len(counts):
+        return Words(total, counts, found, {})
+    near = index.near_words([word for word in counts if word not in found])
+    for word, others in near.items():
+        _, known = index.count_words(others)
+        counts[word] = min(known.values())  # one of them is as good as the word
+        found |= known
+    return Words(total, counts, found, near)
+
+
 def _by_words(index: Index, query: Query) -> dict[int, float]:
     """Rows by how much of the query they have, from 0 to 1."""
-    total, counts = index.count_words(terms(query.text))
-    found = {word: count for word, count in counts.items() if count}
+    words = query.words or _look_up(index, query.text)
+    total, counts, found = words.total, words.counts, words.found
     if not found:
         return {}
     if total < SMALL:
-        return _by_coverage(index, query, total, counts)
+        return _by_coverage(index, query, total, counts, found)
     rows: list[tuple[int, float]] = []
     if sum(found.values()) > ENOUGH:
         rows = _matches(index, query, any_of(found), among=any_of(_rarest(found, total)))
@@ -240,14 +277,12 @@ def _rarest(counts: dict[str, int], total: int) -> Iterator[str]:
 
 
 def _by_coverage(
-    index: Index, query: Query, total: int, counts: dict[str, int]
+    index: Index, query: Query, total: int, counts: dict[str, int], words: dict[str, int]
 ) -> dict[int, float]:
     """The same for few texts, where BM25 gives nothing for a word that half of them have."""
     most = sum(rarity(total, count) for count in counts.values())
     found: dict[int, float] = {}
-    for word, count in counts.items():
-        if not count:
-            continue
+    for word, count in words.items():
         worth = rarity(total, count) / most
         in_text, in_context = (
             {n for n, _ in _matches(index, query, f'{column} : "{word}"', limit=total)}
@@ -255,7 +290,7 @@ def _by_coverage(
         )
         for n in in_text | in_context:
             found[n] = found.get(n, 0.0) + worth * (1 if n in in_text else ranking.CONTEXT)
-    return found
+    return {n: min(score, 1.0) for n, score in found.items()}
 
 
 def _matches(

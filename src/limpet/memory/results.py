@@ -49,7 +49,8 @@ class Why(Struct, frozen=True):
     *words*: how many of the query's words it has, rare ones counting for more. *meaning*: how near
     it is to the query's meaning; None without embeddings. *activation*: how recently and how often
     it was used. *older*: the query matched an older version, which this one replaced. *same*: the
-    ids of memories that say the same, and were left out for it.
+    ids of memories that say the same, and were left out for it. *near*: words of the query that no
+    memory has, each with one that it was found by instead.
     """
 
     words: float
@@ -57,6 +58,7 @@ class Why(Struct, frozen=True):
     activation: float
     older: bool = False
     same: tuple[str, ...] = ()
+    near: tuple[tuple[str, str], ...] = ()
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
@@ -71,6 +73,7 @@ class Why(Struct, frozen=True):
             parts.append("by an older version")
         if self.same:
             parts.append(f"{len(self.same)} more say the same")
+        parts += [f"{other!r} for {word!r}" for word, other in self.near]
         return ", ".join(parts)
 
 
