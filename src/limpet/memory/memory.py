@@ -7,6 +7,8 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
 from limpet.core.codec import Codec
 from limpet.core.ids import check_id
@@ -173,12 +175,12 @@ class AsyncMemory:
             raise TypeError(f"A query is text, not {type(query).__name__}.")
         if not isinstance(min_score, (int, float, NoneType)):
             raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
-        vector = await self._embeddings.of_query(query)
+        vectors = await self._embeddings.of_query(query)
         wanted = Query(
             text=query,
             k=k,
             now=now_micros(),
-            vector=vector,
+            vectors=vectors,
             filters=_filters(kinds, tags, since),
             min_score=min_score,
         )
@@ -198,12 +200,16 @@ class AsyncMemory:
         min_score: float | None = None,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
+        passages: bool = False,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first.
+        In at most *max_tokens*, the best first; of long texts, the *passages* that match, if you
+        say so.
         """
         hits = await self.recall(query, k, kinds=kinds, tags=tags, since=since, min_score=min_score)
+        if passages:
+            hits = [structs.replace(hit, text=hit.passage.strip()) for hit in hits]
         return messages(hits, max_tokens, count)
 
     async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
