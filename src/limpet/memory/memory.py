@@ -8,6 +8,8 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
 from limpet.core.codec import Codec
 from limpet.core.ids import check_id
@@ -180,12 +182,12 @@ class AsyncMemory:
             raise TypeError(f"A query is text, not {type(query).__name__}.")
         if not isinstance(min_score, (int, float, NoneType)):
             raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
-        vector = await self._embeddings.of_query(query)
+        vectors = await self._embeddings.of_query(query)
         wanted = Query(
             text=query,
             k=k,
             now=now_micros(),
-            vector=vector,
+            vectors=vectors,
             filters=_filters(kinds, tags, since, until),
             min_score=min_score,
             asked_at=datetime.now(UTC) if now is None else check_aware(now, "now"),
@@ -209,11 +211,13 @@ class AsyncMemory:
         standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
+        passages: bool = False,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first. Before that, in up to a third of it, all that is
-        `standing`, whatever the query; unless *standing* is False.
+        In at most *max_tokens*, the best first; of long texts, the *passages* that match, if you
+        say so. Before that, in a share of it, all that is `standing`, whatever the query; unless
+        *standing* is False.
         """
         hits = await self.recall(
             query,
@@ -225,6 +229,8 @@ class AsyncMemory:
             now=now,
             min_score=min_score,
         )
+        if passages:
+            hits = [structs.replace(hit, text=hit.passage.strip()) for hit in hits]
         wishes = await self.standing() if standing else []
         return messages(hits, max_tokens, count, standing=wishes)
 
