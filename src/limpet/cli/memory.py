@@ -17,6 +17,7 @@ from limpet.cli.options import (
     Commands,
     Missing,
     StoreOptions,
+    audited,
     best_option,
     heads,
     json_option,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet import Store
-    from limpet.memory import Memory, Remembered, Stats
+    from limpet.memory import Memory, Receipt, Remembered, Stats
 
 __all__ = ["memory", "print_memory"]
 
@@ -92,6 +93,7 @@ def _existing(store: Store, namespace: str, *, embed: bool = False) -> Memory:
 @json_option
 @store_options
 @pass_store
+@audited("remembered", "namespace", kind="memory")
 def add(
     options: StoreOptions,
     /,
@@ -148,6 +150,7 @@ def add(
 @json_option
 @store_options
 @pass_store
+@audited("opened", "namespace", kind="memory")
 def search(
     options: StoreOptions,
     *,
@@ -218,6 +221,7 @@ def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
 @json_option
 @store_options
 @pass_store
+@audited("opened", "namespace", kind="memory")
 def show(
     options: StoreOptions,
     *,
@@ -307,11 +311,18 @@ def forget(
                 click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
         act = space.would_forget if dry_run else space.forget
         gone = act(*ids, source=source, tag=tag, subject=subject)
+    if gone and not dry_run:
+        options.record("forgot", f"{KIND}/{namespace}", about={"memories": len(gone.ids)})
     if as_json:
         click.echo(json_document(gone))
         return
     if not gone:
         _nothing(namespace)
+    print_forgotten(gone, dry_run=dry_run)
+
+
+def print_forgotten(gone: Receipt, *, dry_run: bool) -> None:
+    """Print what went, or would go."""
     screen = Screen()
     for id_ in gone.ids:
         screen.line("would forget " if dry_run else "forgot ", (safe(id_), "bold"))

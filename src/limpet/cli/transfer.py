@@ -29,6 +29,7 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    audited,
     head_of,
     json_option,
     label_option,
@@ -317,6 +318,7 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 )
 @store_options
 @pass_store
+@audited("exported", "ids")
 def export(
     options: StoreOptions,
     *,
@@ -528,6 +530,7 @@ class FileOrDatabase(click.Path):
 @json_option
 @store_options
 @pass_store
+@audited("imported")
 def import_(
     options: StoreOptions,
     *,

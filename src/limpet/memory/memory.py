@@ -12,11 +12,19 @@ from msgspec import structs
 
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
 from limpet.core.codec import Codec
-from limpet.core.ids import check_id
+from limpet.core.ids import check_id, name_fields
 from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import remember
 from limpet.memory.embeddings import Embeddings
-from limpet.memory.entries import CONFIRMED, REMEMBERED, USED, Draft, check_aware, memory_id
+from limpet.memory.entries import (
+    CONFIRMED,
+    REMEMBERED,
+    USED,
+    Draft,
+    check_aware,
+    is_id,
+    memory_id,
+)
 from limpet.memory.forget import forget, would_forget
 from limpet.memory.index import Index
 from limpet.memory.indexed_journal import IndexedJournal, now_micros
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "AsyncMemory", "Memory"]
 
 KIND = "memory"
+name_fields(KIND, "id", "ids", "other", "key", "source", "by", "tags", "supersedes", "kind", "from")
 
 #: The largest number of memories that can be asked for: SQLite takes no larger one.
 MOST = 2**31
@@ -108,7 +117,7 @@ class AsyncMemory:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
         if isinstance(items, (str, Mapping)):
             raise TypeError("remember_all() takes a list of memories; for one there is remember().")
-        drafts = [Draft.of(item) for item in items]
+        drafts = [self._redacted(Draft.of(item)) for item in items]
         if not drafts:
             return []
         named = [(memory_id(self._key, draft), draft) for draft in drafts]
@@ -127,9 +136,10 @@ class AsyncMemory:
         with `update`. What the task had recalled is not new, and does not change.
         """
         found: dict[str, Remembered] = {}
+        question = partial(remember.learn, redacted=self._redacted)
         while True:
             now = from_micros(now_micros())
-            task, at = await self._indexed.decide(remember.learn, self._key, checkpoint, now)
+            task, at = await self._indexed.decide(question, self._key, checkpoint, now)
             found |= task.known
             found |= {id_: _written(id_, task.drafts[id_], at) for id_ in task.new}
             if not task.more:
@@ -141,8 +151,9 @@ class AsyncMemory:
         They hold together or not at all, and only if nobody writes first (`Conflict`).
         """
         now = from_micros(now_micros())
+        question = partial(remember.learn, redacted=self._redacted)
         (_, entries), (incarnation, seq) = await self._indexed.query_at(
-            remember.learn, self._key, checkpoint, now, None
+            question, self._key, checkpoint, now, None
         )
         size = remember.PORTION
         return [
@@ -151,6 +162,13 @@ class AsyncMemory:
             )
             for start in range(0, len(entries), size)
         ]
+
+    def _redacted(self, draft: Draft) -> Draft:
+        """*draft* as it will be stored: its id is made of its words."""
+        if self.scope.store.redactor is None:
+            return draft
+        text, context = self.scope.redacted((draft.text, draft.context))
+        return structs.replace(draft, text=text, context=context)
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -283,6 +301,7 @@ class AsyncMemory:
         *by* and *trust* are those of the older version, unless others are given: whoever changes
         somebody else's text should say so.
         """
+        text = self.scope.redacted(text)
         given = {"by": by, "trust": trust}
         changes = {name: value for name, value in given.items() if value is not UNSET}
         question = partial(remember.update, because=because, changes=changes)
@@ -308,6 +327,7 @@ class AsyncMemory:
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
+        other = other if is_id(other) else self.scope.redacted(other)
         question = partial(remember.contradict, because=because)
         await self._indexed.decide(question, self._key, id, other)
         return await self.get(id)
@@ -361,7 +381,7 @@ class AsyncMemory:
         for group in await self._indexed.change_index(similar_groups, filters, alike, now_micros()):
             text = await self.scope.runtime.invoke(merge, group)
             if text is not None:
-                draft = remember.successor(group, text)
+                draft = remember.successor(group, self.scope.redacted(text))
                 id_ = memory_id(self._key, draft)
                 merged, at = await self._indexed.decide(remember.merge, group, id_, draft)
                 made += [_written(id_, draft, at)] if merged else []
