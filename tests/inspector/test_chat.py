@@ -15,6 +15,7 @@ from limpet.backends.contract import Append
 from limpet.core.ids import make_key
 from tests.support import chats
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
+from tests.support.doubtful import leave_in_doubt
 from tests.support.filled import counted
 
 if TYPE_CHECKING:
@@ -626,6 +627,21 @@ def test_a_person_says_in_the_chat_what_became_of_a_call(
     assert [(entry.body["id"], entry.body["by"]) for entry in resolved] == [
         (doubt.call.id, "tester")
     ]
+
+
+def test_a_doubt_of_a_node_comes_to_the_page_of_its_thread(
+    full: limpet.Store, browser: Browser
+) -> None:
+    """By itself, though it is in another journal; and goes when somebody has said what it is."""
+    with inspected(full) as served, page_of(browser, served) as page:
+        page.goto(f"{served.url}/chat?kind=thread&id=thread-1")
+        page.locator("[data-follow].live").wait_for()
+        leave_in_doubt(full, "thread-effects", "thread-1", "pay")
+        card = page.locator(".card.doubt")
+        card.wait_for()
+        assert "pay" in card.inner_text()
+        full.resolve("thread-1", "c1", "skip", kind="thread-effects")
+        card.wait_for(state="detached")
 
 
 @pytest.mark.parametrize(

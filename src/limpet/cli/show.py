@@ -93,7 +93,7 @@ def show(
             view.source = source
         if as_json:
             extra = {"context": view.context()} if context else {}
-            in_doubt = {"in_doubt": {call.id: call for call in view.in_doubt()}}
+            in_doubt = {"in_doubt": {one.call.id: one.call for one in view.in_doubt()}}
             click.echo(json_document(facts_of(head) | in_doubt | view.data() | extra))
         elif context:
             click.echo(safe(view.context()))

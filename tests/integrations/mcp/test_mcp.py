@@ -223,7 +223,8 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
             status = await said(client, "status")
         assert "read only" in status
         assert "2 memories" in status
-        assert lines(status) == [{"task": "acme-report", "status": "open"}]
+        goal = "Find the printer of acme"
+        assert lines(status) == [{"task": "acme-report", "status": "open", "goal": goal}]
         with limpet.open(path, tenant="acme") as store:
             for number in range(25):
                 store.submit("kind", f"more-{number}", "Do it")
@@ -231,6 +232,37 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
             status = await said(client, "status")
         assert "Some of the open tasks" in status
         assert len(lines(status)) == 20
+
+    asyncio.run(main())
+
+
+def test_status_says_where_each_task_is_as_the_terminal_does(path: str) -> None:
+    """Whoever is to take one up chooses by what is left, or went wrong."""
+
+    def fail() -> None:
+        raise ValueError("no paper " * 100)
+
+    with limpet.open(path, tenant="acme") as store:
+        with store.task("acme-plan", "word " * 1_000) as task:
+            task.plan(["find", "order", "pay"])
+            task.step("find", lambda: "room 7")
+        with pytest.raises(ValueError, match="no paper"), store.task("acme-stuck", "Go") as task:
+            task.step("print", fail)
+        store.journal("task", "acme-broken").append(("created", 5), status="open")
+
+    async def main() -> None:
+        async with client_of(path) as client:
+            status = {line["task"]: line for line in lines(await said(client, "status"))}
+        plan = status["acme-plan"]
+        assert (plan["progress"], plan["where"]) == ("1/3", "next: order")
+        assert len(plan["goal"]) == 200
+        assert status["acme-stuck"]["where"].startswith("stopped in print: ")
+        assert len(status["acme-stuck"]["where"]) == 200
+        assert status["acme-broken"] == {
+            "task": "acme-broken",
+            "status": "open",
+            "where": "damaged: see limpet doctor",
+        }
 
     asyncio.run(main())
 
