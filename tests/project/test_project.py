@@ -37,6 +37,10 @@ LAYERS = (
     {"workers"},
     # A URL in, models out: the one place that knows both models and backends.
     {"store"},
+    # To forget for good: it knows all models, and how each is cut.
+    {"erasure"},
+    # What `redact=` takes, under the name that programs import.
+    {"redaction"},
     # Models give meaning to a journal, and know nothing of each other.
     {"conversations", "memory", "states", "tasks"},
     # Between a store and its backend: it knows the contract of backends, and no backend.
@@ -50,7 +54,9 @@ LAYERS = (
 )
 
 # Parts that see the contract of backends and what goes with it, never one backend.
-ONLY_THE_CONTRACT = {"core", "crypto", "conversations", "memory", "states", "tasks", "transfer"}
+ONLY_THE_CONTRACT = {
+    *("core", "crypto", "conversations", "memory", "states", "tasks", "erasure", "transfer"),
+}
 A_BACKEND = {"memory", "sqlite", "file", "postgresql", "redis", "dynamodb"}
 
 # Absent after `import limpet`, for the time they cost or because they are optional. A module

@@ -244,6 +244,9 @@ class Backend(ABC):
     - ``transactional``: True where callers may have tables of their own, and `transaction` and
       `append_all` work; elsewhere both raise `NotTransactional`.
     - ``transactions``: how many transactions of async callers may be open at the same time.
+    - ``rewrites``: True where `rewrite` works.
+    - ``keeps``: what of something that was erased may be left here, and elsewhere, where no program
+      of ours gets at it: sentences for a receipt.
     - ``beside``: how the names of the files end that belong to the one at its path.
     - ``append_async``: `append` for async callers, where a backend can wait for it without a thread
       of theirs. If the caller is cancelled, it returns only when the append has ended, or never
@@ -263,6 +266,8 @@ class Backend(ABC):
     wakes: bool = False
     transactional: ClassVar[bool] = False
     transactions: int = 1
+    rewrites: ClassVar[bool] = False
+    keeps: ClassVar[tuple[str, ...]] = ("Backups, copies and logs of this place are not reached.",)
     beside: ClassVar[tuple[str, ...]] = ()
     append_async: Callable[[Append], Coroutine[Any, Any, Appended]] | None = None
 
@@ -403,6 +408,23 @@ class Backend(ABC):
 
         Numbers are never given out again. Ids of dropped records are forgotten.
         """
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        incarnation: str,
+        renewed: str | None = None,
+    ) -> int:
+        """Put *bodies* in the place of those of the records with these numbers; how many it were.
+
+        All or none, and only of this *incarnation*, which is *renewed* to another if one is given:
+        whoever remembers what there was learns so that it is not that any more. Records that are
+        gone are passed over; numbers, times and ids stay.
+        """
+        msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
+        raise NotImplementedError(msg)
 
     def scrub(self) -> bool:
         """Leave nothing of what was deleted in the files, as far as that can be; whether it is so.

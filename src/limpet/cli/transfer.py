@@ -29,6 +29,7 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    audited,
     head_of,
     json_option,
     label_option,
@@ -327,6 +328,7 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 )
 @store_options
 @pass_store
+@audited("exported", "ids")
 def export(
     options: StoreOptions,
     *,
@@ -538,6 +540,7 @@ class FileOrDatabase(click.Path):
 @json_option
 @store_options
 @pass_store
+@audited("imported")
 def import_(
     options: StoreOptions,
     *,

@@ -8,13 +8,23 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
-from limpet.core.ids import check_id
+from limpet.core.ids import check_id, name_fields
 from limpet.core.index_files import is_private
 from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import remember
 from limpet.memory.embeddings import Embeddings
-from limpet.memory.entries import CONFIRMED, REMEMBERED, USED, Draft, check_aware, memory_id
+from limpet.memory.entries import (
+    CONFIRMED,
+    REMEMBERED,
+    USED,
+    Draft,
+    check_aware,
+    is_id,
+    memory_id,
+)
 from limpet.memory.forget import forget, would_forget
 from limpet.memory.index import Index
 from limpet.memory.indexed_journal import IndexedJournal, now_micros
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "AsyncMemory", "Memory"]
 
 KIND = "memory"
+name_fields(KIND, "id", "ids", "other", "key", "source", "by", "tags", "supersedes", "kind", "from")
 
 #: The largest number of memories that can be asked for: SQLite takes no larger one.
 MOST = 2**31
@@ -105,7 +116,7 @@ class AsyncMemory:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
         if isinstance(items, (str, Mapping)):
             raise TypeError("remember_all() takes a list of memories; for one there is remember().")
-        drafts = [Draft.of(item) for item in items]
+        drafts = [self._redacted(Draft.of(item)) for item in items]
         if not drafts:
             return []
         named = [(memory_id(self._key, draft), draft) for draft in drafts]
@@ -124,9 +135,10 @@ class AsyncMemory:
         with `update`. What the task had recalled is not new, and does not change.
         """
         found: dict[str, Remembered] = {}
+        question = partial(remember.learn, redacted=self._redacted)
         while True:
             now = from_micros(now_micros())
-            task, at = await self._indexed.decide(remember.learn, self._key, checkpoint, now)
+            task, at = await self._indexed.decide(question, self._key, checkpoint, now)
             found |= task.known
             found |= {id_: _written(id_, task.drafts[id_], at) for id_ in task.new}
             if not task.more:
@@ -138,8 +150,9 @@ class AsyncMemory:
         They hold together or not at all, and only if nobody writes first (`Conflict`).
         """
         now = from_micros(now_micros())
+        question = partial(remember.learn, redacted=self._redacted)
         (_, entries), (incarnation, seq) = await self._indexed.query_at(
-            remember.learn, self._key, checkpoint, now, None
+            question, self._key, checkpoint, now, None
         )
         size = remember.PORTION
         return [
@@ -148,6 +161,13 @@ class AsyncMemory:
             )
             for start in range(0, len(entries), size)
         ]
+
+    def _redacted(self, draft: Draft) -> Draft:
+        """*draft* as it will be stored: its id is made of its words."""
+        if self.scope.store.redactor is None:
+            return draft
+        text, context = self.scope.redacted((draft.text, draft.context))
+        return structs.replace(draft, text=text, context=context)
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -179,12 +199,12 @@ class AsyncMemory:
             raise TypeError(f"A query is text, not {type(query).__name__}.")
         if not isinstance(min_score, (int, float, NoneType)):
             raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
-        vector = await self._embeddings.of_query(query)
+        vectors = await self._embeddings.of_query(query)
         wanted = Query(
             text=query,
             k=k,
             now=now_micros(),
-            vector=vector,
+            vectors=vectors,
             filters=_filters(kinds, tags, since, until),
             min_score=min_score,
             asked_at=datetime.now(UTC) if now is None else check_aware(now, "now"),
@@ -208,11 +228,13 @@ class AsyncMemory:
         standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
+        passages: bool = False,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first. Before that, in up to a third of it, all that is
-        `standing`, whatever the query; unless *standing* is False.
+        In at most *max_tokens*, the best first; of long texts, the *passages* that match, if you
+        say so. Before that, in a share of it, all that is `standing`, whatever the query; unless
+        *standing* is False.
         """
         hits = await self.recall(
             query,
@@ -224,6 +246,8 @@ class AsyncMemory:
             now=now,
             min_score=min_score,
         )
+        if passages:
+            hits = [structs.replace(hit, text=hit.passage.strip()) for hit in hits]
         wishes = await self.standing() if standing else []
         return messages(hits, max_tokens, count, standing=wishes)
 
@@ -276,6 +300,7 @@ class AsyncMemory:
         *by* and *trust* are those of the older version, unless others are given: whoever changes
         somebody else's text should say so.
         """
+        text = self.scope.redacted(text)
         given = {"by": by, "trust": trust}
         changes = {name: value for name, value in given.items() if value is not UNSET}
         question = partial(remember.update, because=because, changes=changes)
@@ -301,6 +326,7 @@ class AsyncMemory:
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
+        other = other if is_id(other) else self.scope.redacted(other)
         question = partial(remember.contradict, because=because)
         await self._indexed.decide(question, self._key, id, other)
         return await self.get(id)
@@ -354,7 +380,7 @@ class AsyncMemory:
         for group in await self._indexed.change_index(similar_groups, filters, alike, now_micros()):
             text = await self.scope.runtime.invoke(merge, group)
             if text is not None:
-                draft = remember.successor(group, text)
+                draft = remember.successor(group, self.scope.redacted(text))
                 id_ = memory_id(self._key, draft)
                 merged, at = await self._indexed.decide(remember.merge, group, id_, draft)
                 made += [_written(id_, draft, at)] if merged else []

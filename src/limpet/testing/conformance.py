@@ -602,6 +602,32 @@ class BackendContract:
         store.append()
         assert [record.id for record in store.read(KEY)] == ["a", None]
 
+    def test_a_body_is_put_in_the_place_of_another(self, store: Caller) -> None:
+        """Numbers, times and ids stay; and whoever knew the journal learns that it is another."""
+        if not store.backend.rewrites:
+            with pytest.raises(NotImplementedError):
+                store.rewrite(KEY, {1: b"x"}, incarnation="abc")
+            return
+        for number in range(3):
+            store.append(body=b"%d" % number, count=2, id=str(number))
+        assert store.compact(KEY, 3) == 2
+        before, head = store.read(KEY), store.head(KEY)
+        assert store.rewrite(KEY, {4: b"changed"}, incarnation="another") == 0
+        assert store.rewrite(KEY, {2: b"gone", 4: b"changed"}, incarnation=head.incarnation) == 1
+        after = store.read(KEY)
+        assert [record.body for record in after] == [b"changed", b"2"]
+        assert [(r.seq, r.count, r.at, r.id) for r in after] == [
+            (r.seq, r.count, r.at, r.id) for r in before
+        ]
+        assert store.head(KEY).size == 8
+        assert store.rewrite(KEY, {}, incarnation=head.incarnation, renewed="anew") == 0
+        assert store.head(KEY).incarnation == "anew"
+        with pytest.raises(Conflict):
+            store.append(expect=head.expect)
+        assert store.append(id="2", count=2).repeated
+        done = store.append(expect=Expect("anew", 6))
+        assert (done.seq, store.head(KEY).size) == (7, 8 + len(store.read(KEY)[-1].body))
+
     def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
         """As if it had been written here, then."""
         origin = Origin(at=2_000_000, created=1_000_000, first=8, incarnation="abc")

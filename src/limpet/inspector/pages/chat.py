@@ -15,7 +15,7 @@ from limpet.integrations.openai_agents.record import KIND as RUN
 from limpet.integrations.openai_agents.record import WAITING
 from limpet.states.format import KIND as STATE
 from limpet.views.chat import Message
-from limpet.views.doubts import doubts_about
+from limpet.views.doubts import doubts_of, effects_of
 from limpet.views.heads import HeadView, head_of
 from limpet.views.messages import call_arguments
 from limpet.views.runs import ASKS
@@ -58,6 +58,9 @@ async def chat(request: Request, site: Site) -> Response:
     else:
         found = await find(before=number + 1, size=1)
         one = _only(found.lines, number)
+    effects, seen = await effects_of(site.scope, view), {"seen": view.seq}
+    if view.kind == thread.KIND:
+        seen["effects"] = 0 if effects is None else effects.seq
     here = partial(site.url, "chat", kind=view.kind, id=view.id, of=source, at=at, text=match)
     return site.page(
         "chat.html",
@@ -68,7 +71,8 @@ async def chat(request: Request, site: Site) -> Response:
         before=before,
         at=at,
         text=match,
-        doubts=await doubts_about(site.scope, view),
+        doubts=doubts_of(view, effects),
+        events=site.url("events", kind=view.kind, id=view.id, **seen),
         asks=await _asks(site, view),
         asks_title=ASKS,
         live=not (before or at or match or one),
