@@ -85,6 +85,7 @@ _NOWHERE = Expect("", (1 << 53) - 1)
 _PASSED_ON = (
     *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
     "beside",
+    "keeps",
 )
 
 
