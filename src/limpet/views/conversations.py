@@ -21,6 +21,7 @@ from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
 from limpet.views.chat import DAMAGED, REACH, Event, Line, Mark, Stored, Usage, called_in, together
+from limpet.views.heads import HeadView
 from limpet.views.journal import Backwards, Gap, read_slice
 from limpet.views.messages import summary
 from limpet.views.text import count
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Head
-    from limpet.core.calls import Call
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
 
@@ -160,7 +160,7 @@ class _Reader:
         later = [_stored(one) for one in ahead if _is_message(one)]
         doubts = {
             call.id: "in doubt: it began, and nobody knows whether it happened"
-            for call in _in_doubt(self._head)
+            for call in HeadView.of(self._head).doubts
         }
         messages = together(stored, later, complete=complete, notes=doubts)
         return sorted([*messages, *events], key=lambda line: line.number)
@@ -272,13 +272,6 @@ def _usage(body: dict[str, Any]) -> Usage:
         seconds=float(seconds) if seconds.__class__ in (int, float) else None,
         ended=ended if ended in ("length", "content_filter", "incomplete") else None,
     )
-
-
-def _in_doubt(head: Head) -> list[Call]:
-    try:
-        return calls.calls_in_doubt(head)
-    except Unreadable:
-        return []
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
