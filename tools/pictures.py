@@ -10,6 +10,7 @@ import asyncio
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+#: Where the store is: the doctor's page says it, the same each time.
+PLACE = Path("/tmp/desk")  # noqa: S108 - nothing of it stays
 WIDTH, HEIGHT = 1200, 900
 COLOURS = 160
 QUICKLY = limpet.Retry(attempts=3, wait=0.01)
@@ -342,6 +345,7 @@ PICTURES = (
     Picture("state", f"/state?kind=state&id={DESK}"),
     Picture("memory", f"/memory?kind=memory&id={FACTS}&q=who+approves+a+refund"),
     Picture("doubts", "/doubts", before=_open_details),
+    Picture("doctor", "/doctor?check=1"),
 )
 
 
@@ -349,7 +353,7 @@ def take(store: limpet.Store, chosen: Sequence[str], directory: Path) -> None:
     """Take the pictures that were *chosen*, or all, with an inspector that may write."""
     with (
         tempfile.TemporaryDirectory() as place,
-        inspected(store, write=True) as served,
+        inspected(store, write=True, place=True) as served,
         chromium(Path(place)) as address,
         connected(address) as browser,
     ):
@@ -385,15 +389,16 @@ def main(chosen: Sequence[str]) -> None:
         (uname[0], "desk-1", *uname[2:])
     )  # no name of a real machine
     clock = Clock()
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
-        os.environ["LIMPET_CACHE"] = place
-        try:
-            with limpet.open("agents.db") as store:
-                fill(store, clock)
-                at_work(store, clock, lambda: take(store, chosen, directory))
-        finally:
-            os.chdir(here)
+    PLACE.mkdir()
+    os.chdir(PLACE)
+    os.environ["LIMPET_CACHE"] = str(PLACE / "cache")
+    try:
+        with limpet.open("agents.db") as store:
+            fill(store, clock)
+            at_work(store, clock, lambda: take(store, chosen, directory))
+    finally:
+        os.chdir(here)
+        shutil.rmtree(PLACE)
 
 
 if __name__ == "__main__":

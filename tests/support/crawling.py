@@ -22,8 +22,8 @@ __all__ = ["MOST_BYTES", "Found", "crawl"]
 
 #: Bytes of a page that nobody has asked to have all of something.
 MOST_BYTES = 600_000
-#: What asks for all of something: one entry, one place in a document, one change.
-WHOLE = {"path", "change", "raw"}
+#: What asks for all of something: a place in a document, a change, a message.
+WHOLE = {"path", "change", "raw", "message"}
 #: Pages of one shape that are visited: of the same path, kind and names in the query.
 EACH = 3
 

@@ -12,6 +12,7 @@ from limpet.conversations.conversation import KIND
 from limpet.core.ids import make_key
 from limpet.core.runtime import run_to_end
 from limpet.errors import NotFound
+from limpet.integrations.langgraph import reading
 from limpet.views.chat import Event, Message, Stored, together, usage_in
 from limpet.views.messages import call_arguments
 from limpet.views.transcript import Cache, is_chat, transcript
@@ -307,6 +308,7 @@ def test_a_thread_is_read_once_and_then_only_what_is_new(
     cache = Cache()
     shown(store, "thread", "thread-1", cache=cache)
     monkeypatch.setattr(store.scope.backend, "read", None)  # nothing is asked of it
+    monkeypatch.setattr(reading, "checkpoints_of", None)  # nor is what was read gone through
     again = shown(store, "thread", "thread-1", cache=cache, size=2)
     assert [message.number for message in again.messages] == [2, 4]
     assert again.older == 2

@@ -32,6 +32,10 @@ class MemoryBackend(Backend):
     """Journals in a dict, one lock around all of it."""
 
     blocks: ClassVar[bool] = False
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "The memory of this process is given back, and not overwritten; it may have been swapped.",
+    )
     splits: ClassVar[bool] = True
 
     def __init__(self, url: str = "memory:", *, readonly: bool = False) -> None:
@@ -146,6 +150,34 @@ class MemoryBackend(Backend):
                     size=sum(len(record.body) for record in journal.records),
                 )
             return sum(record.count for record in gone)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        incarnation: str,
+        renewed: str | None = None,
+    ) -> int:
+        self.check_writable()
+        with self._lock:
+            journal = self._live(key, _now())
+            if journal is None or journal.head.incarnation != incarnation:
+                return 0
+            count = sum(record.seq in bodies for record in journal.records)
+            journal.records = [
+                structs.replace(record, body=bodies.get(record.seq, record.body))
+                for record in journal.records
+            ]
+            journal.by_id = {
+                id_: structs.replace(record, body=bodies.get(record.seq, record.body))
+                for id_, record in journal.by_id.items()
+            }
+            size = sum(len(record.body) for record in journal.records)
+            journal.head = structs.replace(
+                journal.head, size=size, incarnation=renewed or incarnation
+            )
+            return count
 
     def scrub(self) -> bool:
         return True  # what is deleted or compacted is nowhere any more

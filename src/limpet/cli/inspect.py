@@ -11,7 +11,9 @@ import click
 
 from limpet.cli.options import Failure, StoreOptions, pass_store, store_options, user_name
 from limpet.cli.output import Screen
+from limpet.core import audit
 from limpet.core.addresses import is_loopback
+from limpet.core.runtime import run_to_end
 
 __all__ = ["inspect"]
 
@@ -90,7 +92,10 @@ def inspect(
         if open_:
             click.launch(link)
 
-    with options.open(readonly=not write) as store, contextlib.suppress(KeyboardInterrupt):
+    with options.open() as store:  # who has looked at what can only be recorded by writing it
+        records = run_to_end(audit.is_on(store.scope))
+    readonly = not (write or records)
+    with options.open(readonly=readonly) as store, contextlib.suppress(KeyboardInterrupt):
         asyncio.run(
             server.serve(
                 store,

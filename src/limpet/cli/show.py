@@ -10,7 +10,7 @@ import click
 
 from limpet import memory
 from limpet.cli.ls import facts_of
-from limpet.cli.options import StoreOptions, find, pass_store, store_options
+from limpet.cli.options import StoreOptions, audited, find, pass_store, store_options
 from limpet.cli.output import Screen
 from limpet.cli.show_chat import ChatView, ConversationView, TeamView, ThreadView
 from limpet.cli.show_journal import JournalView
@@ -57,6 +57,7 @@ _VIEWS: dict[str, type[JournalView]] = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, nothing shortened.")
 @store_options
 @pass_store
+@audited("opened", "id_")
 def show(
     options: StoreOptions,
     *,

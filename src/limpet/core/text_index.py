@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import apsw
 from msgspec import Struct
 
+from limpet.core import vocabulary
 from limpet.core.index_files import own_file
+from limpet.core.words import TOKENIZER, indexed, required
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,19 +40,18 @@ __all__ = [
     "opened",
     "own_file",
     "remove",
-    "spaced",
 ]
 
 #: The path of what is in no file.
 MEMORY = ":memory:"
 #: The form of the file; one of another version is thrown away.
-VERSION = 2
+VERSION = 3
 #: Milliseconds to wait for another process that writes.
 PATIENCE = 10_000
 #: Characters of an excerpt.
 EXCERPT = 160
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE source(
     id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
@@ -61,9 +62,10 @@ CREATE TABLE document(
     at INTEGER NOT NULL, label TEXT NOT NULL, text TEXT NOT NULL, UNIQUE(source, position)
 ) STRICT;
 CREATE VIRTUAL TABLE words USING fts5(
-    text, content=document, content_rowid=id, tokenize="unicode61 remove_diacritics 2"
+    text, content=document, content_rowid=id, tokenize="{TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+{vocabulary.TABLE}
 """
 
 _FIND = """
@@ -74,11 +76,8 @@ WHERE words MATCH ? AND source.tenant = ? AND source.kind IN (SELECT value FROM 
 ORDER BY bm25(words), document.at DESC
 """
 
-# Languages that put no space between words: each sign is a word.
-_SIGNS = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
-)
+#: What may stand before or behind a word.
+_MARKS = ".,;:!?()[]{}<>'*"
 _TERM = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -207,10 +206,11 @@ class TextIndex:
         which = "SELECT id FROM source WHERE tenant = ? AND kind = ? AND name = ?"
         for source in list(self._database.execute(which, (tenant, kind, name))):
             documents = "SELECT id, text FROM document WHERE source = ?"
-            for id_, text in list(self._database.execute(documents, source)):
-                # Told what was there, it leaves no trace of it.
-                gone = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
-                self._database.execute(gone, (id_, spaced(text)))
+            rows = [(id_, indexed(text)) for id_, text in self._database.execute(documents, source)]
+            # Told what was there, it leaves no trace of it.
+            gone = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
+            self._database.executemany(gone, rows)
+            vocabulary.count_texts(self._database, (text for _, text in rows), -1, tenant)
             self._database.execute("DELETE FROM document WHERE source = ?", source)
             self._database.execute("DELETE FROM source WHERE id = ?", source)
 
@@ -245,13 +245,17 @@ class TextIndex:
             " RETURNING id",
             (*key, now.incarnation, now.first, now.seen, now.updated),
         ).get
+        texts = []
         for document in documents:
             id_: int = execute(
                 "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
                 " RETURNING id",
                 (source, document.position, document.at, document.label, document.text),
             ).get
-            execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, spaced(document.text)))
+            text = indexed(document.text)
+            execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, text))
+            texts.append(text)
+        vocabulary.count_texts(self._database, texts, 1, key.tenant)
         return True
 
     def find(
@@ -259,18 +263,28 @@ class TextIndex:
     ) -> list[Hit]:
         """The *k* texts that fit *query* best: those with all of its words, then those with some.
 
-        *among*: in which journals, by their kinds and names.
+        *among*: in which journals, by their kinds and names. A word that the tenant's texts do not
+        have may be a part of one that they have, or have a typing error.
         """
-        terms, kinds = list(_terms(query)), json.dumps(list(among))
+        kinds = json.dumps(list(among))
         found: dict[tuple[str, str, int], Hit] = {}
         with self._lock:
+            terms, shown = [], query
+            for term, word in _terms(query):
+                near: list[str] = []
+                if word and not vocabulary.has(self._database, word, tenant):
+                    near = vocabulary.nearest(self._database, word, tenant)
+                terms.append(" OR ".join([term, *(f'"{other}"' for other in near)]))
+                shown = " ".join([shown, *near])
             for joint in (" AND ", " OR ")[: len(terms)]:
-                rows = self._database.execute(_FIND, (joint.join(terms), tenant, kinds))
+                rows = self._database.execute(
+                    _FIND, (joint.join(f"({term})" for term in terms), tenant, kinds)
+                )
                 for kind, name, position, at, label, text, score in rows:
                     if len(found) >= k:
                         break
                     if name in among.get(kind, ()):
-                        hit = Hit(kind, name, position, at, label, excerpt(text, query), score)
+                        hit = Hit(kind, name, position, at, label, excerpt(text, shown), score)
                         found.setdefault((kind, name, position), hit)
         return list(found.values())
 
@@ -319,24 +333,20 @@ def _prepare(database: apsw.Connection, version: int, schema: str) -> None:
     database.execute("COMMIT")
 
 
-def spaced(text: str) -> str:
-    """*text* with a space round each sign that is a word by itself."""
-    found = text if text.isascii() else _SIGNS.sub(r" \1 ", text)
-    return found.replace("\0", " ")
-
-
-def _terms(query: str) -> Iterator[str]:
+def _terms(query: str) -> Iterator[tuple[str, str]]:
     """The words of *query*, and what is between quotes, for FTS5; a last * is a word's beginning.
 
-    Everything is quoted, so that nothing in a query is an operator, or an error. Half a character,
-    which no stored text has, divides words.
+    With each the word that it was, if it need not be there exactly. Everything is quoted, so that
+    nothing in a query is an operator, or an error. Half a character, which no stored text has,
+    divides words.
     """
     for found in _TERM.finditer(query.encode(errors="replace").decode()):
-        text = found[1] if found[1] is not None else found[2]
-        beginning = "*" if found[1] is None and text.endswith("*") else ""
-        words = spaced(text.replace('"', " ")).strip()
-        if any(sign.isalnum() for sign in words):
-            yield f'"{words}"{beginning}'
+        text = (found[1] if found[1] is not None else found[2]).replace('"', " ")
+        beginning = found[1] is None and text.endswith("*")
+        if found[1] is None and not beginning:
+            yield from ((term, text.strip(_MARKS)) for term in required(text))
+        elif any(sign.isalnum() for sign in text):
+            yield f'"{indexed(text).strip()}"{"*" if beginning else ""}', ""
 
 
 def excerpt(text: str, query: str, most: int = EXCERPT) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limpet.core import audit
 from limpet.core.ids import check_id, check_prefix
+from limpet.core.recalled import STANDING
 from limpet.errors import (
     EmbeddingFailed,
     IdReused,
@@ -22,6 +24,7 @@ from limpet.errors import (
 )
 from limpet.mcp import arguments
 from limpet.mcp.rendering import render_checkpoint, render_lines
+from limpet.memory import KIND
 from limpet.tasks import entries as task
 from limpet.views.listing import Filters, listing, where
 from limpet.views.memory import fields
@@ -64,6 +67,10 @@ _MESSAGES: tuple[tuple[type[LimpetError], str], ...] = (
     (EmbeddingFailed, "Nothing can be looked up by its meaning now. Try again in a moment."),
     (WindowTooSmall, "The record does not fit into so few tokens. Allow more with max_tokens."),
 )
+
+
+#: What tools that write are recorded as.
+_PAST = {"remember": "remembered", "update": "updated", "forget": "forgot"}
 
 
 class UnknownTool(LookupError):
@@ -126,7 +133,8 @@ SPECS = (
     Spec(
         "snapshot",
         arguments.Snapshot,
-        "An overview of the memory: how many of each kind, and the newest of each.",
+        "An overview of the memory: how many of each kind, and the newest of each; first what the "
+        "user wants of every task.",
     ),
     Spec(
         "checkpoint",
@@ -177,7 +185,7 @@ class Tools:
             return Answer(READ_ONLY, failed=True)
         try:
             tool: Callable[[Any], Awaitable[str]] = getattr(self, spec.name)  # one of those below
-            return Answer(await tool(arguments.parse(given, spec.arguments)))
+            return Answer(await self._recorded(spec, tool(arguments.parse(given, spec.arguments))))
         except arguments.InvalidArguments as error:
             return Answer(str(error), failed=True)
         except LimpetError as error:
@@ -191,6 +199,20 @@ class Tools:
             log.exception("%s failed", name)
             return Answer(BROKEN, failed=True)
 
+    async def _recorded(self, spec: Spec, call: Awaitable[str]) -> str:
+        """What *call* returns, which is recorded as an act if it writes."""
+        text = await call
+        if spec.writes:
+            await audit.record(
+                self._store.scope,
+                _PAST[spec.name],
+                via="mcp",
+                who=self._by,
+                kind=KIND,
+                id=self._memory.namespace,
+            )
+        return text
+
     # -- reading ---------------------------------------------------------------------------------
 
     async def recall(self, asked: arguments.Recall) -> str:
@@ -200,6 +222,7 @@ class Tools:
             kinds=asked.kinds or None,
             tags=asked.tags or None,
             since=asked.since,
+            until=asked.until,
             min_score=asked.min_score or None,
         )
         return render_lines(
@@ -237,7 +260,9 @@ class Tools:
         return f"Access: {writing}. {_memories(stats.memories)}.\n{listed}"
 
     async def snapshot(self, asked: arguments.Snapshot) -> str:
-        kinds = (await self._memory.stats()).kinds
+        counts = (await self._memory.stats()).kinds
+        first = [kind for kind in STANDING if kind in counts]
+        kinds = {kind: counts[kind] for kind in [*first, *counts]}
         found = []
         for kind, number in list(kinds.items())[:KINDS]:
             newest = await self._memory.list(kinds=[kind], limit=asked.per_kind)

@@ -18,7 +18,10 @@ import apsw
 from msgspec import Struct
 
 from limpet.backends.contract import from_micros
+from limpet.core import vocabulary
+from limpet.core.recalled import STANDING
 from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
+from limpet.core.words import TOKENIZER
 from limpet.errors import MemoryNotFound
 from limpet.memory.entries import FORGOTTEN
 from limpet.memory.fold import Fold
@@ -34,9 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 5
+VERSION = 8
 
-_SCHEMA = """
+_IS_STANDING = "kind IN ({})".format(", ".join(f"'{kind}'" for kind in STANDING))
+
+_SCHEMA = f"""
 CREATE TABLE state(
     incarnation TEXT NOT NULL, first INTEGER NOT NULL, seen INTEGER NOT NULL,
     updated INTEGER NOT NULL
@@ -45,32 +50,49 @@ CREATE TABLE model(name TEXT, removed INTEGER NOT NULL, failed TEXT) STRICT;
 INSERT INTO model VALUES(NULL, 0, NULL);
 CREATE TABLE memory(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
-    kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, key TEXT UNIQUE,
-    at INTEGER NOT NULL, valid INTEGER, expires INTEGER,
+    kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, speaker TEXT,
+    first REAL NOT NULL, key TEXT UNIQUE,
+    at INTEGER NOT NULL, said INTEGER NOT NULL, valid INTEGER, expires INTEGER,
     supersedes TEXT, superseded TEXT, because TEXT, contradicted TEXT,
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX memory_said ON memory(said);
+CREATE INDEX memory_standing ON memory(said) WHERE {_IS_STANDING};
 CREATE INDEX memory_source ON memory(source) WHERE source IS NOT NULL;
 CREATE INDEX memory_expires ON memory(expires) WHERE expires IS NOT NULL;
 CREATE INDEX memory_superseded ON memory(superseded) WHERE superseded IS NOT NULL;
+CREATE TABLE dated(
+    n INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, PRIMARY KEY(n, start, end)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dated_start ON dated(start);
 CREATE TABLE tag(tag TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY(tag, n)) STRICT, WITHOUT ROWID;
 CREATE TABLE used(
     n INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(n, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE vector(v INTEGER PRIMARY KEY, n INTEGER NOT NULL UNIQUE, value BLOB NOT NULL) STRICT;
+CREATE TABLE passage(p INTEGER PRIMARY KEY, n INTEGER NOT NULL, text TEXT) STRICT;
+CREATE INDEX passage_n ON passage(n);
+CREATE TABLE vector(
+    v INTEGER PRIMARY KEY, p INTEGER NOT NULL UNIQUE, value BLOB NOT NULL, words BLOB
+) STRICT;
 CREATE TRIGGER vector_removed AFTER DELETE ON vector
 BEGIN UPDATE model SET removed = removed + 1; END;
 CREATE VIRTUAL TABLE words USING fts5(
-    text, context, content=memory, content_rowid=n,
-    tokenize="porter unicode61 remove_diacritics 2"
+    text, content=passage, content_rowid=p, tokenize="porter {TOKENIZER}"
+);
+CREATE VIRTUAL TABLE around USING fts5(
+    context, content=memory, content_rowid=n, tokenize="porter {TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+INSERT INTO around(around, rank) VALUES('secure-delete', 1);
+INSERT INTO around(around, rank) VALUES('hashsize', 16000000);
 INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
-"""
+{vocabulary.TABLE}
+"""  # noqa: S608 - all of it is ours
 
 _ROW = """
 SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context, m.key, m.at,
-       m.valid, m.expires, m.supersedes, m.superseded, m.because, m.contradicted, m.confirmed,
+       m.said, m.valid, m.expires, m.supersedes, m.superseded, m.because, m.contradicted,
+       m.confirmed,
        (SELECT count(*) FROM used u WHERE u.n = m.n)
 FROM memory m
 """
@@ -87,7 +109,8 @@ _FILTERS = {
     "kinds": f"m.kind {ONE_OF}",
     "tags": "NOT EXISTS (SELECT 1 FROM json_each(?) j WHERE NOT EXISTS"
     " (SELECT 1 FROM tag t WHERE t.tag = j.value AND t.n = m.n))",
-    "since": "m.at >= ?",
+    "since": "m.said >= ?",
+    "until": "m.said < ?",
     "source": "m.source = ?",
 }
 
@@ -105,6 +128,7 @@ class _WordCounts(Struct):
     version: tuple[int, int]
     total: int
     counts: dict[str, int]
+    near: dict[str, list[str]] = {}
 
 
 class Index:
@@ -278,7 +302,11 @@ class Index:
         where, values = condition(filters)
         if live:
             where, values = f"{where} AND {LIVE}", [*values, now, now]
-        return self.select(where, values, "m.at DESC, m.n DESC", limit)
+        return self.select(where, values, "m.said DESC, m.n DESC", limit)
+
+    def standing(self, now: int) -> list[Remembered]:
+        """The instructions and preferences that count *now*, newest first."""
+        return self.select(f"m.{_IS_STANDING} AND {LIVE}", [now, now], "m.said DESC, m.n DESC")
 
     def select(
         self, where: str, values: list[Any], order: str = "m.n", limit: int | None = None
@@ -330,20 +358,38 @@ class Index:
     # -- words and vectors ---------------------------------------------------------------------
 
     def count_words(self, words: Iterable[str]) -> tuple[int, dict[str, int]]:
-        """How many texts there are, and how many of them have each of *words*."""
+        """How many passages there are, and how many of them have each of *words*.
+
+        Of a word that is in contexts alone: how many of these have it.
+        """
+        known = self._words_now()
+        found = {}
+        for word in words:
+            if word not in known.counts:
+                in_texts = "SELECT count(*) FROM words WHERE words MATCH ?"
+                in_contexts = "SELECT count(*) FROM around WHERE around MATCH ?"
+                match = [f'"{word}"']
+                count = self.value(in_texts, match) or self.value(in_contexts, match)
+                known.counts[word] = count
+            found[word] = known.counts[word]
+        return known.total, found
+
+    def near_words(self, words: Iterable[str]) -> dict[str, list[str]]:
+        """What each of *words*, which no text has, may stand for; without those for nothing."""
+        known = self._words_now()
+        for word in words:
+            if word not in known.near:
+                known.near[word] = vocabulary.nearest(self.database, word)
+        return {word: near for word in words if (near := known.near[word])}
+
+    def _words_now(self) -> _WordCounts:
         # Counted again when this process or another has changed the index.
         version = (self.value("SELECT seen FROM state") or 0, self.database.data_version())
         known = self._word_counts
         if known is None or known.version != version:
-            total = self.value("SELECT count(*) FROM memory")
+            total = self.value("SELECT count(*) FROM passage")
             known = self._word_counts = _WordCounts(version, total, {})
-        found = {}
-        for word in words:
-            if word not in known.counts:
-                count = "SELECT count(*) FROM words WHERE words MATCH ?"
-                known.counts[word] = self.value(count, [f'"{word}"'])
-            found[word] = known.counts[word]
-        return known.total, found
+        return known
 
     @property
     def vectors(self) -> Vectors:
@@ -367,7 +413,8 @@ class Index:
         by_kind = dict(self.run(kinds, [now, now]))
         ((model, failed),) = self.run("SELECT name, failed FROM model")
         every = self.value("SELECT count(*) FROM memory")
-        embedded = self.value("SELECT count(*) FROM vector")
+        lacking = "SELECT count(DISTINCT n) FROM passage WHERE p NOT IN (SELECT p FROM vector)"
+        embedded = every - self.value(lacking)
         return {
             "memories": sum(by_kind.values()),
             "superseded": superseded,
@@ -387,14 +434,16 @@ class Index:
 
 
 def _clear(database: apsw.Connection) -> None:
-    # The index of words has no rows of its own to delete: they are those of `memory`.
+    # The indexes of words have no rows of their own to delete: they are those of other tables.
     database.execute("INSERT INTO words(words) VALUES('delete-all')")
-    for table in ("state", "memory", "tag", "used", "vector"):
+    database.execute("INSERT INTO around(around) VALUES('delete-all')")
+    for table in ("state", "memory", "dated", "passage", "tag", "used", "vector", "vocabulary"):
         database.execute(f"DELETE FROM {table}")  # noqa: S608 - a table of ours
 
 
 def _remembered(row: tuple[Any, ...]) -> Remembered:
-    _, id_, text, kind, tags, source, by, trust, context, key, at, valid, expires, *rest = row
+    _, id_, text, kind, tags, source, by, trust, context, key, *times_and_rest = row
+    at, said, valid, expires, *rest = times_and_rest
     supersedes, superseded, because, contradicted, confirmed, uses = rest
     return Remembered(
         id=id_,
@@ -407,6 +456,7 @@ def _remembered(row: tuple[Any, ...]) -> Remembered:
         context=context,
         key=key,
         at=from_micros(at),
+        said_at=None if said == at else from_micros(said),
         valid_from=_time(valid),
         expires_at=_time(expires),
         supersedes=_listed(supersedes),

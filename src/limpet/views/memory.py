@@ -162,7 +162,10 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
     values = (
         ("words", why.words, shares.words),
         ("meaning", why.meaning, shares.meaning),
+        ("word by word", why.word_by_word, shares.word_by_word),
+        ("speaker", why.speaker, shares.speaker),
         ("use and recency", why.activation, shares.activation),
+        ("time", why.time, shares.time),
     )
     parts = [
         ScorePart(name, value, adds)
@@ -265,7 +268,7 @@ async def forget_view(
 
 # Of a memory, in this order; what is empty is left out.
 _FIELDS = (
-    *("id", "text", "kind", "tags", "source", "by", "at", "trust", "contradicted_by"),
+    *("id", "text", "kind", "tags", "source", "by", "said_at", "at", "trust", "contradicted_by"),
     *("score", "why"),
 )
 

@@ -24,6 +24,8 @@ from mcp_types import INVALID_PARAMS
 
 import limpet
 from limpet.cli import main
+from limpet.core import audit
+from limpet.core.runtime import run_to_end
 from limpet.errors import StoreBusy, StoreUnavailable
 from limpet.mcp import arguments
 from limpet.mcp.rendering import render_lines
@@ -823,3 +825,22 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.delattr("limpet.mcp.server")
     result = started(path)
     assert (result.exit_code, "'.[mcp]'" in result.output) == (1, True)
+
+
+def test_what_models_write_is_recorded_where_that_was_asked_for(path: str) -> None:
+    """Who, what and to which memory; not what they read, and nothing of any content."""
+
+    async def main() -> None:
+        async with client_of(path, writes=True, by="claude") as client:
+            await said(client, "recall", query="tea")
+            made = await said(client, "remember", text="The customer is left-handed")
+            (id_,) = re.findall(r"m-[0-9a-f]{24}", made)
+            await said(client, "forget", ids=[id_])
+
+    with limpet.open(path, tenant="acme", audit=True) as store:
+        asyncio.run(main())
+        acts = run_to_end(audit.acts(store.scope))
+    assert [(act.what, act.who, act.kind, act.id) for act in acts[1:]] == [
+        ("remembered", "claude", "memory", "support"),
+        ("forgot", "claude", "memory", "support"),
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 import limpet
 from limpet.errors import MissingExtra
+from limpet.memory.local_model import LocalModel
 from tests.models.memory.test_memory_index import embed, texts
 from tests.support import stores
 
@@ -67,6 +68,7 @@ def test_a_missing_extra_is_named_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the first recall, and no empty store is left behind."""
+    monkeypatch.setattr(LocalModel, "_one", None)  # another test may have loaded it
     monkeypatch.setitem(sys.modules, "numpy", None)
     for wanted in (True, embed):
         with pytest.raises(MissingExtra, match=r"'\.\[embeddings\]'"):

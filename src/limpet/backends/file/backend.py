@@ -58,6 +58,11 @@ class FileBackend(Backend):
     """
 
     readable: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "A file that is written anew leaves its old blocks to the file system.",
+        "Backups, snapshots, and what `limpet doctor --repair` has set aside are not reached.",
+    )
 
     def __init__(
         self,
@@ -126,6 +131,16 @@ class FileBackend(Backend):
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(key, Stripe.compact, key, before)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        incarnation: str,
+        renewed: str | None = None,
+    ) -> int:
+        return self._write(key, Stripe.change, key, bodies, incarnation, renewed or incarnation)
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
         return self._write(key, Stripe.acquire, key, holder, ttl, over)

@@ -46,6 +46,11 @@ class SqliteBackend(TransactionalBackend):
     """
 
     beside: ClassVar[tuple[str, ...]] = ("-wal", "-shm")
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "Rows are overwritten in the file when they go, and the log is emptied if nobody reads.",
+        "Backups, copies, snapshots, and what a drive itself keeps are not reached.",
+    )
 
     def __init__(
         self,
@@ -121,6 +126,20 @@ class SqliteBackend(TransactionalBackend):
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(lambda appender, at: appender.compact(key, before, at))
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        incarnation: str,
+        renewed: str | None = None,
+    ) -> int:
+        return self._write(
+            lambda appender, at: appender.rewrite(
+                key, bodies, at, incarnation=incarnation, renewed=renewed or incarnation
+            )
+        )
 
     def sweep(self, limit: int = 1000) -> int:
         return self._write(lambda appender, at: appender.sweep(limit, at))

@@ -133,6 +133,23 @@ SELECT seq, at, total FROM limpet_records WHERE record = coalesce(
 -- name: note_dropped
 UPDATE limpet_journals SET dropped_seq = ?, dropped_at = ?, dropped_total = ? WHERE journal = ?
 
+-- name: sizes_of
+SELECT i.seq, record, length(body), total FROM limpet_index i CROSS JOIN limpet_records r USING (record)
+WHERE i.journal = ?1
+UNION ALL
+SELECT i.seq, record, length(body), total FROM limpet_index_recent i CROSS JOIN limpet_records r USING (record)
+WHERE i.journal = ?1
+ORDER BY 1
+
+-- name: set_body
+UPDATE limpet_records SET body = ?, total = ? WHERE record = ?
+
+-- name: set_total
+UPDATE limpet_records SET total = ? WHERE record = ?
+
+-- name: set_incarnation
+UPDATE limpet_journals SET incarnation = ? WHERE journal = ?
+
 -- Expired journals, and those without a record whose lease has ended.
 -- name: expired
 SELECT journal, tenant, kind, id FROM limpet_heads
