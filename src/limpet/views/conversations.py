@@ -230,18 +230,11 @@ class _Reader:
 _SILENT = (calls.BEGAN, types.POPPED)
 
 
-def _summary(body: dict[str, Any]) -> str:
-    begin = "A summary stands" if body.get("text") else "Nothing stands"
-    return f"{begin} in windows for the messages up to {body.get('upto')}"
-
-
-def _pins(body: dict[str, Any]) -> str:
-    """Nothing for pins of the messages that follow, which are marked."""
-    return f"Pinned: {_list(body['positions'])}" if "positions" in body else ""
-
-
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    types.SUMMARY: _summary,
+    types.SUMMARY: lambda body: (
+        ("A summary stands" if body.get("text") else "Nothing stands")
+        + f" in windows for the messages up to {body.get('upto')}"
+    ),
     types.CLEARED: lambda body: (
         "All messages before this were "
         + ("replaced by what follows" if body.get("replaced") else "removed")
@@ -251,7 +244,8 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"Models are shown outputs up to message {body.get('upto')} cut to "
         f"{body.get('most')} characters"
     ),
-    types.PINNED: _pins,
+    # Pins of the messages that follow say no positions: those messages are marked.
+    types.PINNED: lambda body: f"Pinned: {_list(body['positions'])}" if "positions" in body else "",
     types.UNPINNED: lambda body: f"No longer pinned: {_list(body.get('positions'))}",
     turn.DROPPED: lambda body: (
         f"Left out, as nobody knows what came of them: {_list(body.get('calls'))}"
