@@ -273,6 +273,18 @@ class Sealed(Backend):
         """*request*, sealed for a journal that stands at *place*."""
         key, origin, journal = request.key, request.origin, place.journal
         seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
+        expect = place.expect if place.fits(request.expect) else _NOWHERE
+        if (
+            journal is not None
+            and request.count
+            and request.meta is UNSET
+            and not request.earlier
+            and seq + request.count - journal.note[1] < self._note_every
+        ):  # as most are: a record, and nothing else
+            seq += request.count
+            body = journal.key.seal(request.body, seq=seq, count=request.count, chain=tag)
+            plainly = structs.replace(request, body=body, expect=expect)
+            return _Next(plainly, _Place(seq, tag_of(body), journal))
         if journal is None:
             if not request.count:
                 return self._early(request, place)
@@ -308,7 +320,7 @@ class Sealed(Backend):
             earlier=earlier,
             meta=meta,
             labels=labels,
-            expect=place.expect if place.fits(request.expect) else _NOWHERE,
+            expect=expect,
         )
         return _Next(sealed_request, _Place(seq, tag, journal))
 

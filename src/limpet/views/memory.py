@@ -162,6 +162,8 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
     values = (
         ("words", why.words, shares.words),
         ("meaning", why.meaning, shares.meaning),
+        ("word by word", why.word_by_word, shares.word_by_word),
+        ("speaker", why.speaker, shares.speaker),
         ("use and recency", why.activation, shares.activation),
         ("time", why.time, shares.time),
     )
