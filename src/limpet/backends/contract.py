@@ -331,6 +331,10 @@ class Backend(ABC):
     def head(self, key: Key) -> Head | None:
         """The journal's head, or None where no record was ever added."""
 
+    def has(self, key: Key) -> bool:
+        """Whether there is a journal: what is asked once, of a store that was just opened."""
+        return self.head(key) is not None
+
     def wait(self, key: Key, *, after: int = 0, timeout: float) -> bool:
         """Wait until there are entries numbered over *after*; False if *timeout* seconds pass.
 

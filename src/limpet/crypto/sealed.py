@@ -590,8 +590,12 @@ class Sealed(Backend):
                 found = [Forged("there are records, and no head.")]
             # It may have been deleted and begun anew since we saw its key.
             self._forget(key)
+            now = self._find(key)
             looks += 1
-            if looks == LOOKS:
+            same = (
+                now is not None and journal is not None and now.incarnation == journal.incarnation
+            )
+            if looks == LOOKS or (same and any(isinstance(one, _Unchained) for one in found)):
                 return found
 
     def _find(self, key: Key) -> _Journal | None:
@@ -637,6 +641,9 @@ class Sealed(Backend):
     def head(self, key: Key) -> Head | None:
         found = self.inner.head(key)
         return None if found is None else self._shown(found)
+
+    def has(self, key: Key) -> bool:
+        return self.inner.has(key)
 
     def _shown(self, head: Head) -> Head:
         """A *head* of the inner backend's as it is without encryption."""
@@ -788,7 +795,8 @@ class Sealed(Backend):
         return Tampered(
             f"{what} is not what was written there: {why} Nothing was changed, and nothing of it "
             "is given. `limpet doctor` finds all such places. Go back to a backup (`limpet restore "
-            "BACKUP --replace`)."
+            "BACKUP --replace`), or write all that is authentic to a new store (`limpet salvage "
+            "FROM NEW`)."
         )
 
 

@@ -217,7 +217,8 @@ class BackendContract:
     def test_a_journal_that_was_never_written_is_not_there(self, store: Caller) -> None:
         """Nothing is nothing, not an error."""
         assert store.head(KEY) is None
-        assert store.read(KEY) == []
+        assert store.has(KEY) is False
+        assert store.read(KEY) == store.examine(KEY) == []
         assert store.delete(KEY) is False
         assert store.compact(KEY, 5) == 0
 
@@ -226,6 +227,8 @@ class BackendContract:
         assert store.append(count=2).seq == 2
         assert store.append().seq == 3
         assert [(r.seq, r.count) for r in store.read(KEY)] == [(2, 2), (3, 1)]
+        assert store.has(KEY) is True
+        assert store.examine(KEY, after=2) == [(record, None) for record in store.read(KEY)[1:]]
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 1_500_000])
     def test_bodies_come_back_to_the_byte(self, store: Caller, size: int) -> None:

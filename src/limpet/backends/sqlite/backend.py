@@ -255,6 +255,12 @@ class SqliteBackend(TransactionalBackend):
             found = find(connection, key)
         return None if found is None else decide.visible(found.head, now())
 
+    def has(self, key: Key) -> bool:
+        # By the connection that is open already: whoever only writes has no other.
+        database = self._database
+        with database.translated(), database.writing:
+            return bool(database.writer().execute(QUERIES["has_journal"], key).fetchall())
+
     def scan(
         self,
         tenant: str,
