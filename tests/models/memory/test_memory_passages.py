@@ -77,6 +77,7 @@ def test_a_long_memory_is_found_by_one_passage(store: Store, embed: Any) -> None
     memory.remember_all(
         [text, "An anchor is heavy.", *(f"Note {at}. {' '.join(SAID[:3])}" for at in range(120))]
     )
+    memory.embed()
     hit, other = memory.recall("which anchor was lost off Skagen in a storm?", k=2)
     assert hit.text == text
     assert "lost off Skagen" in hit.passage
