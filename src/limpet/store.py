@@ -37,6 +37,7 @@ from limpet.core.runtime import (
     wrapped,
 )
 from limpet.core.scope import OpenStore, Scope
+from limpet.crypto.opening import opened
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
 from limpet.tasks.entries import RESULTS
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
     from limpet.core.redaction import Detector, Redactor
+    from limpet.crypto.keys import Keys
     from limpet.erasure import Erasure
     from limpet.erasure.retention import Retained, Rule
     from limpet.memory import AsyncMemory, Memory
@@ -601,6 +603,7 @@ def open(
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     audit: bool = False,
+    keys: Keys | str | os.PathLike[str] | None = None,
     embed: Embed = None,
     **options: Any,
 ) -> Store:
@@ -615,8 +618,9 @@ def open(
     text; without it, the names in ``$LIMPET_REDACT``. *audit*: what commands, the inspector and
     MCP do is recorded from now on; see `limpet audit`. *embed*: True, or a function, so that
     memories are found by meaning in every namespace, those of tasks too; see `Store.memory`.
-    *options*: those of the backend; for SQLite ``create``, ``readonly``, ``timeout`` and
-    ``durability``.
+    *keys*: what it is encrypted with, as `Keys` or their file; without them, what ``$LIMPET_KEYS``
+    names, if anything. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
@@ -624,7 +628,8 @@ def open(
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor, embed = _redactor(redact), _embedding(embed)
-    scope = scope_over(connect(url, **options), tenant, ttl, codec, embed=embed, redactor=redactor)
+    backend = opened(connect(url, **options), keys)
+    scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)
     return Store(AsyncStore(scope.as_sync()))
@@ -638,6 +643,7 @@ def open_async(
     codec: Codec | None = None,
     redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
     audit: bool = False,
+    keys: Keys | str | os.PathLike[str] | None = None,
     embed: Embed = None,
     **options: Any,
 ) -> AsyncStore:
@@ -647,7 +653,8 @@ def open_async(
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor, embed = _redactor(redact), _embedding(embed)
-    scope = scope_over(connect(url, **options), tenant, ttl, codec, embed=embed, redactor=redactor)
+    backend = opened(connect(url, **options), keys)
+    scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)
     return AsyncStore(scope)

@@ -15,6 +15,7 @@ from limpet.errors import ConversationNotFound, LeaseHeld, StateNotFound
 from limpet.testing.boundaries import Boundaries
 from tests.models.test_redaction import everything_in, fill
 from tests.support.paths import ROOT
+from tests.support.places import EVERYWHERE, Where, find
 
 NAME = "Ada Lovelace"
 #: Long enough to be compressed, and told from all else.
@@ -31,6 +32,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store in files."""
     return f"{request.param}:{tmp_path}/store{'.db' if request.param == 'sqlite' else ''}"
+
+
+@pytest.fixture(params=EVERYWHERE)
+def everywhere(request: pytest.FixtureRequest) -> Where:
+    """An empty place of each backend."""
+    return find(request.param, request)
 
 
 def test_nothing_of_a_subject_is_in_any_file(url: str, tmp_path: Path) -> None:
@@ -288,3 +295,24 @@ def test_the_examples_of_the_guide_print_what_they_show(
         exec(code, names)  # noqa: S102 - our own page
         printed = capsys.readouterr().out
         assert printed == "".join(f"{line[2:]}\n" for line in f"#{shown}".splitlines())
+
+
+def test_on_every_backend_what_is_named_goes_and_what_stays_is_said(everywhere: Where) -> None:
+    """Servers too; and those that cannot change what is stored list what mentions a subject."""
+    with limpet.open(everywhere.url) as store:
+        store.conversation("hers", labels={"user": NAME}).append({"role": "user", "content": "Hi"})
+        store.conversation("other").append({"role": "user", "content": f"I met {NAME}"})
+        store.state("a").save({"log": [f"{NAME} came"], "n": 1})
+        store.state("a").save({"log": [f"{NAME} came", "and went"], "n": 1})
+        store.memory("m").remember(f"{NAME} likes tea")
+        done = store.forget(subject=NAME)
+        assert [one.id for one in done.journals] == ["hers"]
+        assert list(done.memories) == ["m"]
+        assert done.remains != ()
+        (chat,) = store.conversation("other").messages()
+        changes = store.backend.rewrites
+        assert chat["content"] == ("[forgotten]" if changes else f"I met {NAME}")
+        assert {one.stays is None for one in done.mentions} == {changes}
+        assert len(done.mentions) == 2
+        assert store.state("a").load()["log"][1] == "and went"
+        assert store.state("a").save({"log": [], "n": 2}) == 3

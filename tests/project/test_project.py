@@ -43,6 +43,8 @@ LAYERS = (
     {"redaction"},
     # Models give meaning to a journal, and know nothing of each other.
     {"conversations", "memory", "states", "tasks"},
+    # Between a store and its backend: it knows the contract of backends, and no backend.
+    {"crypto"},
     # What every model stands on. It knows the contract of backends, and no backend.
     {"core"},
     # A backend moves bytes. What is known of language models does no I/O.
@@ -53,7 +55,7 @@ LAYERS = (
 
 # Parts that see the contract of backends and what goes with it, never one backend.
 ONLY_THE_CONTRACT = {
-    *("core", "conversations", "memory", "states", "tasks", "erasure", "transfer"),
+    *("core", "crypto", "conversations", "memory", "states", "tasks", "erasure", "transfer"),
 }
 A_BACKEND = {"memory", "sqlite", "file", "postgresql", "redis", "dynamodb"}
 
@@ -63,7 +65,7 @@ NOT_ON_IMPORT = {
     *("asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata"),
     *("importlib.resources", "inspect", "logging", "multiprocessing", "socket", "ssl"),
     *("subprocess", "tempfile", "unittest"),
-    *("click", "hypothesis", "pydantic", "pytest", "rich"),
+    *("click", "cryptography", "hypothesis", "pydantic", "pytest", "rich"),
     *("celery", "openai", "ray", "temporalio"),
 }
 

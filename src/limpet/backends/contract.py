@@ -237,6 +237,9 @@ class Backend(ABC):
     - ``splits``: True where one append may store several records.
     - ``concurrency``: how many calls of async callers may be under way at the same time.
     - ``readable``: True where people read what is stored; the store then compresses no bodies.
+    - ``private``: True where nothing of what is stored may be written anywhere else: indexes of it
+      are kept in memory.
+    - ``overhead``: bytes that each record takes beside its body, and that count as size.
     - ``wakes``: True where `wait` is woken by whoever appends, and does not look again and again.
     - ``transactional``: True where callers may have tables of their own, and `transaction` and
       `append_all` work; elsewhere both raise `NotTransactional`.
@@ -258,6 +261,8 @@ class Backend(ABC):
     splits: ClassVar[bool] = False
     concurrency: int = 8
     readable: ClassVar[bool] = False
+    private: bool = False
+    overhead: int = 0
     wakes: bool = False
     transactional: ClassVar[bool] = False
     transactions: int = 1
@@ -311,6 +316,16 @@ class Backend(ABC):
     def bodies(self, key: Key, *, after: int = 0, limit: int = 1000) -> list[tuple[int, bytes]]:
         """Number and body of each record, as `read` gives them: for reading much, at less cost."""
         return [(r.seq, r.body) for r in self.read(key, after=after, limit=limit)]
+
+    def examine(
+        self, key: Key, *, after: int = 0, upto: int | None = None, limit: int = 1000
+    ) -> list[tuple[Record, str | None]]:
+        """`read`, and of each record what is wrong with it: for who looks at damage.
+
+        Where a backend can tell that a record is not what was written, `read` raises. Here it comes
+        without a body, if that cannot be had.
+        """
+        return [(r, None) for r in self.read(key, after=after, upto=upto, limit=limit)]
 
     @abstractmethod
     def head(self, key: Key) -> Head | None:

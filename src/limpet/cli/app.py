@@ -80,6 +80,7 @@ _COMMANDS = {
     "work": "work:work",
     "mcp": "mcp:mcp",
     "doctor": "doctor:doctor",
+    "keys": "keys:keys",
     "backup": "backup:backup",
     "restore": "backup:restore",
     "salvage": "backup:salvage",

@@ -146,7 +146,8 @@ def failure_of(error: LimpetError | OSError) -> Failure:
             raise error
         return Failure(str(error))
     lines = [message_of(error), *getattr(error, "__notes__", ())]
-    lines += [_UNREADABLE] if isinstance(error, Unreadable) else []
+    if isinstance(error, Unreadable) and not isinstance(error, StoreError):
+        lines.append(_UNREADABLE)  # others say it, or are about all of the store
     make = Missing if isinstance(error, NotFound) else Failure
     return make("\n".join(lines), type(error).__name__)
 

@@ -26,7 +26,7 @@ from limpet.backends.contract import (
 )
 from limpet.core.ids import check_id, check_labels, check_ttl
 from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter
-from limpet.errors import IdReused, NotStorable, StoreCorrupt, TooLarge, Unreadable
+from limpet.errors import IdReused, NotStorable, StoreCorrupt, StoreError, TooLarge, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -467,6 +467,8 @@ class AsyncJournal:
         """Type and value of each entry in a record; `Unreadable` says which one it was."""
         try:
             return self.codec.decode(body)
+        except StoreError:  # it is encrypted, and nobody has given us the key
+            raise
         except Unreadable as error:
             raise self.unreadable(seq, str(error)) from error
 

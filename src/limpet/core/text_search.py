@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.backends.contract import to_micros
-from limpet.core.codec import Codec
 from limpet.core.ids import make_key
+from limpet.core.index_files import is_private
 from limpet.core.text_index import Known, Read, index_of
 from limpet.errors import StoreCorrupt, Unreadable
 
@@ -67,8 +67,7 @@ async def search(
     *damaged*, and nothing of them is found; without that, the error is raised.
     """
     call = scope.runtime.call
-    # What somebody took care to encrypt is not written out beside it.
-    private = type(scope.store.codec) is not Codec
+    private = is_private(scope.backend, scope.store.codec)
     index = await call(index_of, scope.backend, private=private)
     try:
         among: dict[str, set[str]] = {}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
-from limpet.core.codec import Codec
 from limpet.core.ids import check_id, name_fields
+from limpet.core.index_files import is_private
 from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import remember
 from limpet.memory.embeddings import Embeddings
@@ -56,8 +56,7 @@ class AsyncMemory:
         self.scope = scope
         self._journal = scope.journal(KIND, namespace)
         self._key = self._journal.key
-        # A codec of the user's own may be there to encrypt: no index of it is written to a file.
-        private = type(scope.store.codec) is not Codec
+        private = is_private(scope.backend, scope.store.codec)
         self._indexed = IndexedJournal(self._journal, private=private)
         self._embeddings = Embeddings(self._indexed, embed)
 
