@@ -225,7 +225,8 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             structs.replace(parts[at], word_by_word=near_words[row.found])
             for at, row in zip(order, rows, strict=True)
         ]
-        adds = shares(parts, Usual(usual.meaning, min(near_words.values(), default=0.0)))
+        least = min((near for near in near_words.values() if near is not None), default=0.0)
+        adds = shares(parts, Usual(usual.meaning, least))
     best: dict[int, _Scored] = {}
     # Each row that was found stands for the newest version of its memory, row n.
     for row, one, added in zip(rows, parts, adds, strict=True):
@@ -242,22 +243,24 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
 
 def _word_by_word(
     index: Index, query: WordVectors, passages: dict[int, tuple[int, ...]]
-) -> tuple[dict[int, float], dict[int, int]]:
+) -> tuple[dict[int, float | None], dict[int, int]]:
     """How near memories come to each word of *query*, by their *passages*; and the best of these.
 
-    Of a passage whose words are in no vector yet, nobody can say: it comes as near as none.
+    None of those that have no vectors yet.
     """
     total, counts = index.count_words(query.words)
     weights = [rarity(total, counts[word]) for word in query.words]
     listed = json.dumps([p for some in passages.values() for p in some])
-    stored = dict(
-        index.run(f"SELECT p, words FROM vector WHERE p {ONE_OF} AND words NOTNULL", [listed])  # noqa: S608 - as above
-    )
+    sql = f"SELECT p, words FROM vector WHERE p {ONE_OF} AND words NOTNULL"  # noqa: S608 - all of it is ours
+    stored = dict(index.run(sql, [listed]))
     near = dict(zip(stored, word_by_word(query, weights, list(stored.values())), strict=True))
-    scores, best = {}, {}
+    scores: dict[int, float | None] = {}
+    best = {}
     for n, some in passages.items():
-        of = [(float(near.get(p, 0.0)), p) for p in some]
-        scores[n], best[n] = max(of, default=(0.0, 0), key=lambda one: one[0])
+        known = [(float(near[p]), p) for p in some if p in near]
+        scores[n] = max(known)[0] if known else None
+        if known:
+            best[n] = max(known)[1]
     return scores, best
 
 
