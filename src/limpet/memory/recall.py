@@ -17,6 +17,7 @@ from limpet.core.vocabulary import bare
 from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
+from limpet.memory.passages import WHOLE
 from limpet.memory.ranking import (
     Gist,
     Parts,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Query", "any_of", "find", "names_in", "related", "similar_groups", "terms"]
 
 #: How many candidates each way of searching gives at least, and for each hit that is wanted.
-LEAST, EACH = 100, 5
+LEAST, EACH = 50, 5
 #: Of how many candidates, the best, each word is compared with each of the query's.
 LOOK_CLOSER = 50
 #: How many times as many, when too few of those count.
@@ -275,7 +276,8 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
                 adds=one.adds,
             )
             # Of an older version that matches, the passage is not in the newest.
-            passage = None if one.older else one.passage
+            whole = one.older or len(memory.text) <= WHOLE
+            passage = None if whole else one.passage
             hits.append(_hit(memory, one.score, why, query.now, _passage(index, passage)))
     return hits
 
@@ -357,7 +359,9 @@ def _by_words(index: Index, query: Query) -> tuple[dict[int, _Found], int]:
     for n, p, fit in in_texts:  # the best first, which decides
         texts.setdefault(n, (fit, p))
     contexts = {n: fit for n, _, fit in in_contexts}
+    # Of few texts, the best may have little of the query: there, what all of it is worth counts.
     best = max((fit for fit, _ in texts.values()), default=0.0)
+    best = best if words.total >= SMALL else most
     found: dict[int, _Found] = {}
     for n in texts.keys() | contexts.keys():
         fit, *passage = texts.get(n, (0.0,))
