@@ -85,7 +85,7 @@ def test_a_namespace_is_listed_searched_and_followed_to_its_sources(
         assert page.get_by_role("link", name="Only what counts now").is_visible()
 
         page.keyboard.press("/")
-        page.keyboard.type("how do we reach Ada")
+        page.keyboard.type("how do we reach Ada by e-mail")
         page.keyboard.press("Enter")
         page.wait_for_selector(".hit")
         screenshot(page, "memory-search")

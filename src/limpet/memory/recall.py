@@ -17,6 +17,7 @@ from limpet.core.vocabulary import bare
 from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
+from limpet.memory.passages import WHOLE
 from limpet.memory.ranking import (
     Gist,
     Parts,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Query", "any_of", "find", "names_in", "related", "similar_groups", "terms"]
 
 #: How many candidates each way of searching gives at least, and for each hit that is wanted.
-LEAST, EACH = 100, 5
+LEAST, EACH = 50, 5
 #: Of how many candidates, the best, each word is compared with each of the query's.
 LOOK_CLOSER = 50
 #: How many times as many, when too few of those count.
@@ -292,7 +293,7 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
         else:
             gists.append(gist)
             why = _why(query, one, memory)
-            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one)))
+            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one, memory)))
     return hits
 
 
@@ -324,7 +325,7 @@ def _newest_first(
         if newer not in place:
             one, memory = others[newer]
             why = _why(query, one, memory)
-            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one))]
+            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one, memory))]
         at = {hit.id: at for at, hit in enumerate(hits)}
         first = min(at[id_] for id_ in older)
         found = hits.pop(at[newer])
@@ -350,10 +351,10 @@ def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
     )
 
 
-def _passage(index: Index, one: _Scored) -> str | None:
+def _passage(index: Index, one: _Scored, memory: Remembered) -> str | None:
     """The text of the passage that fits best; None if that is all of a memory."""
     # Of an older version that matches, the passage is not in the newest.
-    if one.older or one.passage is None:
+    if one.older or one.passage is None or len(memory.text) <= WHOLE:
         return None
     text: str | None = index.value("SELECT text FROM passage WHERE p = ?", [one.passage])
     return text
@@ -431,7 +432,9 @@ def _by_words(index: Index, query: Query) -> tuple[dict[int, _Found], int]:
     for n, p, fit in in_texts:  # the best first, which decides
         texts.setdefault(n, (fit, p))
     contexts = {n: fit for n, _, fit in in_contexts}
+    # Of few texts, the best may have little of the query: there, what all of it is worth counts.
     best = max((fit for fit, _ in texts.values()), default=0.0)
+    best = best if words.total >= SMALL else most
     found: dict[int, _Found] = {}
     for n in texts.keys() | contexts.keys():
         fit, *passage = texts.get(n, (0.0,))
