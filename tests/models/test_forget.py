@@ -316,3 +316,27 @@ def test_on_every_backend_what_is_named_goes_and_what_stays_is_said(everywhere: 
         assert len(done.mentions) == 2
         assert store.state("a").load()["log"][1] == "and went"
         assert store.state("a").save({"log": [], "n": 2}) == 3
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "file"])
+def test_an_encrypted_store_forgets_too(scheme: str, tmp_path: Path) -> None:
+    """Nothing is read there without the keys; texts are replaced but in tasks, which is said."""
+    place = {"memory": "", "sqlite": f"{tmp_path}/s.db", "file": f"{tmp_path}/s"}[scheme]
+    with limpet.open(f"{scheme}:{place}", keys=limpet.Keys.generate()) as store:
+        chat = store.conversation("other")
+        for number in range(5):
+            chat.append({"role": "user", "content": f"{number}: {NAME if number == 2 else 'I'}"})
+        store.conversation("hers", labels={"user": NAME}).append({"role": "user", "content": "Hi"})
+        store.state("a").save({"log": [f"{NAME} came"]})
+        store.submit("kind", "t", f"Write to {NAME}")
+        done = store.forget(subject=NAME)
+        assert [one.id for one in done.journals] == ["hers"]
+        assert {one.kind for one in done.mentions if one.stays is None} == {"conversation", "state"}
+        (stays,) = [one for one in done.mentions if one.stays is not None]
+        assert stays.kind == "task"
+        chat.append({"role": "user", "content": "5: on"})
+        texts = [message["content"] for message in store.conversation("other").messages()]
+        assert texts == ["0: I", "1: I", "[forgotten]", "3: I", "4: I", "5: on"]
+        assert store.state("a").load() == {"log": ["[forgotten]"]}
+        assert store.forget(task="t").journals != ()
+        assert "data keys" in " ".join(done.remains)

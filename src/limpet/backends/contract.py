@@ -414,14 +414,16 @@ class Backend(ABC):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         """Put *bodies* in the place of those of the records with these numbers; how many it were.
 
-        All or none, and only of this *incarnation*, which is *renewed* to another if one is given:
-        whoever remembers what there was learns so that it is not that any more. Records that are
-        gone are passed over; numbers, times and ids stay.
+        All or none, and none where the journal is not as *expect* says. Its incarnation is
+        *renewed* to another if one is given: whoever remembers what there was learns so that it is
+        not that any more. *labels* are set in the same act. Records that are gone are passed over;
+        numbers, times and ids stay.
         """
         msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
         raise NotImplementedError(msg)

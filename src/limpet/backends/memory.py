@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from msgspec import structs
 
 from limpet.backends import decide
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.facts import Fact
 from limpet.errors import InvalidURL
 
@@ -156,13 +166,14 @@ class MemoryBackend(Backend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         self.check_writable()
         with self._lock:
             journal = self._live(key, _now())
-            if journal is None or journal.head.incarnation != incarnation:
+            if journal is None or journal.head.expect != expect:
                 return 0
             count = sum(record.seq in bodies for record in journal.records)
             journal.records = [
@@ -175,7 +186,10 @@ class MemoryBackend(Backend):
             }
             size = sum(len(record.body) for record in journal.records)
             journal.head = structs.replace(
-                journal.head, size=size, incarnation=renewed or incarnation
+                journal.head,
+                size=size,
+                incarnation=renewed or journal.head.incarnation,
+                labels={**journal.head.labels, **(labels or {})},
             )
             return count
 

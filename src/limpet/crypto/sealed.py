@@ -82,10 +82,14 @@ LOCKS = 256
 # the backend says what comes before that (a known id, a lease that was lost), and writes nothing.
 _NOWHERE = Expect("", (1 << 53) - 1)
 
+_KEPT = (
+    "Backups have data keys of their own copies, and are read by whoever has the store's key: "
+    "rotate that, and destroy the retired one, where they are to be unreadable."
+)
+
 _PASSED_ON = (
     *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
-    "beside",
-    "keeps",
+    *("beside", "rewrites"),
 )
 
 
@@ -156,6 +160,7 @@ class Sealed(Backend):
         self.overhead = inner.overhead + OVERHEAD
         for name in _PASSED_ON:
             setattr(self, name, getattr(inner, name))
+        self.keeps = (*inner.keeps, _KEPT)  # type: ignore[misc] # it is of the place inside
         if inner.append_async is not None:
             self.append_async = self._append_async
         if note_every is None:
@@ -456,6 +461,52 @@ class Sealed(Backend):
                 "again when there is less to do."
             )
         return self.inner.compact(key, before)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        """As the contract has it; but the incarnation must be *renewed*.
+
+        What stands behind a record is sealed for its tag, so all from the first one on is sealed
+        anew. Who remembers tags of the journal must learn of it.
+        """
+        if renewed is None:
+            msg = f"{key.kind} {key.id!r} is encrypted: it is rewritten under a new incarnation."
+            raise NotImplementedError(msg)
+        with self._locks[hash(key) % LOCKS]:
+            self._forget(key)
+            head = self.inner.head(key)
+            if head is None or head.expect != expect:
+                return 0
+            journal = self._journal_of(head)
+            made: dict[int, bytes] = {}
+            tag, after = START, head.first - 1
+            while page := self.inner.read(key, after=after, upto=head.seq, limit=1000):
+                for sealed, plain in zip(page, self._opened(journal, page), strict=True):
+                    if isinstance(plain, Forged):
+                        raise self._error(key, plain)
+                    if not made and plain.seq not in bodies:
+                        tag = tag_of(sealed.body)
+                        continue
+                    chain = tag if made or tag != START else chain_of(sealed.body)
+                    body = bodies.get(plain.seq, plain.body)
+                    made[plain.seq] = journal.key.seal(
+                        body, seq=plain.seq, count=plain.count, chain=chain
+                    )
+                    tag = tag_of(made[plain.seq])
+                after = page[-1].seq
+            ours = {**(labels or {})}
+            if made:
+                ours[END] = journal.key.end_note(head.seq, tag)
+            changed = self.inner.rewrite(key, made, expect=expect, renewed=renewed, labels=ours)
+            self._forget(key)
+            return len(made.keys() & bodies.keys()) if changed == len(made) else 0
 
     def rewrap(self, head: Head) -> bool:
         """Wrap the data key of a journal, whose *head* the inner backend gave, by the current key.

@@ -15,7 +15,7 @@ import msgspec
 from limpet.backends.contract import new_incarnation
 from limpet.core.redaction import Redactor
 from limpet.core.text_index import forget_journal
-from limpet.errors import LimpetError
+from limpet.errors import Conflict, LimpetError
 from limpet.memory.forget import Subject
 from limpet.states import format as states
 from limpet.states.rewriting import Rewriter
@@ -43,6 +43,7 @@ ITEMS = "langgraph-store"
 NAMES = "names and ids mention it: a step, a call, a key, an append"
 ITS_ID = "its id mentions it"
 CANNOT = "this store cannot change what is stored"
+SEALED_TASK = "an encrypted task cannot be changed: its idempotency keys would be others"
 IN_USE = "somebody works on it: forget again when that has ended"
 UNREADABLE = "it cannot be read"
 MOVED = "it was written to at the same time: forget again"
@@ -104,6 +105,8 @@ class Mentions:
             why = IN_USE
         elif not self._scope.backend.rewrites:
             why = CANNOT
+        elif self._scope.backend.private and key.kind == TASK:
+            why = SEALED_TASK
         elif not dry_run and not await self._write(journal, head, bodies, meta):
             why = MOVED
         return [*stays, (max(texts, 1), why)]
@@ -133,12 +136,13 @@ class Mentions:
     ) -> bool:
         backend, call = self._scope.backend, self._scope.runtime.call
         if meta != head.meta:
-            await journal.append(meta=meta, expect=head.expect)
+            try:
+                await journal.append(meta=meta, expect=head.expect)
+            except Conflict:
+                return False
         # A task's is a part of its idempotency keys: with another, effects would happen again.
         renewed = None if head.key.kind == TASK else new_incarnation()
-        count = await call(
-            backend.rewrite, head.key, bodies, incarnation=head.incarnation, renewed=renewed
-        )
+        count = await call(backend.rewrite, head.key, bodies, expect=head.expect, renewed=renewed)
         await call(forget_journal, backend, head.key)
         return count == len(bodies)
 

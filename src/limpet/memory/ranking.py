@@ -103,24 +103,30 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
     >>> shares([Parts(words=1.0, activation=0.5)], Usual())
     [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025, time=None)]
     """
-    if not found:
-        return []
-    scales = [
+    scales = (
         _Scale([one.words for one in found], 0.0, WORDS),
         _Scale([one.meaning for one in found], usual.meaning, MEANING),
         _Scale([one.word_by_word for one in found], usual.word_by_word, WORD_BY_WORD),
-    ]
-    each = [
-        [
-            scale(value)
-            for scale, value in zip(scales, (one.words, one.meaning, one.word_by_word), strict=True)
-        ]
-        for one in found
-    ]
-    best = max(sum(filter(None, line)) for line in each)
-    top = max(map(_quality, found))
-    about = SPEAKER * max(one.speaker or 0.0 for one in found)
-    rest = 1.0 if found[0].time is None else 1 - TIME
+    )
+    whole = sum(scale.weight for scale in scales if scale.known)
+    each: list[list[float | None]] = []
+    for one in found:
+        values = (one.words, one.meaning, one.word_by_word)
+        # What has no vector yet is judged by what is known of it.
+        known = sum(
+            scale.weight for scale, value in zip(scales, values, strict=True) if value is not None
+        )
+        by = whole / known
+        each.append(
+            [
+                None if value is None else by * scale(value)
+                for scale, value in zip(scales, values, strict=True)
+            ]
+        )
+    best = max((sum(filter(None, line)) for line in each), default=0.0)
+    top = max(map(_quality, found), default=0.0)
+    about = SPEAKER * max((one.speaker or 0.0 for one in found), default=0.0)
+    rest = 1.0 if all(one.time is None for one in found) else 1 - TIME
     unit = rest * (1 - ACTIVATION) * top / (1 + about)
     fit = unit / best if best else 0.0
     return [
@@ -146,12 +152,15 @@ class _Scale:
     """From what is usual, which is 0, up to the best of *values*, which is the *weight*."""
 
     def __init__(self, values: Sequence[float | None], usual: float, weight: float) -> None:
-        best = max((value for value in values if value is not None), default=0.0)
+        there = [value for value in values if value is not None]
+        best = max(there, default=0.0)
+        self.known = bool(there)
+        self.weight = weight
         self._usual = usual
         self._by = weight / (best - usual) if best - usual > _NOTHING else 0.0
 
-    def __call__(self, value: float | None) -> float | None:
-        return None if value is None else max(value - self._usual, 0.0) * self._by
+    def __call__(self, value: float) -> float:
+        return max(value - self._usual, 0.0) * self._by
 
 
 def _quality(parts: Parts) -> float:

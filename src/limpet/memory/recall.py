@@ -17,6 +17,7 @@ from limpet.core.vocabulary import bare
 from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
+from limpet.memory.passages import WHOLE
 from limpet.memory.ranking import (
     Gist,
     Parts,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Query", "any_of", "find", "names_in", "related", "similar_groups", "terms"]
 
 #: How many candidates each way of searching gives at least, and for each hit that is wanted.
-LEAST, EACH = 100, 5
+LEAST, EACH = 50, 5
 #: Of how many candidates, the best, each word is compared with each of the query's.
 LOOK_CLOSER = 50
 #: How many times as many, when too few of those count.
@@ -225,7 +226,8 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             structs.replace(parts[at], word_by_word=near_words[row.found])
             for at, row in zip(order, rows, strict=True)
         ]
-        adds = shares(parts, Usual(usual.meaning, min(near_words.values(), default=0.0)))
+        least = min((near for near in near_words.values() if near is not None), default=0.0)
+        adds = shares(parts, Usual(usual.meaning, least))
     best: dict[int, _Scored] = {}
     # Each row that was found stands for the newest version of its memory, row n.
     for row, one, added in zip(rows, parts, adds, strict=True):
@@ -242,22 +244,24 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
 
 def _word_by_word(
     index: Index, query: WordVectors, passages: dict[int, tuple[int, ...]]
-) -> tuple[dict[int, float], dict[int, int]]:
+) -> tuple[dict[int, float | None], dict[int, int]]:
     """How near memories come to each word of *query*, by their *passages*; and the best of these.
 
-    Of a passage whose words are in no vector yet, nobody can say: it comes as near as none.
+    None of those that have no vectors yet.
     """
     total, counts = index.count_words(query.words)
     weights = [rarity(total, counts[word]) for word in query.words]
     listed = json.dumps([p for some in passages.values() for p in some])
-    stored = dict(
-        index.run(f"SELECT p, words FROM vector WHERE p {ONE_OF} AND words NOTNULL", [listed])  # noqa: S608 - as above
-    )
+    sql = f"SELECT p, words FROM vector WHERE p {ONE_OF} AND words NOTNULL"  # noqa: S608 - all of it is ours
+    stored = dict(index.run(sql, [listed]))
     near = dict(zip(stored, word_by_word(query, weights, list(stored.values())), strict=True))
-    scores, best = {}, {}
+    scores: dict[int, float | None] = {}
+    best = {}
     for n, some in passages.items():
-        of = [(float(near.get(p, 0.0)), p) for p in some]
-        scores[n], best[n] = max(of, default=(0.0, 0), key=lambda one: one[0])
+        known = [(float(near[p]), p) for p in some if p in near]
+        scores[n] = max(known)[0] if known else None
+        if known:
+            best[n] = max(known)[1]
     return scores, best
 
 
@@ -289,7 +293,7 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
         else:
             gists.append(gist)
             why = _why(query, one, memory)
-            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one)))
+            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one, memory)))
     return hits
 
 
@@ -321,7 +325,7 @@ def _newest_first(
         if newer not in place:
             one, memory = others[newer]
             why = _why(query, one, memory)
-            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one))]
+            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one, memory))]
         at = {hit.id: at for at, hit in enumerate(hits)}
         first = min(at[id_] for id_ in older)
         found = hits.pop(at[newer])
@@ -347,10 +351,10 @@ def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
     )
 
 
-def _passage(index: Index, one: _Scored) -> str | None:
+def _passage(index: Index, one: _Scored, memory: Remembered) -> str | None:
     """The text of the passage that fits best; None if that is all of a memory."""
     # Of an older version that matches, the passage is not in the newest.
-    if one.older or one.passage is None:
+    if one.older or one.passage is None or len(memory.text) <= WHOLE:
         return None
     text: str | None = index.value("SELECT text FROM passage WHERE p = ?", [one.passage])
     return text
@@ -428,7 +432,9 @@ def _by_words(index: Index, query: Query) -> tuple[dict[int, _Found], int]:
     for n, p, fit in in_texts:  # the best first, which decides
         texts.setdefault(n, (fit, p))
     contexts = {n: fit for n, _, fit in in_contexts}
+    # Of few texts, the best may have little of the query: there, what all of it is worth counts.
     best = max((fit for fit, _ in texts.values()), default=0.0)
+    best = best if words.total >= SMALL else most
     found: dict[int, _Found] = {}
     for n in texts.keys() | contexts.keys():
         fit, *passage = texts.get(n, (0.0,))

@@ -142,7 +142,7 @@ class Vectors:
         usual, rows, passages = float(scores.mean()), self._rows, self._passages
         np.clip(scores, 0, 1, out=scores)
         # The best passage decides.
-        self._scores = np.zeros(int(rows.max()) + 1, dtype=np.float32)
+        self._scores = np.full(int(rows.max()) + 1, -1, dtype=np.float32)
         np.maximum.at(self._scores, rows, scores)
         if among is not None:
             wanted = np.isin(rows, among)
@@ -158,10 +158,10 @@ class Vectors:
             max(usual, 0.0),
         )
 
-    def score(self, n: int) -> float:
-        """How near row *n* is to the vector of the last search; 0 if it has no vector yet."""
-        if self._scores is None or n >= len(self._scores):
-            return 0.0
+    def score(self, n: int) -> float | None:
+        """How near row *n* is to the vector of the last search; None if it has no vector yet."""
+        if self._scores is None or n >= len(self._scores) or self._scores[n] < 0:
+            return None
         return float(self._scores[n])
 
 

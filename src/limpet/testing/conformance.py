@@ -606,27 +606,33 @@ class BackendContract:
         """Numbers, times and ids stay; and whoever knew the journal learns that it is another."""
         if not store.backend.rewrites:
             with pytest.raises(NotImplementedError):
-                store.rewrite(KEY, {1: b"x"}, incarnation="abc")
+                store.rewrite(KEY, {1: b"x"}, expect=Expect("abc", 1))
             return
         for number in range(3):
             store.append(body=b"%d" % number, count=2, id=str(number))
         assert store.compact(KEY, 3) == 2
         before, head = store.read(KEY), store.head(KEY)
-        assert store.rewrite(KEY, {4: b"changed"}, incarnation="another") == 0
-        assert store.rewrite(KEY, {2: b"gone", 4: b"changed"}, incarnation=head.incarnation) == 1
-        after = store.read(KEY)
+        changed = {2: b"gone", 4: b"changed"}
+        renewed = "second" if store.backend.private else None  # where others remember more
+        for wrong in (Expect("another", 6), Expect(head.incarnation, 4)):
+            assert store.rewrite(KEY, changed, expect=wrong, renewed=renewed) == 0
+        assert store.rewrite(KEY, changed, expect=head.expect, renewed=renewed) == 1
+        after, head = store.read(KEY), store.head(KEY)
         assert [record.body for record in after] == [b"changed", b"2"]
         assert [(r.seq, r.count, r.at, r.id) for r in after] == [
             (r.seq, r.count, r.at, r.id) for r in before
         ]
-        assert store.head(KEY).size == 8
-        assert store.rewrite(KEY, {}, incarnation=head.incarnation, renewed="anew") == 0
-        assert store.head(KEY).incarnation == "anew"
+        assert head.size == 8 + 2 * store.backend.overhead
+        labels = {"a": "b"}
+        assert store.rewrite(KEY, {}, expect=head.expect, renewed="anew", labels=labels) == 0
+        assert (store.head(KEY).incarnation, store.head(KEY).labels) == ("anew", labels)
+        assert _scanned(store, labels=labels) == [KEY.id]
         with pytest.raises(Conflict):
             store.append(expect=head.expect)
         assert store.append(id="2", count=2).repeated
-        done = store.append(expect=Expect("anew", 6))
-        assert (done.seq, store.head(KEY).size) == (7, 8 + len(store.read(KEY)[-1].body))
+        assert store.append(body=b"3", expect=Expect("anew", 6)).seq == 7
+        assert store.head(KEY).size == 9 + 3 * store.backend.overhead
+        assert [record.body for record in store.read(KEY)] == [b"changed", b"2", b"3"]
 
     def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
         """As if it had been written here, then."""

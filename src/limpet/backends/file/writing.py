@@ -29,7 +29,7 @@ from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.backends.contract import Append, Head, Key, Lease, Record
+    from limpet.backends.contract import Append, Expect, Head, Key, Lease, Record
     from limpet.backends.file.directory import Paths
 
 __all__ = ["UNUSABLE", "OpenJournal", "Stripe", "is_idle"]
@@ -208,14 +208,13 @@ class OpenJournal:
         head = structs.replace(self.head, first=first, size=self.head.size - size)
         return count, _copied(file, cut, head, self._dropped + size)
 
-    def changed(self, bodies: Mapping[int, bytes], incarnation: str) -> tuple[int, Iterator[bytes]]:
+    def changed(self, bodies: Mapping[int, bytes], head: Head) -> tuple[int, Iterator[bytes]]:
         """How many records get another of *bodies*, and the text of a file in which they have it.
 
-        Of status, labels and meta, lines have nothing that was there before.
+        Of status, labels and meta, its lines have what *head* says, and nothing from before.
         """
         file = JournalFile(self.handle, self._path)
         numbers = {line.seq for _, line in file.lines() if line.count}
-        head = structs.replace(self.head, incarnation=incarnation)
 
         def text() -> Iterator[bytes]:
             yield encode(header_of(head, self._dropped))
@@ -312,13 +311,25 @@ class Stripe:
         return count
 
     def change(
-        self, paths: Paths, key: Key, bodies: Mapping[int, bytes], incarnation: str, renewed: str
+        self,
+        paths: Paths,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None,
+        labels: Mapping[str, str],
     ) -> int:
         """`Backend.rewrite`."""
         journal = self._live(paths, key, disk.now())
-        if journal is None or journal.head.incarnation != incarnation:
+        if journal is None or journal.head.expect != expect:
             return 0
-        count, text = journal.changed(bodies, renewed)
+        head = structs.replace(
+            journal.head,
+            incarnation=renewed or expect.incarnation,
+            labels={**journal.head.labels, **labels},
+        )
+        count, text = journal.changed(bodies, head)
         self.rewrite(paths, text)
         return count
 

@@ -20,6 +20,7 @@ from limpet.backends import decide, forks, sql
 from limpet.backends.contract import (
     Append,
     Appended,
+    Expect,
     Head,
     Key,
     Lease,
@@ -260,15 +261,16 @@ class PostgresBackend(TransactionalBackend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         self.check_writable()
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                values = {**key._asdict(), "incarnation": incarnation}
-                found = connection.row(self._queries["lock_incarnation"], **values)
+                values = {**key._asdict(), "incarnation": expect.incarnation, "seq": expect.seq}
+                found = connection.row(self._queries["lock_expected"], **values)
                 if found is None:
                     return 0
                 (journal,) = found
@@ -277,7 +279,12 @@ class PostgresBackend(TransactionalBackend):
                     record = {"journal": journal, "seq": seq, "body": body}
                     for (size,) in connection.rows(self._queries["set_body"], **record):
                         count, grown = count + 1, grown + len(body) - size
-                values = {**key._asdict(), "grown": grown, "renewed": renewed or incarnation}
+                values = {
+                    **key._asdict(),
+                    "grown": grown,
+                    "renewed": renewed or expect.incarnation,
+                    "labels": msgspec.json.encode(labels or {}).decode(),
+                }
                 connection.run(self._queries["set_rewritten"], **values)
                 return count
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
+from limpet.backends.contract import Append, Appended, Expect, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.sqlite import files
 from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
@@ -132,12 +132,13 @@ class SqliteBackend(TransactionalBackend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         return self._write(
             lambda appender, at: appender.rewrite(
-                key, bodies, at, incarnation=incarnation, renewed=renewed or incarnation
+                key, bodies, at, expect=expect, renewed=renewed, labels=labels or {}
             )
         )
 
