@@ -141,6 +141,15 @@ class Vectors:
         scores = np.einsum("ij,j->i", matrix, _unit([vector])[0])
         usual, rows, passages = float(scores.mean()), self._rows, self._passages
         np.clip(scores, 0, 1, out=scores)
+        count = np.bincount(rows)
+        if count.max() > 1:
+            # The best of many is higher than that of few by chance alone: as much is taken off as
+            # the highest of so many draws is over their mean.
+            many = np.maximum(count, 1)
+            mean = np.bincount(rows, scores) / many
+            spread = np.sqrt(np.maximum(np.bincount(rows, scores**2) / many - mean**2, 0))
+            by_chance = spread * np.sqrt(2 * np.log(many))
+            scores = np.clip(scores - by_chance[rows].astype(np.float32), 0, 1)
         # The best passage decides.
         self._scores = np.full(int(rows.max()) + 1, -1, dtype=np.float32)
         np.maximum.at(self._scores, rows, scores)
