@@ -213,7 +213,8 @@ def word_by_word(query: WordVectors, weights: Sequence[float], packed: Sequence[
     if not counts.any():
         return found
     words = np.frombuffer(b"".join(packed), dtype=np.int8).reshape(-1, width).astype(np.float32)
-    near = words @ _unit(query.vectors).T
+    # Not by "@", as above.
+    near = np.einsum("ij,kj->ik", words, _unit(query.vectors))
     near /= np.maximum(np.sqrt(np.einsum("ij,ij->i", words, words)), 1e-12)[:, None]
     there = counts > 0
     starts = np.concatenate([[0], np.cumsum(counts[there])[:-1]])
