@@ -3,7 +3,7 @@
 # or the bench.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast servers lint format docs bench bench-memory matrix soak endurance lock clean run-env dev-env
+.PHONY: help demo test test-fast servers lint format docs pictures bench bench-memory matrix soak endurance lock clean run-env dev-env
 
 BIN := .venv/bin
 CODE := $(wildcard src tests bench examples)
@@ -48,6 +48,9 @@ format: dev-env ## put the code into shape
 docs: dev-env ## build the documentation, with the API reference, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo '· site/index.html'
+
+pictures: dev-env servers ## take the inspector's pictures for docs/ anew; ARGS="home task" for some
+	@$(BIN)/python -m tools.pictures $(ARGS)
 
 bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)

@@ -16,6 +16,7 @@ from bench import (
     backends,
     concurrency,
     disk,
+    encryption,
     imports,
     inspector,
     langgraph,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "lists": lists.measure,
     "disk": disk.measure,
     "resume": resume.measure,
+    "encryption": encryption.measure,
     "import": imports.measure,
     "inspector": inspector.measure,
     "backends": backends.measure,
@@ -88,7 +90,7 @@ def main(
     """Measure what Limpet costs, as ratios to a raw insert in the same run.
 
     Without names, everything: append, step, dbos, concurrency, load, window, trim, sessions, state,
-    langgraph, lists, disk, resume, import, inspector, backends.
+    langgraph, lists, disk, resume, encryption, import, inspector, backends.
     """
     names = names or tuple(MEASUREMENTS)
     drawings = [

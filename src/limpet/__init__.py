@@ -61,6 +61,7 @@ from limpet.tasks.task import (
 if TYPE_CHECKING:
     from limpet.conversations.search import ConversationHit
     from limpet.core.recalled import Recalled
+    from limpet.crypto.keys import Keys
     from limpet.memory import AsyncMemory, Memory, MemoryHit, Receipt, Remembered
     from limpet.states.migrations import Migrations, migration
     from limpet.states.state import AsyncState, FingerprintChange, State, StateInfo, StateVersion
@@ -71,6 +72,7 @@ __version__ = "0.1.0"
 #: What many programs do without, by the module in which it is found when somebody asks for it.
 _LATE = {
     "ConversationHit": "conversations.search",
+    "Keys": "crypto.keys",
     "Recalled": "core.recalled",
     **dict.fromkeys(("AsyncMemory", "MemoryHit", "Memory", "Receipt", "Remembered"), "memory"),
     **dict.fromkeys(("Migrations", "migration"), "states.migrations"),
@@ -115,6 +117,7 @@ __all__ = [
     "Entry",
     "FingerprintChange",
     "Journal",
+    "Keys",
     "Lease",
     "LeaseHeld",
     "LeaseLost",

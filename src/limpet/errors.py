@@ -6,6 +6,9 @@
     │   ├── NotAStore               (ValueError) something is there, and it is not ours
     │   ├── StoreExists             (FileExistsError) it would be overwritten
     │   ├── StoreCorrupt            damaged; nothing was changed
+    │   │   └── Tampered            (Unreadable) encrypted, and not what was written there
+    │   ├── KeyMissing              (Unreadable) encrypted, under a key that is not there
+    │   ├── NotEncrypted            (Unreadable) keys were given, and it is not encrypted
     │   ├── StoreWentBack           it is as it was before, and what came since is gone
     │   ├── StoreReadOnly           (PermissionError)
     │   ├── StoreFull               (OSError) the disk or a quota is full
@@ -29,6 +32,7 @@
     │   ├── TaskNotFound
     │   └── UnknownKind             a task that no function is registered for
     ├── InvalidId                   (ValueError) a tenant, kind, id or label that cannot be one
+    ├── InvalidKeys                 (ValueError) keys of a wrong size, or that others can read
     ├── InvalidURL                  (ValueError) a store URL that says nothing we know
     ├── InvalidMessage              (ValueError) not a dict with a role
     ├── NotImportable               (ValueError) a file that says nothing we know; says where
@@ -98,8 +102,10 @@ __all__ = [
     "GoalMismatch",
     "IdReused",
     "InvalidId",
+    "InvalidKeys",
     "InvalidMessage",
     "InvalidURL",
+    "KeyMissing",
     "LeaseHeld",
     "LeaseLost",
     "LimpetError",
@@ -109,6 +115,7 @@ __all__ = [
     "NoMigration",
     "NotAStore",
     "NotDurable",
+    "NotEncrypted",
     "NotFound",
     "NotImportable",
     "NotLoaded",
@@ -130,6 +137,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnavailable",
     "StoreWentBack",
+    "Tampered",
     "TaskCancelled",
     "TaskFailed",
     "TaskFinished",
@@ -319,6 +327,10 @@ class InvalidId(LimpetError, ValueError):
     """A tenant, kind, id or label that cannot be one."""
 
 
+class InvalidKeys(LimpetError, ValueError):
+    """Keys that cannot be: of a wrong size, in a file that others can read, or in no file."""
+
+
 class InvalidURL(LimpetError, ValueError):
     """A store URL that cannot be understood."""
 
@@ -359,6 +371,18 @@ class TooLarge(_Located, ValueError):
 
 class Unreadable(LimpetError, ValueError):
     """Stored bytes that this release cannot decode."""
+
+
+class Tampered(StoreCorrupt, Unreadable):
+    """What is in an encrypted store is not what was written there."""
+
+
+class KeyMissing(StoreError, Unreadable):
+    """The store is encrypted, under a key that is not there."""
+
+
+class NotEncrypted(StoreError, Unreadable):
+    """Keys were given, and what is there is not encrypted."""
 
 
 class StateDamaged(Unreadable):

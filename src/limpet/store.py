@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -26,8 +27,17 @@ from limpet.core.ids import (
     check_seconds,
 )
 from limpet.core.journal import AsyncJournal, Journal
-from limpet.core.runtime import AsyncEntered, SyncWrapper, core_of, sync, sync_iter, wrapped
+from limpet.core.runtime import (
+    AsyncEntered,
+    SyncWrapper,
+    core_of,
+    run_to_end,
+    sync,
+    sync_iter,
+    wrapped,
+)
 from limpet.core.scope import OpenStore, Scope
+from limpet.crypto.opening import opened
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
 from limpet.tasks.entries import RESULTS
@@ -35,14 +45,17 @@ from limpet.tasks.record import TaskOptions
 from limpet.tasks.task import AsyncTask, Task, TaskInfo
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from limpet.conversations.search import ConversationHit
     from limpet.core.calls import Answer
     from limpet.core.checkpoint import Checkpoint
     from limpet.core.codec import Codec
+    from limpet.core.redaction import Detector, Redactor
+    from limpet.crypto.keys import Keys
+    from limpet.erasure import Erasure
+    from limpet.erasure.retention import Retained, Rule
     from limpet.memory import AsyncMemory, Memory
     from limpet.states.migrations import Migrations
     from limpet.states.state import AsyncState, State, StateInfo
@@ -52,6 +65,9 @@ if TYPE_CHECKING:
     Embed = Callable[[list[str]], Any] | bool | None
 
 __all__ = ["AsyncStore", "Store", "open", "open_async"]
+
+#: The kind of journal that rules of retention are in; see `limpet.erasure.retention`.
+RETENTION = "limpet-retention"
 
 H = TypeVar("H", bound="Callable[[Checkpoint], Any]")
 T = TypeVar("T")
@@ -413,8 +429,54 @@ class AsyncStore(AsyncEntered):
         )
         return await opened.run(plan=plan, execute=execute, finish=finish, remember=remember)
 
+    async def forget(
+        self,
+        *,
+        conversation: str | None = None,
+        task: str | None = None,
+        state: str | None = None,
+        thread: str | None = None,
+        session: str | None = None,
+        source: str | None = None,
+        label: str | Mapping[str, str] | None = None,
+        subject: str | None = None,
+        forks: bool = True,
+        dry_run: bool = False,
+        by: str | None = None,
+    ) -> Erasure:
+        """Remove for good what one selector names, and all that was derived from it.
+
+        *conversation*, *task*, *state* and *thread* are ids; *session* is whatever has that id;
+        *label* is ``"name=value"`` or a name. Each goes with its results, the tasks that are steps
+        of it, its copies (unless *forks* is off) and what was remembered of it. *source*: only what
+        was remembered of that. *subject* is a name: what has it as its id or as a label goes, and
+        memories about it; in all else, each text that mentions it is replaced.
+
+        What is in use is `LeaseHeld`, and nothing goes. Cut short, it is done by the same call
+        again. *dry_run* changes nothing. The receipt that can be kept is `Erasure.receipt`.
+        """
+        erasure = _late("erasure.forget")
+        selectors = {
+            "conversation": conversation,
+            "task": task,
+            "state": state,
+            "thread": thread,
+            "session": session,
+            "source": source,
+            "label": label,
+            "subject": subject,
+        }
+        rule, value = erasure.rule_of(selectors)
+        found: Erasure = await erasure.forget(
+            self.scope, rule, value, dry_run=dry_run, forks=forks, by=by
+        )
+        return found
+
     async def sweep(self) -> int:
-        """Free the room of everything that has expired; returns how many journals that were."""
+        """Free the room of everything that has expired; returns how many journals that were.
+
+        What is older than the rules of `retention` allow goes too, and counts.
+        """
         total = 0
         while count := await self._runtime.call(self.backend.sweep):
             total += count
@@ -422,7 +484,29 @@ class AsyncStore(AsyncEntered):
         async for head in self.scope.list(RESULTS, lambda head: head):
             if await self.journal(task.KIND, head.key.id).head() is None:
                 total += await self._sweep_results(head.key.id)
+        for tenant, kind in await self._runtime.call(self.backend.kinds):
+            if kind == RETENTION:
+                total += (await self.as_tenant(tenant).apply_retention()).count
         return total
+
+    async def retention(self) -> list[Rule]:
+        """How long things are kept: the rules of this tenant, which `set_retention` has set."""
+        found: list[Rule] = await _late("erasure.retention").rules(self.scope)
+        return found
+
+    async def set_retention(self, *rules: str | Rule) -> None:
+        """Let these be the rules: ``"conversation label:channel=web 90d"``, ``"task 30d"``.
+
+        They hold for all who use this store: `sweep` and workers apply them.
+        """
+        retention = _late("erasure.retention")
+        parsed = [retention.Rule.parse(one) if isinstance(one, str) else one for one in rules]
+        await retention.set_rules(self.scope, parsed)
+
+    async def apply_retention(self, *, dry_run: bool = False) -> Retained:
+        """Remove what is older than the rules of this tenant allow, or say what that would be."""
+        found: Retained = await _late("erasure.retention").apply(self.scope, dry_run=dry_run)
+        return found
 
     async def _sweep_results(self, id: str) -> int:
         """Remove what a task has left that is gone; not while somebody begins another of its id."""
@@ -472,6 +556,10 @@ class Store(SyncWrapper[AsyncStore]):
 
     __exit__ = sync(AsyncStore.__aexit__)
     close = sync(AsyncStore.close)
+    forget = sync(AsyncStore.forget)
+    retention = sync(AsyncStore.retention)
+    set_retention = sync(AsyncStore.set_retention)
+    apply_retention = sync(AsyncStore.apply_retention)
     sweep = sync(AsyncStore.sweep)
     conversations = sync_iter(AsyncStore.conversations)
     search_conversations = sync(AsyncStore.search_conversations)
@@ -513,6 +601,9 @@ def open(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
+    audit: bool = False,
+    keys: Keys | str | os.PathLike[str] | None = None,
     embed: Embed = None,
     **options: Any,
 ) -> Store:
@@ -522,19 +613,26 @@ def open(
     ``postgresql:``, ``redis:``, ``valkey:``, ``dynamodb:`` or ``memory:``; without one,
     ``$LIMPET_URL``, or else ``limpet.db`` in this directory. *tenant*: whose state; tenants cannot
     see each other. *ttl*: how many seconds after its last append something expires, unless it
-    has a ttl of its own. *embed*: True, or a function, so that memories are found by meaning in
-    every namespace, those of tasks too; see `Store.memory`. *options*: those of the backend; for
-    SQLite ``create``, ``readonly``, ``timeout`` and ``durability``.
+    has a ttl of its own. *redact*: what is replaced before anything is stored: any of "secrets",
+    "cards", "emails" and "phones", detectors of `limpet.redaction`, and functions from a text to a
+    text; without it, the names in ``$LIMPET_REDACT``. *audit*: what commands, the inspector and
+    MCP do is recorded from now on; see `limpet audit`. *embed*: True, or a function, so that
+    memories are found by meaning in every namespace, those of tasks too; see `Store.memory`.
+    *keys*: what it is encrypted with, as `Keys` or their file; without them, what ``$LIMPET_KEYS``
+    names, if anything. *options*: those of the backend; for SQLite ``create``, ``readonly``,
+    ``timeout`` and ``durability``.
 
     >>> with open("memory:") as store:
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    embed = _embedding(embed)
-    return Store(
-        AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec, embed).as_sync())
-    )
+    redactor, embed = _redactor(redact), _embedding(embed)
+    backend = opened(connect(url, **options), keys)
+    scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
+    if audit:
+        _begin_audit(scope)
+    return Store(AsyncStore(scope.as_sync()))
 
 
 def open_async(
@@ -543,6 +641,9 @@ def open_async(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    redact: Sequence[str | Detector | Callable[[str], str]] | None = None,
+    audit: bool = False,
+    keys: Keys | str | os.PathLike[str] | None = None,
     embed: Embed = None,
     **options: Any,
 ) -> AsyncStore:
@@ -551,8 +652,24 @@ def open_async(
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    embed = _embedding(embed)
-    return AsyncStore(scope_over(connect(url, **options), tenant, ttl, codec, embed))
+    redactor, embed = _redactor(redact), _embedding(embed)
+    backend = opened(connect(url, **options), keys)
+    scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
+    if audit:
+        _begin_audit(scope)
+    return AsyncStore(scope)
+
+
+def _begin_audit(scope: Scope) -> None:
+    run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
+
+
+def _redactor(
+    redact: Sequence[str | Detector | Callable[[str], str]] | None,
+) -> Redactor | None:
+    if redact is None:
+        redact = os.environ.get("LIMPET_REDACT", "").replace(",", " ").split()
+    return _late("core.redaction").redactor_of(redact) if redact else None
 
 
 def scope_over(
@@ -560,11 +677,20 @@ def scope_over(
     tenant: str = DEFAULT_TENANT,
     ttl: float | None = None,
     codec: Codec | None = None,
+    *,
     embed: Embed = None,
+    redactor: Redactor | None = None,
 ) -> Scope:
     """A new open store over *backend*, as its *tenant* sees it, for code that awaits."""
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     if ttl is not None:
         check_seconds(ttl, "ttl")
-    opened = OpenStore(backend, codec=codec, ttl=ttl, make_memory=_make_memory, embed=embed)
+    opened = OpenStore(
+        backend,
+        codec=codec,
+        ttl=ttl,
+        redactor=redactor,
+        make_memory=_make_memory,
+        embed=embed,
+    )
     return Scope(opened, tenant, opened.async_runtime)

@@ -68,6 +68,11 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "sweep": ([], "Nothing to do."),
     "work": (["app:registry", "--until-idle", "--poll", "0.05"], ""),
     "mcp": (["acme"], ""),
+    "keys new": (["others"], "others: key 1 is new"),
+    "keys use": (["1"], "the current key is 1"),
+    "keys status": ([], "key 1: 2 journals: "),
+    "keys rotate": ([], "2 data keys encrypted under key 2."),
+    "keys retire": (["3"], "key 3 is now in keys.retired-3"),
     "backup": (["backup.db"], "backup.db"),
     "restore": (["kept.db", "--replace"], "The store that was there is now "),
     "salvage": (["agents.db", "new.db"], "new.db"),
@@ -122,6 +127,8 @@ def test_a_command_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     """With the store named in the environment."""
     if name not in ("copy", "demo"):
         monkeypatch.setenv("LIMPET_URL", "agents.db")
+    if name.startswith("keys "):
+        encrypted(monkeypatch)
     if name == "mcp":
         monkeypatch.setattr(server, "serve_stdio", recalling)
     if name == "inspect":
@@ -133,6 +140,16 @@ def test_a_command_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     if name == "work":
         with limpet.open("agents.db") as store:
             assert store.task("greet-1").info().status == "done"
+
+
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store be an encrypted one, in the middle of a rotation, with a key to spare."""
+    limpet.Keys.generate().save("keys")
+    with limpet.open("encrypted.db", keys="keys") as store:
+        store.conversation("alice").append({"role": "user", "content": "Where is my order?"})
+    limpet.Keys.load("keys").with_new().with_new(current=False).save("keys")
+    monkeypatch.setenv("LIMPET_URL", "encrypted.db")
+    monkeypatch.setenv("LIMPET_KEYS", "keys")
 
 
 class Unasked(uvicorn.Server):

@@ -11,6 +11,7 @@ import pytest
 import limpet
 from tests.support import chats
 from tests.support.commands import run
+from tests.support.doubtful import leave_in_doubt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,17 @@ def test_a_conversation_has_its_notes_where_they_belong() -> None:
     assert "[image: image/png, 3.0 KB]" in text
     assert "Nobody can say that." not in text
     assert "#3" not in show("alice", "--last", "2")
+
+
+def test_a_thread_says_which_calls_of_its_nodes_are_in_doubt() -> None:
+    """Though they are in another journal, which the commands that resolve them name."""
+    assert data("thread-1")["in_doubt"] == {}
+    with limpet.open("limpet.db") as store:
+        leave_in_doubt(store, "thread-effects", "thread-1", "pay")
+    text = show("thread/thread-1")
+    assert "In doubt\nthread-effects/thread-1  pay (c1)" in text
+    assert "limpet resolve thread-effects/thread-1 c1 skip" in text
+    assert data("thread/thread-1")["in_doubt"]["c1"]["name"] == "pay"
 
 
 def test_a_thread_names_models_tokens_and_failed_calls() -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 import limpet
 from limpet import inspector
+from limpet.backends.contract import Append
+from limpet.core.ids import make_key
+from limpet.llm import tokens
 from tests.support import chats
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
+from tests.support.doubtful import leave_in_doubt
 from tests.support.filled import counted
 
 if TYPE_CHECKING:
@@ -23,7 +29,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"
-HOSTILE = f'{MARKUP}\x1b[31m\u202e\u200b\x00</summary></details></article>"\'&amp;javascript:alert(3)'
+ENDS = "</summary></details></article>\"'&amp;"
+HOSTILE = f"{MARKUP}\x1b[31m\u202e\u200b\x00{ENDS}javascript:alert(3)"
 
 
 @pytest.fixture
@@ -75,7 +82,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "run": (
         "kind=agents-run&id=refund-7",
-        ("desk", "waits for a yes or no", "Waits for a yes or no", "s2"),
+        ("desk", "waits for a yes or no", '"number": "7"', "s2"),
     ),
     "thread": (
         "kind=thread&id=thread-1",
@@ -169,7 +176,8 @@ def test_a_conversation_is_read_with_the_keyboard(store: limpet.Store, browser: 
             page.keyboard.press("o")
         second = numbers(page)
         assert first[0] - second[-1] in (1, 2)  # no more than a result between them
-        page.get_by_role("link", name="Newest").first.click()
+        with page.expect_navigation():  # and what makes keys work is loaded
+            page.get_by_role("link", name="Newest").first.click()
         assert numbers(page) == first
         page.keyboard.press("/")
         page.keyboard.type("found 7")
@@ -219,9 +227,10 @@ def test_a_chat_comes_by_itself_and_what_is_unfolded_stays(
         page.goto(f"{served.url}/chat?kind=conversation&id=live")
         page.locator("[data-follow].live").wait_for()
         assert "no result yet" in main(page)
+        page.locator("details.call summary").click()
         chat.append({"role": "tool", "tool_call_id": "c1", "content": "It is there."})
         page.get_by_text("← It is there.").wait_for()
-        page.locator("details.call summary").click()
+        assert "It is there." in page.locator("details.call[open] pre").last.inner_text()
         page.locator("[name=text]").fill("half a w")
         page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         journal.append(("piece", {"text": "I see", "more": False}))
@@ -272,6 +281,11 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
     journal = store.journal("conversation", "odd")
     journal.append(("message", 7), ("message", {"role": "user"}), ("later", {"of": "a release"}))
     store.state("broken", type="TeamState").save({"message_thread": [1, None, {}, "x"]})
+    store.state("ill", type="TeamState").save({"message_thread": []})
+    store.journal("thread", "ill").append(("checkpoint", {"id": "1"}))
+    for kind in ("state", "thread"):
+        key = make_key(store.tenant, kind, "ill")
+        store.backend.append(Append(key=key, body=b"\xffrubbish", count=1))
     with inspected(store) as served, page_of(browser, served) as page:
         page.goto(f"{served.url}/state?kind=state&id=plain")
         assert page.locator(".tabs").get_by_text("Chat").count() == 0
@@ -280,9 +294,77 @@ def test_what_is_no_chat_has_no_such_page(store: limpet.Store, browser: Browser)
         assert numbers(page) == [2]
         page.goto(f"{served.url}/chat?kind=state&id=broken")
         assert numbers(page) == [1, 2, 3, 4]
+        for kind in ("state", "thread"):
+            page.goto(f"{served.url}/chat?kind={kind}&id=ill")
+            assert "cannot be read" in main(page)
+            axe(page)
         served.expected.append("status of 404")
         page.goto(f"{served.url}/chat?kind=state&id=plain")
         assert "it is no chat" in main(page)
+
+
+def test_messages_of_every_shape_look_alike(store: limpet.Store, browser: Browser) -> None:
+    """Of Anthropic's API and of OpenAI's Responses: thoughts, calls, results, images, refusals."""
+    image = {"type": "base64", "media_type": "image/png", "data": "A" * 4_000}
+    store.conversation("anthropic").append(
+        {"role": "user", "content": [{"type": "image", "source": image}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "A parcel, I think.", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "find_order", "input": {"number": 7}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": "no such order",
+                    "is_error": True,
+                }
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "It cannot be found."}]},
+    )
+    store.conversation("responses").append(
+        {"role": "user", "content": [{"type": "input_file", "filename": "a.pdf", "file_id": "f1"}]},
+        {
+            "type": "reasoning",
+            "id": "r1",
+            "summary": [{"type": "summary_text", "text": "A parcel, I think."}],
+        },
+        {
+            "type": "function_call",
+            "call_id": "t1",
+            "name": "find_order",
+            "arguments": '{"number": 7}',
+        },
+        {"type": "function_call_output", "call_id": "t1", "output": "on a ship"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "I may not say it."}],
+        },
+    )
+    with inspected(store) as served, page_of(browser, served) as page:
+        for id_, parts in (
+            ("anthropic", ("image: image/png, 3.0 KB", "failed", "It cannot be found.")),
+            ("responses", ("file: a.pdf", "← on a ship", "refused", "I may not say it.")),
+        ):
+            page.goto(f"{served.url}/chat?kind=conversation&id={id_}")
+            text = main(page)
+            for part in (*parts, "thought: A parcel, I think.", "find_order(number=7)"):
+                assert part in text, (id_, part)
+            assert page.locator("details.call").count() == 1
+            for folded in page.locator(".chat summary").all():
+                folded.click()
+            axe(page)
+            screenshot(page, f"chat {id_}")
+            page.goto(f"{served.url}/window?kind=conversation&id={id_}&model=gpt-5")
+            assert "Nothing: all" in main(page)
 
 
 # -- hostile texts ---------------------------------------------------------------------------------
@@ -339,9 +421,7 @@ def hostile_team(store: limpet.Store) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("dark", "width", "javascript"), [(True, 360, True), (False, 1280, False)]
-)
+@pytest.mark.parametrize(("dark", "width", "javascript"), [(True, 360, True), (False, 1280, False)])
 def test_nothing_but_text_is_made_of_what_was_said(
     store: limpet.Store, browser: Browser, *, dark: bool, width: int, javascript: bool
 ) -> None:
@@ -359,7 +439,7 @@ def test_nothing_but_text_is_made_of_what_was_said(
                 ("chat", about),
                 ("chat", about | {"message": "5"}),
                 ("chat", about | {"text": "javascript:"}),
-                ("chat/fork", about | {"at": "5"}),
+                ("fork", about | {"at": "5"}),
                 ("window", about | {"model": HOSTILE}),
                 ("window", about | {"max_tokens": "10"}),
                 ("window", about | {"max_tokens": "4000000", "all": "1"}),
@@ -413,7 +493,7 @@ def test_a_window_is_what_would_be_sent_and_why_the_rest_is_not(
         roles = page.locator(".chat > [id^=s] > header strong").all_inner_texts()
         assert roles == [message["role"] for message in window]
         bar = page.locator("svg.budget").get_attribute("aria-label") or ""
-        assert bar.startswith("What the budget goes to: set aside for the reply: 500 tokens; system")
+        assert "goes to: set aside for the reply: 500 tokens; system: 13 tokens; user: " in bar
         axe(page)
         screenshot(page, "window")
         left = page.locator("section.left")
@@ -430,6 +510,31 @@ def test_a_window_is_what_would_be_sent_and_why_the_rest_is_not(
         page.goto(f"{served.url}/window?kind=conversation&id=alice&max_tokens=many")
         assert "max_tokens is to be a number" in main(page)
     assert full.journal("conversation", "alice").read()[: len(before)] == before
+
+
+def test_other_pages_are_answered_while_the_tokens_of_a_window_are_counted(
+    full: limpet.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large budget that takes seconds, and somebody else is looking at a task."""
+    counting, answered = threading.Event(), threading.Event()
+
+    def count(text: str) -> int:
+        counting.set()
+        assert answered.wait(60)
+        return len(text)
+
+    monkeypatch.setattr(tokens, "estimate", tokens.Counter("slow", count, exact=False))
+    with (
+        inspected(full) as served,
+        httpx.Client(follow_redirects=True, timeout=60) as client,
+        ThreadPoolExecutor(1) as others,
+    ):
+        client.get(served.link())
+        asked = others.submit(client.get, f"{served.url}/window?kind=conversation&id=alice")
+        assert counting.wait(60)
+        assert client.get(f"{served.url}/chat?kind=conversation&id=alice").status_code == 200
+        answered.set()
+        assert "would be sent" in asked.result().text
 
 
 @pytest.mark.parametrize("javascript", [True, False])
@@ -506,7 +611,7 @@ def test_a_team_is_forked_and_a_thread_is_not(full: limpet.Store, browser: Brows
         page.goto(f"{served.url}/chat?kind=thread&id=thread-1")
         assert page.get_by_role("link", name="Fork").count() == 0
         served.expected.append("status of 404")
-        page.goto(f"{served.url}/chat/fork?kind=thread&id=thread-1")
+        page.goto(f"{served.url}/fork?kind=thread&id=thread-1")
         assert "forked by the framework" in main(page)
     assert full.state("readers").load() == full.state("writers").at(8)
 
@@ -552,6 +657,57 @@ def test_a_person_says_in_the_chat_what_became_of_a_call(
     ]
 
 
+def test_a_doubt_of_a_node_comes_to_the_page_of_its_thread(
+    full: limpet.Store, browser: Browser
+) -> None:
+    """By itself, though it is in another journal; and goes when somebody has said what it is."""
+    with inspected(full) as served, page_of(browser, served) as page:
+        page.goto(f"{served.url}/chat?kind=thread&id=thread-1")
+        page.locator("[data-follow].live").wait_for()
+        leave_in_doubt(full, "thread-effects", "thread-1", "pay")
+        card = page.locator(".card.doubt")
+        card.wait_for()
+        assert "pay" in card.inner_text()
+        full.resolve("thread-1", "c1", "skip", kind="thread-effects")
+        card.wait_for(state="detached")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "decided"),
+    [
+        ("Approve", {}, {"approved": True, "by": "tester", "always": False, "message": None}),
+        (
+            "Reject",
+            {"message": "Too much."},
+            {"approved": False, "by": "tester", "always": False, "message": "Too much."},
+        ),
+    ],
+)
+def test_a_person_says_yes_or_no_to_a_call_that_a_run_waits_for(
+    full: limpet.Store,
+    browser: Browser,
+    answer: str,
+    fields: dict[str, str],
+    decided: dict[str, object],
+) -> None:
+    """Home leads there; who said it is recorded, and the first answer stands."""
+    with inspected(full, write=True) as served, page_of(browser, served) as page:
+        page.locator("#needs a.name", has_text="refund-7").click()
+        page.wait_for_url("**/chat?**")
+        card = page.locator(".card.ask")
+        card.get_by_text("Say yes or no").click()
+        for name, text in fields.items():
+            card.locator(f"[name={name}]").fill(text)
+        axe(page)
+        screenshot(page, "chat asks")
+        card.get_by_role("button", name=answer).click()
+        assert "It counts when the run is resumed" in notice(page)
+        assert page.locator(".card.ask").count() == 0
+        assert f"{'approved' if decided['approved'] else 'rejected'} by tester" in main(page)
+    (entry,) = [e for e in full.journal("agents-run", "refund-7").read() if e.type == "decided"]
+    assert entry.body == {"call_id": "s2", **decided}
+
+
 def test_who_may_only_read_is_offered_no_change(full: limpet.Store, browser: Browser) -> None:
     """No form but the filter; and a fork can be looked at."""
     with inspected(full) as served, page_of(browser, served) as page:
@@ -559,7 +715,7 @@ def test_who_may_only_read_is_offered_no_change(full: limpet.Store, browser: Bro
             page.goto(f"{served.url}/chat?{query}")
             assert page.locator("main form[method=post]").count() == 0
             assert page.get_by_role("link", name="Fork").count() == 0
-        page.goto(f"{served.url}/chat/fork?kind=conversation&id=alice&at=4")
+        page.goto(f"{served.url}/fork?kind=conversation&id=alice&at=4")
         assert "read-only" in main(page)
         assert page.locator("main form[method=post]").count() == 0
 

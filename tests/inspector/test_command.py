@@ -15,7 +15,7 @@ import pytest
 
 import limpet
 from tests.support.commands import run
-from tests.support.processes import HOST, free_port
+from tests.support.processes import HOST, free_port, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +63,17 @@ def test_it_prints_a_link_and_ends_by_ctrl_c() -> None:
         page = client.get(link.partition("/enter")[0])
         assert "limpet.db" in page.text
         assert "read-only" in page.text
+    assert process.returncode == 0
+    assert "Traceback" not in LOG.read_text()
+
+
+def test_the_doctor_says_what_is_so_of_the_place() -> None:
+    """Whoever starts it can read all of the file, and runs the command else; it ends at once."""
+    with started() as (link, process), httpx.Client(follow_redirects=True) as client:
+        client.get(link)
+        page = f"{link.partition('/enter')[0]}/doctor?check=1"
+        assert until(lambda: "All is well." in client.get(page).text)
+        assert "synchronous=FULL" in client.get(page).text
     assert process.returncode == 0
     assert "Traceback" not in LOG.read_text()
 

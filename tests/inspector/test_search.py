@@ -66,6 +66,14 @@ def test_everything_is_found_from_any_page(store: limpet.Store, browser: Browser
         page.keyboard.press("Enter")
         page.locator(".hits a.where").click()
         page.wait_for_url("**/memory?**memory=m-**")
+        page.keyboard.press("s")
+        page.keyboard.type('"number 40"')
+        page.keyboard.press("Enter")
+        page.wait_for_url("**number+40**")
+        page.locator(".hits a.where").click()
+        page.wait_for_url("**/chat?**")
+        assert page.locator(".message:target .said").inner_text() == "okapi number 40"
+        assert page.locator(".message").count() == 50  # what was said around it
 
 
 def test_what_is_found_is_only_text_and_fits_a_phone(store: limpet.Store, browser: Browser) -> None:

@@ -122,6 +122,51 @@ def test_a_task_is_shown_over_time(
         assert "task-result" in page.url
 
 
+def bars(page: Page, step: str) -> list[str]:
+    """What the bars of a step are, from left to right; each is seen, and has a legend."""
+    row = page.locator("table.timeline tr", has=page.get_by_role("link", name=step, exact=True))
+    found: list[str] = row.locator("svg.bar rect:not(.lane, .event)").evaluate_all(
+        """all => all.map(one => [one.getBoundingClientRect(), one.className.baseVal])
+            .filter(([box]) => box.width > 1 && box.height > 1).map(([, kind]) => kind)"""
+    )
+    legend = page.locator(".legend").inner_text()
+    assert all(kind.replace("-", " ") in legend for kind in found)
+    return found
+
+
+def test_each_bar_is_of_what_really_happened(store: limpet.Store, browser: Browser) -> None:
+    """It ran, waited, failed and was tried again; its worker died, another one took it over."""
+    with inspected(store) as served, page_of(browser, served) as page:
+
+        def look() -> list[str]:
+            page.goto(f"{served.url}/task?id=t")
+            return bars(page, "send")
+
+        def never(_key: str) -> None:
+            """It has not happened."""
+
+        with killed(), store.task("t", "Report") as task:
+            task.step("group", flaky, retry=Retry(attempts=3, wait=0.01))
+            task.step("send", dying(task), in_doubt="verify", verify=never)
+        assert look() == ["in-doubt"]
+        with store.task("t") as task:
+            assert task.step("send", look, in_doubt="verify", verify=never)[-1] == "running"
+            with killed():
+                task.step("pay", dying(task), in_doubt="ask")
+        with ended_by(limpet.TaskWaiting, store.task("t")) as task:
+            task.step("pay", Calls(), in_doubt="ask")
+        assert look() == ["taken-over", "in-doubt", "ran"]
+        assert bars(page, "group") == ["failed", "waited", "failed", "waited", "ran"]
+        assert bars(page, "pay") == ["taken-over", "in-doubt"]
+        store.resolve("t", "pay", "done")
+        with ended_by(limpet.TaskWaiting, store.task("t")) as task:
+            task.wait_for("approval")
+        look()
+        assert bars(page, "approval") == ["waited"]
+        assert "taken over" in page.locator("table.timeline tr", has_text="send").inner_text()
+        screenshot(page, "task-bars")
+
+
 def test_a_task_is_read_with_the_keyboard(store: limpet.Store, browser: Browser) -> None:
     """Rows, the filter, and each entry by its link."""
     report(store)

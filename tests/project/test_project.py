@@ -37,8 +37,14 @@ LAYERS = (
     {"workers"},
     # A URL in, models out: the one place that knows both models and backends.
     {"store"},
+    # To forget for good: it knows all models, and how each is cut.
+    {"erasure"},
+    # What `redact=` takes, under the name that programs import.
+    {"redaction"},
     # Models give meaning to a journal, and know nothing of each other.
     {"conversations", "memory", "states", "tasks"},
+    # Between a store and its backend: it knows the contract of backends, and no backend.
+    {"crypto"},
     # What every model stands on. It knows the contract of backends, and no backend.
     {"core"},
     # A backend moves bytes. What is known of language models does no I/O.
@@ -48,7 +54,9 @@ LAYERS = (
 )
 
 # Parts that see the contract of backends and what goes with it, never one backend.
-ONLY_THE_CONTRACT = {"core", "conversations", "memory", "states", "tasks", "transfer"}
+ONLY_THE_CONTRACT = {
+    *("core", "crypto", "conversations", "memory", "states", "tasks", "erasure", "transfer"),
+}
 A_BACKEND = {"memory", "sqlite", "file", "postgresql", "redis", "dynamodb"}
 
 # Absent after `import limpet`, for the time they cost or because they are optional. A module
@@ -57,7 +65,7 @@ NOT_ON_IMPORT = {
     *("asyncio", "concurrent.futures", "dataclasses", "email", "importlib.metadata"),
     *("importlib.resources", "inspect", "logging", "multiprocessing", "socket", "ssl"),
     *("subprocess", "tempfile", "unittest"),
-    *("click", "hypothesis", "pydantic", "pytest", "rich"),
+    *("click", "cryptography", "hypothesis", "pydantic", "pytest", "rich"),
     *("celery", "openai", "ray", "temporalio"),
 }
 

@@ -88,7 +88,10 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["index.md", "which.md", "memory.md", "messages.md", "mcp.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["index.md", "which.md", "memory.md", "messages.md", "mcp.md", "inspector.md", "privacy.md"],
+)
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     """One after the other, in one program."""
     (tmp_path / "page.py").write_text("\n".join(blocks(page)))

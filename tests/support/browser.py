@@ -16,7 +16,7 @@ import subprocess
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 from playwright.sync_api import sync_playwright
@@ -27,14 +27,16 @@ from tests.support.paths import ROOT
 from tests.support.processes import mortal, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, Page
+    from starlette.types import ASGIApp
 
     from limpet import Store
 
 __all__ = [
     "Inspected",
+    "Served",
     "axe",
     "chromium",
     "connected",
@@ -49,19 +51,18 @@ AXE = ROOT / ".servers" / "node_modules" / "axe-core" / "axe.min.js"
 SHOTS = Path(os.environ.get("LIMPET_SHOTS", ROOT / "build" / "shots"))
 
 
-class Inspected:
-    """An inspector that is served, by a real server, from a thread of this process."""
+class Served:
+    """An app that is served, by a real server, from a thread of this process."""
 
-    def __init__(self, store: Store, *, write: bool = False, **options: Any) -> None:
-        self.gate = Tokens(by="tester")
+    def __init__(self, make: Callable[[str], ASGIApp], path: str = "") -> None:
+        """What *make* makes, given the host with its port; its first page is below *path*."""
         #: What the browser may report in its console: the status of an answer that a test wants.
         self.expected: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self.url = f"http://{self.host}"
-        self.inspector = Inspector(store, self.gate, write=write, hosts=[self.host], **options)
+        self.url = f"http://{self.host}{path}"
         config = uvicorn.Config(
-            self.inspector,
+            make(self.host),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -74,30 +75,40 @@ class Inspected:
     def _run(self) -> None:
         asyncio.run(self._server.serve([self._socket]))
 
-    def start(self) -> None:
-        """Begin to serve."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """Serve no more."""
+    def __exit__(self, *_raised: object) -> None:
         self._server.should_exit = True
         self._thread.join(20)
         self._socket.close()
+
+    def link(self) -> str:
+        """What leads to the first page."""
+        return self.url
+
+
+class Inspected(Served):
+    """An inspector that is served by itself."""
+
+    def __init__(self, store: Store, *, write: bool = False, **options: Any) -> None:
+        self.gate = Tokens(by="tester")
+
+        def make(host: str) -> Inspector:
+            self.inspector = Inspector(store, self.gate, write=write, hosts=[host], **options)
+            return self.inspector
+
+        super().__init__(make)
 
     def link(self) -> str:
         """A link that lets in, once."""
         return f"{self.url}{ENTRY}?token={self.gate.link()}"
 
 
-@contextmanager
-def inspected(store: Store, *, write: bool = False, **options: Any) -> Iterator[Inspected]:
+def inspected(store: Store, *, write: bool = False, **options: Any) -> Inspected:
     """*store*, served for the length of a block."""
-    served = Inspected(store, write=write, **options)
-    served.start()
-    try:
-        yield served
-    finally:
-        served.stop()
+    return Inspected(store, write=write, **options)
 
 
 @contextmanager
@@ -111,6 +122,7 @@ def chromium(directory: Path) -> Iterator[str]:
         "--no-sandbox",  # which a container does not have
         "--no-first-run",
         "--disable-gpu",
+        "--hide-scrollbars",  # in a picture they are of no use
         "--disable-dev-shm-usage",
         "--disable-background-networking",
         "--disable-component-update",
@@ -140,7 +152,7 @@ def connected(address: str) -> Iterator[Browser]:
 @contextmanager
 def page_of(
     browser: Browser,
-    served: Inspected,
+    served: Served,
     *,
     dark: bool = False,
     width: int = 1280,
@@ -203,10 +215,10 @@ def wide(page: Page) -> bool:
     return found
 
 
-def screenshot(page: Page, name: str) -> Path:
-    """A picture of all of the page, into the test's output."""
+def screenshot(page: Page, name: str, *, full: bool = True) -> Path:
+    """A picture of all of the page, or of what is in its window, into the test's output."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     path = SHOTS / f"{re.sub(r'[^a-z0-9-]+', '-', name.lower())}.png"
-    page.screenshot(path=path, full_page=True)
+    page.screenshot(path=path, full_page=full)
     print(f"screenshot: {path}")
     return path

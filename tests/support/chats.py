@@ -237,7 +237,7 @@ def doubtful_team(store: Store, id_: str = "bank") -> None:
 
     async def pay(text: str) -> str:
         """Pay."""
-        backend.append = away  # type: ignore[method-assign]
+        backend.append = away  # type: ignore[method-assign, assignment]
         backend.append_async = ways[1] and away
         return text
 
@@ -264,7 +264,7 @@ def doubtful_thread(store: Store, id_: str = "payer") -> None:
         """Pay somebody."""
         raise ConnectionError("lost")
 
-    def node(_state: MessagesState) -> Any:
+    def node(state: MessagesState) -> Any:
         return {"messages": [AIMessage(pay("Bob"))]}
 
     graph = StateGraph(MessagesState)

@@ -12,7 +12,9 @@ from limpet.conversations.conversation import KIND
 from limpet.core.ids import make_key
 from limpet.core.runtime import run_to_end
 from limpet.errors import NotFound
+from limpet.integrations.langgraph import reading
 from limpet.views.chat import Event, Message, Stored, together, usage_in
+from limpet.views.messages import call_arguments
 from limpet.views.transcript import Cache, is_chat, transcript
 from tests.support import chats
 
@@ -150,6 +152,19 @@ def test_the_beginning_of_a_reply_that_is_being_written_is_there(store: Store) -
     assert (in_short(page), page.writing) == (["1 user: Hi"], "Hello")
     store.conversation("a").append({"role": "assistant", "content": "Hello."})
     assert shown(store, KIND, "a").writing == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", ["[" * 100_000, '{"half": "\\ud800"}', "9" * 5_000, "no JSON", "7", "null", ""]
+)
+def test_what_a_model_says_in_place_of_arguments_is_shown(store: Store, arguments: str) -> None:
+    """It need not be JSON, nor such that can be read, or written again."""
+    tool = {"id": "c1", "type": "function", "function": {"name": "pay", "arguments": arguments}}
+    store.conversation("a").append({"role": "assistant", "content": None, "tool_calls": [tool]})
+    (message,) = shown(store, KIND, "a").messages
+    (part,) = message.parts
+    assert part.text.startswith("pay(")
+    assert call_arguments(part.arguments) in (arguments, "")
 
 
 def test_odd_content_is_shown_as_it_is(store: Store) -> None:
@@ -293,6 +308,7 @@ def test_a_thread_is_read_once_and_then_only_what_is_new(
     cache = Cache()
     shown(store, "thread", "thread-1", cache=cache)
     monkeypatch.setattr(store.scope.backend, "read", None)  # nothing is asked of it
+    monkeypatch.setattr(reading, "checkpoints_of", None)  # nor is what was read gone through
     again = shown(store, "thread", "thread-1", cache=cache, size=2)
     assert [message.number for message in again.messages] == [2, 4]
     assert again.older == 2

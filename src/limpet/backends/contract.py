@@ -237,10 +237,16 @@ class Backend(ABC):
     - ``splits``: True where one append may store several records.
     - ``concurrency``: how many calls of async callers may be under way at the same time.
     - ``readable``: True where people read what is stored; the store then compresses no bodies.
+    - ``private``: True where nothing of what is stored may be written anywhere else: indexes of it
+      are kept in memory.
+    - ``overhead``: bytes that each record takes beside its body, and that count as size.
     - ``wakes``: True where `wait` is woken by whoever appends, and does not look again and again.
     - ``transactional``: True where callers may have tables of their own, and `transaction` and
       `append_all` work; elsewhere both raise `NotTransactional`.
     - ``transactions``: how many transactions of async callers may be open at the same time.
+    - ``rewrites``: True where `rewrite` works.
+    - ``keeps``: what of something that was erased may be left here, and elsewhere, where no program
+      of ours gets at it: sentences for a receipt.
     - ``beside``: how the names of the files end that belong to the one at its path.
     - ``append_async``: `append` for async callers, where a backend can wait for it without a thread
       of theirs. If the caller is cancelled, it returns only when the append has ended, or never
@@ -255,9 +261,13 @@ class Backend(ABC):
     splits: ClassVar[bool] = False
     concurrency: int = 8
     readable: ClassVar[bool] = False
+    private: bool = False
+    overhead: int = 0
     wakes: bool = False
     transactional: ClassVar[bool] = False
     transactions: int = 1
+    rewrites: ClassVar[bool] = False
+    keeps: ClassVar[tuple[str, ...]] = ("Backups, copies and logs of this place are not reached.",)
     beside: ClassVar[tuple[str, ...]] = ()
     append_async: Callable[[Append], Coroutine[Any, Any, Appended]] | None = None
 
@@ -307,9 +317,23 @@ class Backend(ABC):
         """Number and body of each record, as `read` gives them: for reading much, at less cost."""
         return [(r.seq, r.body) for r in self.read(key, after=after, limit=limit)]
 
+    def examine(
+        self, key: Key, *, after: int = 0, upto: int | None = None, limit: int = 1000
+    ) -> list[tuple[Record, str | None]]:
+        """`read`, and of each record what is wrong with it: for who looks at damage.
+
+        Where a backend can tell that a record is not what was written, `read` raises. Here it comes
+        without a body, if that cannot be had.
+        """
+        return [(r, None) for r in self.read(key, after=after, upto=upto, limit=limit)]
+
     @abstractmethod
     def head(self, key: Key) -> Head | None:
         """The journal's head, or None where no record was ever added."""
+
+    def has(self, key: Key) -> bool:
+        """Whether there is a journal: what is asked once, of a store that was just opened."""
+        return self.head(key) is not None
 
     def wait(self, key: Key, *, after: int = 0, timeout: float) -> bool:
         """Wait until there are entries numbered over *after*; False if *timeout* seconds pass.
@@ -384,6 +408,25 @@ class Backend(ABC):
 
         Numbers are never given out again. Ids of dropped records are forgotten.
         """
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        """Put *bodies* in the place of those of the records with these numbers; how many it were.
+
+        All or none, and none where the journal is not as *expect* says. Its incarnation is
+        *renewed* to another if one is given: whoever remembers what there was learns so that it is
+        not that any more. *labels* are set in the same act. Records that are gone are passed over;
+        numbers, times and ids stay.
+        """
+        msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
+        raise NotImplementedError(msg)
 
     def scrub(self) -> bool:
         """Leave nothing of what was deleted in the files, as far as that can be; whether it is so.

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from msgspec import structs
 
 from limpet.backends import decide
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.facts import Fact
 from limpet.errors import InvalidURL
 
@@ -32,6 +42,10 @@ class MemoryBackend(Backend):
     """Journals in a dict, one lock around all of it."""
 
     blocks: ClassVar[bool] = False
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "The memory of this process is given back, and not overwritten; it may have been swapped.",
+    )
     splits: ClassVar[bool] = True
 
     def __init__(self, url: str = "memory:", *, readonly: bool = False) -> None:
@@ -146,6 +160,38 @@ class MemoryBackend(Backend):
                     size=sum(len(record.body) for record in journal.records),
                 )
             return sum(record.count for record in gone)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        self.check_writable()
+        with self._lock:
+            journal = self._live(key, _now())
+            if journal is None or journal.head.expect != expect:
+                return 0
+            count = sum(record.seq in bodies for record in journal.records)
+            journal.records = [
+                structs.replace(record, body=bodies.get(record.seq, record.body))
+                for record in journal.records
+            ]
+            journal.by_id = {
+                id_: structs.replace(record, body=bodies.get(record.seq, record.body))
+                for id_, record in journal.by_id.items()
+            }
+            size = sum(len(record.body) for record in journal.records)
+            journal.head = structs.replace(
+                journal.head,
+                size=size,
+                incarnation=renewed or journal.head.incarnation,
+                labels={**journal.head.labels, **(labels or {})},
+            )
+            return count
 
     def scrub(self) -> bool:
         return True  # what is deleted or compacted is nowhere any more

@@ -9,7 +9,7 @@ import click
 import limpet
 from limpet.backends.facts import human_size
 from limpet.backends.url import DEFAULT_TENANT
-from limpet.cli.options import FAILED, StoreOptions, json_option, pass_store, store_options
+from limpet.cli.options import FAILED, StoreOptions, audited, json_option, pass_store, store_options
 from limpet.cli.output import Screen
 from limpet.transfer import backup as backups
 from limpet.transfer.salvage import salvage as salvaging
@@ -29,6 +29,7 @@ __all__ = ["backup", "restore", "salvage"]
 @json_option
 @store_options
 @pass_store
+@audited("exported")
 def backup(options: StoreOptions, *, target: str, replace: bool, as_json: bool) -> None:
     """Write all of the store, of all tenants, to DEST, and check that it can be read.
 

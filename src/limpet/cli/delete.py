@@ -16,6 +16,7 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    audited,
     find,
     heads,
     json_option,
@@ -62,6 +63,7 @@ def name_of(head: Head) -> str:
 @json_option
 @store_options
 @pass_store
+@audited("deleted", "names")
 def delete(options: StoreOptions, *, names: tuple[str, ...], sure: bool, as_json: bool) -> None:
     """Remove what is under ID..., for good, after asking.
 
@@ -158,6 +160,7 @@ class TimeToLive(click.ParamType[float | None]):
 @json_option
 @store_options
 @pass_store
+@audited("changed the expiry", "name")
 def expire(options: StoreOptions, *, name: str, ttl: float | None, as_json: bool) -> None:
     """Let what is under ID end so long from now, and from each time that it is added to.
 
@@ -190,6 +193,7 @@ def expire(options: StoreOptions, *, name: str, ttl: float | None, as_json: bool
 @json_option
 @store_options
 @pass_store
+@audited("swept")
 def sweep(options: StoreOptions, *, as_json: bool) -> None:
     """Free the room of what has expired, of all tenants.
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from limpet.cli.options import (
     StoreOptions,
+    audited,
     find,
     head_of,
     json_option,
@@ -53,6 +54,7 @@ _COLOURS = {"-": "red", "+": "green", "~": "yellow", "@": "dim"}
 @json_option
 @store_options
 @pass_store
+@audited("opened", "id_")
 def history(
     options: StoreOptions,
     *,

@@ -11,6 +11,9 @@ import click
 
 from limpet.cli.options import Failure, StoreOptions, pass_store, store_options, user_name
 from limpet.cli.output import Screen
+from limpet.core import audit
+from limpet.core.addresses import is_loopback
+from limpet.core.runtime import run_to_end
 
 __all__ = ["inspect"]
 
@@ -62,7 +65,7 @@ def inspect(
     """
     from limpet.inspector import security, server  # noqa: PLC0415 - an extra, and slow to load
 
-    local = security.is_loopback(host)
+    local = is_loopback(host)
     token = os.environ.get(TOKEN) or None
     if not local and not allow_remote:
         msg = f"Others could reach {host}: say --allow-remote if they are to."
@@ -89,7 +92,10 @@ def inspect(
         if open_:
             click.launch(link)
 
-    with options.open(readonly=not write) as store, contextlib.suppress(KeyboardInterrupt):
+    with options.open() as store:  # who has looked at what can only be recorded by writing it
+        records = run_to_end(audit.is_on(store.scope))
+    readonly = not (write or records)
+    with options.open(readonly=readonly) as store, contextlib.suppress(KeyboardInterrupt):
         asyncio.run(
             server.serve(
                 store,

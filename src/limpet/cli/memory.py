@@ -17,6 +17,7 @@ from limpet.cli.options import (
     Commands,
     Missing,
     StoreOptions,
+    audited,
     best_option,
     heads,
     json_option,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet import Store
-    from limpet.memory import Memory, Remembered, Stats
+    from limpet.memory import Memory, Receipt, Remembered, Stats
 
 __all__ = ["memory", "print_memory"]
 
@@ -71,16 +72,28 @@ def _existing(store: Store, namespace: str, *, embed: bool = False) -> Memory:
 @memory.command(short_help="Remember something.")
 @namespace_argument
 @click.argument("text", metavar="TEXT...", nargs=-1, required=True)
-@click.option("--kind", metavar="WORD", default="fact", help="What it is. [default: fact]")
+@click.option(
+    "--kind",
+    metavar="WORD",
+    default="fact",
+    help="What it is; a preference or an instruction goes to every task. [default: fact]",
+)
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="A tag; again for more.")
 @click.option("--source", metavar="TEXT", help="Where it is from: a task, a file, a person.")
 @click.option("--by", metavar="NAME", help="Who says so.")
 @click.option("--context", metavar="TEXT", help="What it was about; helps to find it.")
+@click.option(
+    "--said-at",
+    metavar="TIME",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]),
+    help="When it was said, if not now: 2026-01-31, in UTC.",
+)
 @click.option("--key", metavar="TEXT", help="With the same key again, it is kept once.")
 @click.option("--ttl", type=AGE, help="Forget it so long from now: 30d, 12h, 90min.")
 @json_option
 @store_options
 @pass_store
+@audited("remembered", "namespace", kind="memory")
 def add(
     options: StoreOptions,
     /,
@@ -99,6 +112,8 @@ def add(
         texts = [line.strip() for line in sys.stdin if line.strip()]
     if len(texts) > 1 and attributes["key"]:
         raise click.UsageError("--key is for one text, and there are several lines.")
+    if attributes["said_at"] is not None:
+        attributes["said_at"] = attributes["said_at"].replace(tzinfo=UTC)
     try:
         drafts = [Draft.of({"text": one, **attributes}) for one in texts]
     except LimpetError:
@@ -126,7 +141,8 @@ def add(
 @best_option(5)
 @click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Only this; again for more.")
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="Only with this tag.")
-@click.option("--newer-than", type=AGE, help="Only what was remembered since then: 30d, 12h.")
+@click.option("--newer-than", type=AGE, help="Only what was said since then: 30d, 12h.")
+@click.option("--older-than", type=AGE, help="Only what was said before then.")
 @click.option(
     "--min-score", type=click.FloatRange(0, 1), metavar="N", help="Only what fits so well."
 )
@@ -134,6 +150,7 @@ def add(
 @json_option
 @store_options
 @pass_store
+@audited("opened", "namespace", kind="memory")
 def search(
     options: StoreOptions,
     *,
@@ -143,15 +160,19 @@ def search(
     kinds: tuple[str, ...],
     tags: tuple[str, ...],
     newer_than: float | None,
+    older_than: float | None,
     min_score: float | None,
     embeddings: bool,
     as_json: bool,
 ) -> None:
     """Recall what NAMESPACE knows that bears on QUERY..., the best first, each with the reason why.
 
-    The index that this needs is local and made of the store; see `limpet search`.
+    A time in it, such as "last week", prefers what was said then or tells of it. The index that
+    this needs is local and made of the store; see `limpet search`.
     """
-    since = None if newer_than is None else datetime.now(UTC) - timedelta(seconds=newer_than)
+    now = datetime.now(UTC)
+    since = None if newer_than is None else now - timedelta(seconds=newer_than)
+    until = None if older_than is None else now - timedelta(seconds=older_than)
     with options.open() as store:
         space = _existing(store, namespace, embed=embeddings)
         found = space.recall(
@@ -160,6 +181,7 @@ def search(
             kinds=kinds or None,
             tags=tags or None,
             since=since,
+            until=until,
             min_score=min_score,
         )
     if as_json:
@@ -168,17 +190,16 @@ def search(
         Screen(stderr=True).line(f"Nothing in {namespace!r} bears on that.")
     else:
         screen = Screen()
-        for hit in map(hit_view, found):
+        for one in found:
+            hit = hit_view(one)
             print_memory(hit.view.memory, screen, f"{hit.score:.2f} · ")
             why = [f"{part.name} {part.value:.2f} (+{part.adds:.2f})" for part in hit.parts]
-            why += ["by an older version"] if hit.older else []
-            why += [f"{len(hit.same)} more say the same"] if hit.same else []
-            screen.block(", ".join(why), indent=4, style="dim")
+            screen.block(", ".join([*why, *one.why.notes()]), indent=4, style="dim")
 
 
 def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
     """A memory with where it is from and how old it is; *lead* comes before that."""
-    about = " · ".join([*facts(one), screen.since(one.at)])
+    about = " · ".join([*facts(one), screen.since(one.said_at or one.at)])
     screen.line((safe(one.id), "bold"), (f"  {lead}{safe(about)}", "dim"))
     screen.block(one.text, indent=4)
 
@@ -200,6 +221,7 @@ def print_memory(one: Remembered, screen: Screen, lead: str = "") -> None:
 @json_option
 @store_options
 @pass_store
+@audited("opened", "namespace", kind="memory")
 def show(
     options: StoreOptions,
     *,
@@ -229,6 +251,7 @@ def show(
                     "context": one.context,
                     "key": one.key,
                     "trust": one.trust,
+                    "said": one.said_at and screen.time(one.said_at),
                     "valid from": one.valid_from and screen.time(one.valid_from),
                     "expires": one.expires_at and screen.time(one.expires_at),
                     "replaced by": one.superseded_by,
@@ -288,11 +311,18 @@ def forget(
                 click.confirm(f"Forget {many} of {namespace!r} for good?", abort=True, err=True)
         act = space.would_forget if dry_run else space.forget
         gone = act(*ids, source=source, tag=tag, subject=subject)
+    if gone and not dry_run:
+        options.record("forgot", f"{KIND}/{namespace}", about={"memories": len(gone.ids)})
     if as_json:
         click.echo(json_document(gone))
         return
     if not gone:
         _nothing(namespace)
+    print_forgotten(gone, dry_run=dry_run)
+
+
+def print_forgotten(gone: Receipt, *, dry_run: bool) -> None:
+    """Print what went, or would go."""
     screen = Screen()
     for id_ in gone.ids:
         screen.line("would forget " if dry_run else "forgot ", (safe(id_), "bold"))

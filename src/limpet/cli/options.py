@@ -6,10 +6,11 @@ A command that cannot do what it was asked ends with one message and an exit cod
 from __future__ import annotations
 
 import errno
+import functools
 import getpass
 import json
 import os
-from typing import IO, TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 import click
 from rich.text import Text
@@ -19,8 +20,18 @@ from limpet import memory
 from limpet.backends.url import DEFAULT_TENANT, DEFAULT_URL, command, in_commands, safe_url
 from limpet.cli.output import Screen
 from limpet.conversations import conversation
+from limpet.core import audit
 from limpet.core.ids import make_key, written_out
-from limpet.errors import InvalidId, LimpetError, NotFound, StoreError, StoreNotFound, Unreadable
+from limpet.core.runtime import run_to_end
+from limpet.errors import (
+    InvalidId,
+    LimpetError,
+    NotFound,
+    StoreError,
+    StoreNotFound,
+    StoreReadOnly,
+    Unreadable,
+)
 from limpet.integrations.langgraph import thread
 from limpet.states import state
 from limpet.tasks import task
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGE",
+    "COMMAND",
     "FAILED",
     "JSON",
     "KINDS",
@@ -46,6 +58,7 @@ __all__ = [
     "Failure",
     "Missing",
     "StoreOptions",
+    "audited",
     "best_option",
     "failure_of",
     "find",
@@ -66,6 +79,9 @@ C = TypeVar("C", bound="Callable[..., Any]")
 #: named as KIND/ID.
 KINDS = (conversation.KIND, task.KIND, state.KIND, thread.KIND)
 MODELS = (*KINDS, memory.KIND)
+
+#: Through what acts of commands are recorded.
+COMMAND = "command"
 
 
 class Commands(click.Group):
@@ -130,7 +146,8 @@ def failure_of(error: LimpetError | OSError) -> Failure:
             raise error
         return Failure(str(error))
     lines = [message_of(error), *getattr(error, "__notes__", ())]
-    lines += [_UNREADABLE] if isinstance(error, Unreadable) else []
+    if isinstance(error, Unreadable) and not isinstance(error, StoreError):
+        lines.append(_UNREADABLE)  # others say it, or are about all of the store
     make = Missing if isinstance(error, NotFound) else Failure
     return make("\n".join(lines), type(error).__name__)
 
@@ -168,6 +185,36 @@ class StoreOptions:
         """*text*, with this store and tenant in each command that it names in backticks."""
         return in_commands(text, url=self.url, tenant=self.tenant)
 
+    def record(
+        self, what: str, name: str | None = None, *, about: dict[str, Any] | None = None
+    ) -> None:
+        """Record an act of this command, where acts are recorded: *what* it did to what *name* is.
+
+        Where the store cannot be written to, a note says that nothing was recorded.
+        """
+        try:
+            with self.open() as store:
+                if not run_to_end(audit.is_on(store.scope)):
+                    return
+        except (StoreError, OSError):
+            return  # a store that is gone by now, or made somewhere else, has no acts
+        kind, slash, id_ = (name or "").partition("/")
+        kind, id_ = (kind, id_) if slash else ("", name or "")
+        try:
+            with self.open(readonly=False) as store:
+                act = audit.record(
+                    store.scope,
+                    what,
+                    via=COMMAND,
+                    who=user_name(),
+                    kind=kind or None,
+                    id=id_ or None,
+                    about=about,
+                )
+                run_to_end(act)
+        except StoreReadOnly as error:
+            click.echo(f"Note: this was not recorded: {error}", err=True)
+
     def open(self, *, create: bool = False, readonly: bool = True) -> limpet.Store:
         """Open the store: to look at it, and without creating one, unless asked otherwise."""
         try:
@@ -176,6 +223,28 @@ class StoreOptions:
             # Here and not in `failure_of`: some commands name their stores in another way.
             error.add_note("Name a store with --store or $LIMPET_URL; `limpet demo` makes one.")
             raise
+
+
+def audited(
+    what: str, parameter: str | None = None, *, kind: str | None = None
+) -> Callable[[C], C]:
+    """Record *what* the command has done, to what its *parameter* names, when it has ended well.
+
+    Under `pass_store`. *kind*: of what is named by its id alone.
+    """
+
+    def decorate(command: C) -> C:
+        @functools.wraps(command)
+        def recorded(options: StoreOptions, /, *args: Any, **kwargs: Any) -> Any:
+            done = command(options, *args, **kwargs)
+            given = kwargs.get(parameter) if parameter else None
+            for name in (given or (None,)) if isinstance(given, tuple) else (given,):
+                options.record(what, f"{kind}/{name}" if kind and name else name)
+            return done
+
+        return cast("C", recorded)
+
+    return decorate
 
 
 pass_store = click.make_pass_decorator(StoreOptions, ensure=True)

@@ -10,7 +10,7 @@ import click
 
 from limpet import memory
 from limpet.cli.ls import facts_of
-from limpet.cli.options import StoreOptions, find, pass_store, store_options
+from limpet.cli.options import StoreOptions, audited, find, pass_store, store_options
 from limpet.cli.output import Screen
 from limpet.cli.show_chat import ChatView, ConversationView, TeamView, ThreadView
 from limpet.cli.show_journal import JournalView
@@ -57,6 +57,7 @@ _VIEWS: dict[str, type[JournalView]] = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, nothing shortened.")
 @store_options
 @pass_store
+@audited("opened", "id_")
 def show(
     options: StoreOptions,
     *,
@@ -92,7 +93,7 @@ def show(
             view.source = source
         if as_json:
             extra = {"context": view.context()} if context else {}
-            in_doubt = {"in_doubt": {call.id: call for call in view.in_doubt()}}
+            in_doubt = {"in_doubt": {one.call.id: one.call for one in view.in_doubt()}}
             click.echo(json_document(facts_of(head) | in_doubt | view.data() | extra))
         elif context:
             click.echo(safe(view.context()))

@@ -10,8 +10,9 @@ from limpet.backends.contract import from_micros
 from limpet.backends.facts import human_size
 from limpet.cli.ls import entries, labels_of, status_of, status_style
 from limpet.cli.tasks import print_call
-from limpet.core.calls import calls_in_doubt
-from limpet.errors import Unreadable
+from limpet.core.runtime import run_to_end
+from limpet.views.doubts import doubts_of, effects_of
+from limpet.views.heads import HeadView
 from limpet.views.messages import written
 from limpet.views.text import safe
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.cli.options import StoreOptions
     from limpet.cli.output import Screen
-    from limpet.core.calls import Call
+    from limpet.core.calls import CallInDoubt
 
 __all__ = ["JournalView", "Row", "print_sections"]
 
@@ -47,20 +48,22 @@ class JournalView:
         facts = [entries(head), human_size(head.size), updated, labels_of(head)]
         screen.block(" · ".join(fact for fact in facts if fact), indent=0, style="dim")
 
-    def in_doubt(self) -> list[Call]:
-        """The calls in doubt; none, if the meta that they are in cannot be read."""
-        try:
-            return calls_in_doubt(self.head)
-        except Unreadable:  # which must not hide the entries; the heading and the doctor say it
-            return []
+    def in_doubt(self) -> list[CallInDoubt]:
+        """The calls in doubt, of a thread those of its nodes, too.
+
+        None, if the meta that they are in cannot be read, which the heading and the doctor say.
+        """
+        view = HeadView.of(self.head)
+        effects = run_to_end(effects_of(self.store.scope.as_sync(), view))
+        return doubts_of(view, effects)
 
     def print_in_doubt(self, screen: Screen) -> None:
         """The calls in doubt, each with the commands that say what became of it."""
-        for number, call in enumerate(self.in_doubt()):
+        for number, one in enumerate(self.in_doubt()):
             if number == 0:
                 screen.line()
                 screen.line(("In doubt", "bold"))
-            print_call(self.options, screen, self.head.key.kind, self.head.key.id, call)
+            print_call(self.options, screen, one.kind, one.id, one.call)
 
     def found(self) -> list[Any]:
         """What there is to show."""

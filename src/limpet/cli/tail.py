@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from limpet.cli.options import Missing, StoreOptions, find, pass_store, store_options
+from limpet.cli.options import Missing, StoreOptions, audited, find, pass_store, store_options
 from limpet.cli.output import Screen
 from limpet.views.messages import summary
 from limpet.views.text import json_line, safe
@@ -41,6 +41,7 @@ TYPE = 10
 @click.option("--json", "as_json", is_flag=True, help="Print JSON Lines: one object an entry.")
 @store_options
 @pass_store
+@audited("opened", "id_")
 def tail(options: StoreOptions, *, id_: str, limit: int, follow: bool, as_json: bool) -> None:
     """Print the newest entries under ID, one line each: number, time, type, summary.
 

@@ -15,6 +15,7 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    audited,
     find,
     head_of,
     json_option,
@@ -78,6 +79,7 @@ def task_id(store: Store, name: str) -> str:
 )
 @store_options
 @pass_store
+@audited("submitted", "id_", kind="task")
 def submit(
     options: StoreOptions, *, kind: str, id_: str, goal: str, input_: Any, deadline: float | None
 ) -> None:
@@ -98,6 +100,7 @@ def submit(
 @click.option("--any", "any_", is_flag=True, help="Also if the task waits for something else.")
 @store_options
 @pass_store
+@audited("signalled", "id_", kind="task")
 def signal(
     options: StoreOptions, *, id_: str, name: str, payload: Any, once: str | None, any_: bool
 ) -> None:
@@ -130,6 +133,7 @@ def signal(
 @because_option
 @store_options
 @pass_store
+@audited("cancelled", "id_", kind="task")
 def cancel(options: StoreOptions, *, id_: str, because: str | None) -> None:
     """Cancel TASK: a worker that runs it stops before its next step, and no other takes it up.
 
@@ -146,6 +150,7 @@ def cancel(options: StoreOptions, *, id_: str, because: str | None) -> None:
 @because_option
 @store_options
 @pass_store
+@audited("paused", "id_", kind="task")
 def pause(options: StoreOptions, *, id_: str, because: str | None) -> None:
     """Pause TASK: a worker that runs it stops before its next step, until `limpet task resume`."""
     with options.open(readonly=False) as store:
@@ -158,6 +163,7 @@ def pause(options: StoreOptions, *, id_: str, because: str | None) -> None:
 @task_argument
 @store_options
 @pass_store
+@audited("resumed", "id_", kind="task")
 def resume(options: StoreOptions, *, id_: str) -> None:
     """Let TASK go on, if it is paused, cancelled or failed: workers take it up again."""
     with options.open(readonly=False) as store:
@@ -259,6 +265,7 @@ def find_in_doubt(store: Store, name: str, call: str) -> Head:
 @resolve_options
 @store_options
 @pass_store
+@audited("resolved", "name")
 def resolve(options: StoreOptions, /, *, name: str, call: str, **answer: Any) -> None:
     """Say what became of CALL of ID, which may or may not have happened before a crash.
 
@@ -280,6 +287,7 @@ def resolve(options: StoreOptions, /, *, name: str, call: str, **answer: Any) ->
 @resolve_options
 @store_options
 @pass_store
+@audited("resolved", "id_", kind="task")
 def resolve_step(options: StoreOptions, /, *, id_: str, step: str, **answer: Any) -> None:
     """Say what became of STEP of TASK, which may or may not have happened before a crash.
 

@@ -29,6 +29,7 @@ from limpet.cli.options import (
     Failure,
     Missing,
     StoreOptions,
+    audited,
     head_of,
     json_option,
     label_option,
@@ -38,6 +39,7 @@ from limpet.cli.options import (
 from limpet.cli.output import Screen, progress_bar
 from limpet.conversations import conversation
 from limpet.core.runtime import run_to_end
+from limpet.crypto.opening import as_it_is, check_plain, opened
 from limpet.errors import (
     NotImportable,
     NotStorable,
@@ -88,6 +90,7 @@ __all__ = ["copy", "export", "import_"]
     help="Only this kind (conversation, task, ...); give it again for more. [default: all]",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be copied, and write nothing.")
+@click.option("--decrypt", is_flag=True, help="Write what is encrypted in FROM as plain text.")
 @json_option
 @click.pass_context
 def copy(
@@ -98,6 +101,7 @@ def copy(
     tenants: tuple[str, ...],
     kinds: tuple[str, ...],
     dry_run: bool,
+    decrypt: bool,
     as_json: bool,
 ) -> None:
     """Copy everything in the store FROM to the store TO, and verify it.
@@ -110,6 +114,9 @@ def copy(
     with what was written to FROM meanwhile. What is already in TO is never overwritten: a journal
     that is not a copy of FROM's, or has gone on by itself, is named and left alone, and the exit
     code is 1.
+
+    With $LIMPET_KEYS, TO is encrypted, whether FROM is or not: under data keys of its own, not
+    those of FROM.
     """
     # A tenant may have been named before the command. A store cannot be.
     options = context.ensure_object(StoreOptions)
@@ -129,7 +136,7 @@ def copy(
         DownloadColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with two_stores(source, target, dry_run=dry_run) as (old, new):
+    with two_stores(source, target, dry_run=dry_run, decrypt=decrypt) as (old, new):
         with progress_bar(*columns) as bar:
             # To know how much there is takes reading every head, which nobody else needs.
             survey = None if bar.disable else copying.survey(old, tenants=tenants, kinds=kinds)
@@ -159,14 +166,18 @@ def copy(
 
 @contextmanager
 def two_stores(
-    source: str, target: str, *, dry_run: bool
+    source: str, target: str, *, dry_run: bool, decrypt: bool
 ) -> Iterator[tuple[Backend, Backend | None]]:
     """Both stores; in a dry run, None for one that would be created."""
-    old = connect(source, create=False, readonly=True)
+    old = as_it_is(connect(source, create=False, readonly=True))
     try:
         new: Backend | None = None
         try:
             new = connect(target, **({"create": False, "readonly": True} if dry_run else {}))
+            if decrypt:
+                check_plain(new)
+            else:
+                new = opened(new, None)
         except StoreNotFound:
             if not dry_run:
                 raise
@@ -317,6 +328,7 @@ def _by_key(journals: list[Copied]) -> list[Copied]:
 )
 @store_options
 @pass_store
+@audited("exported", "ids")
 def export(
     options: StoreOptions,
     *,
@@ -528,6 +540,7 @@ class FileOrDatabase(click.Path):
 @json_option
 @store_options
 @pass_store
+@audited("imported")
 def import_(
     options: StoreOptions,
     *,

@@ -27,6 +27,7 @@ from limpet.conversations.transcript import (
 from limpet.conversations.window import Budget, Windows
 from limpet.core.calls import BEGAN, Call
 from limpet.core.codec import convert, plain
+from limpet.core.ids import name_fields
 from limpet.core.journal import listed_fields
 from limpet.core.runtime import SyncWrapper, sync, sync_wrapped
 from limpet.errors import Conflict, ConversationNotFound, InvalidMessage
@@ -60,6 +61,7 @@ __all__ = [
 ]
 
 KIND = "conversation"
+name_fields(KIND, "id", "name", "tool_call_id", "call_id", "calls", "agent", "policy", "how", "by")
 
 
 class ConversationInfo(Struct, frozen=True):

@@ -3,8 +3,8 @@
 A body is a header of four bytes, a payload, and a checksum of four::
 
     byte 0          format      1: UTF-8 JSON, a run [type, value, value, …], or a list of runs
-    byte 1          flags       bit 0: compressed with zlib; bit 1: encrypted (reserved)
-    bytes 2-3       key id      which key encrypted it, big-endian; 0: none
+    byte 1          flags       bit 0: compressed with zlib; bit 1: encrypted, by `crypto`
+    bytes 2-3       key id      which data key encrypted it, big-endian; 0: none
     bytes 4 to -5   payload
     last 4 bytes    check       CRC-32 of all before it, little-endian, begun with 0x2144DF1C
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from limpet.errors import NotStorable, TooLarge, Unreadable, WrongType
+from limpet.errors import KeyMissing, NotStorable, TooLarge, Unreadable, WrongType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -271,10 +271,16 @@ def _unpack(body: bytes, max_bytes: int) -> bytes:
     if zlib.crc32(body, _WHOLE) != _WHOLE:
         msg = "A stored body does not match its checksum: the storage has changed it."
         raise Unreadable(msg)
+    if body[1] & ENCRYPTED:
+        msg = (
+            "A stored body is encrypted. Give limpet.open the keys=… that the store was written "
+            "with, or name them in $LIMPET_KEYS."
+        )
+        raise KeyMissing(msg)
     if body[1] & ~COMPRESSED:
         msg = (
             f"A stored body needs a feature that this version lacks (flags {body[1]:#04x}, "
-            f"key {int.from_bytes(body[2:4])}). Upgrade limpet, or give it the key."
+            f"key {int.from_bytes(body[2:4])}). Upgrade limpet."
         )
         raise Unreadable(msg)
     payload = body[HEADER:-CHECK]

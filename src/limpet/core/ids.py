@@ -13,14 +13,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ID_FIELDS",
+    "OWN",
     "check_id",
     "check_labels",
     "check_prefix",
     "check_seconds",
     "check_ttl",
     "make_key",
+    "name_fields",
     "written_out",
 ]
+
+#: How kinds begin that a store keeps for itself, its acts and its rules: no data of anybody's.
+OWN = "limpet-"
+
+#: Fields of entries that hold ids, by the kind of their journal: things are found by what they say,
+#: so nothing is ever redacted in them.
+ID_FIELDS: dict[str, frozenset[str]] = {}
 
 #: In UTF-8. The three parts of a key and a separator fit the narrowest backend's sort key.
 MAX_ID_BYTES = 512
@@ -122,3 +132,11 @@ def check_seconds(seconds: object, what: str) -> float:
         return seconds
     msg = f"A {what} is a number of seconds over 0, up to {MAX_SECONDS:,}; not {seconds!r:.80}."
     raise ValueError(msg)
+
+
+def name_fields(kind: str, *fields: str) -> None:
+    """Say which *fields* of the entries of a *kind* hold ids, or lists of what has ids.
+
+    Texts in such a list are ids too; of a dict in it, the fields of these names are.
+    """
+    ID_FIELDS[kind] = ID_FIELDS.get(kind, frozenset()) | frozenset(fields)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from limpet.core.codec import Codec
+
 if TYPE_CHECKING:
     from limpet.backends.contract import Backend
 
-__all__ = ["Cached", "cached", "own_file", "prune"]
+__all__ = ["Cached", "cached", "is_private", "own_file", "prune"]
 
 #: Which store, which part of it; what it is; and SQLite's own beside it.
 _OURS = re.compile(
@@ -81,6 +83,14 @@ def own_file(backend: Backend, suffix: str, *parts: str, create: bool = True) ->
         _SEEN.add(directory)
         prune(directory)
     return path
+
+
+def is_private(backend: Backend, codec: Codec) -> bool:
+    """Whether nothing of a store may be written beside it, because somebody took care to encrypt.
+
+    A codec of the user's own may be there for that, too.
+    """
+    return backend.private or type(codec) is not Codec
 
 
 def _directory() -> str | None:

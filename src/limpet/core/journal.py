@@ -26,18 +26,20 @@ from limpet.backends.contract import (
 )
 from limpet.core.ids import check_id, check_labels, check_ttl
 from limpet.core.runtime import Pages, SyncWrapper, sync, sync_iter
-from limpet.errors import IdReused, NotStorable, StoreCorrupt, TooLarge, Unreadable
+from limpet.errors import IdReused, NotStorable, StoreCorrupt, StoreError, TooLarge, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from limpet.core.codec import Codec, Run
+    from limpet.core.redaction import Redactor
     from limpet.core.runtime import Runtime
 
 __all__ = ["MALFORMED", "AsyncJournal", "Entry", "Journal", "listed_fields"]
 
 E = TypeVar("E")
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Entries to a record, where an append stores several: whoever wants the newest entries reads no
 #: more than that. And so many records at the most.
@@ -104,7 +106,8 @@ def _gap(
 class AsyncJournal:
     """An append-only run of entries under one key.
 
-    *labels* and *ttl* go with every append; *default_ttl* is that of a journal which begins.
+    *labels* and *ttl* go with every append; *default_ttl* is that of a journal which begins. The
+    *redactor* sees every value before it is encoded.
     """
 
     def __init__(
@@ -116,10 +119,12 @@ class AsyncJournal:
         labels: Mapping[str, str | None] | UnsetType = UNSET,
         ttl: float | UnsetType | None = UNSET,
         default_ttl: float | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self.key = key
         self.runtime = runtime
         self.codec = codec
+        self._redactor = redactor
         self.labels = labels if labels is UNSET else check_labels(labels)
         self.ttl = check_ttl(ttl)
         self._default_ttl = default_ttl
@@ -163,8 +168,10 @@ class AsyncJournal:
         """`append`, with all that the backend says of it; *conditions* are those of `request`."""
         if len(entries) <= PORTION:
             return await self._send(self.request(entries, **conditions))
+        entries = self._redacted(entries)
         earlier, last = self._portions(entries, self.codec.encode)
-        return await self._send(structs.replace(self.request(last, **conditions), earlier=earlier))
+        request = self.request(last, body=self.encode(last), **conditions)
+        return await self._send(structs.replace(request, earlier=earlier))
 
     async def add(
         self, kind: str, values: Sequence[Any], *, id: str | None, expect: int | None
@@ -173,6 +180,8 @@ class AsyncJournal:
         if id is not None:
             check_id(id, "append id")
         encode = self.codec.encode_run
+        if self._redactor is not None:
+            values = [self.redacted(value) for value in values]
         earlier: Sequence[tuple[int, bytes]] = ()
         if len(values) > PORTION:
             earlier, values = self._portions(values, lambda portion: encode([kind, *portion]))
@@ -220,7 +229,8 @@ class AsyncJournal:
         bodies = [*(body for _, body in request.earlier), request.body]
         wanted = [entry for body in bodies for entry in self.codec.decode(body)]
         found = await self.read(after=done.seq - len(wanted), upto=done.seq)
-        if [(entry.type, entry.body) for entry in found] != wanted:
+        # It may have been stored before anything was redacted.
+        if self._redacted([(entry.type, entry.body) for entry in found]) != wanted:
             msg = (
                 f"The id {request.id!r} was used at {done.seq} of {self.key.kind} "
                 f"{self.key.id!r} for other content, and nothing was written. Give new content "
@@ -243,13 +253,16 @@ class AsyncJournal:
     ) -> Append:
         """What `write` asks of the backend.
 
-        *body* is what `encode` made of the entries, for whoever had to know its size.
+        *body* is what `encode` made of the entries, for whoever had to know its size; then they
+        are `redacted` already.
         """
         if id is not None:
             check_id(id, "append id")
         labels = self.labels if labels is UNSET else check_labels(labels)
         if body is None:
-            body = self.codec.encode(entries) if entries else b""
+            body = self.encode(self._redacted(entries))
+        if self._redactor is not None and isinstance(meta, bytes):
+            meta = self._redactor.meta(meta)
         return Append(
             key=self.key,
             body=body,
@@ -265,8 +278,19 @@ class AsyncJournal:
         )
 
     def encode(self, entries: Sequence[tuple[str, Any]], compress_over: int | None = None) -> bytes:
-        """What *entries* are stored as; see `Codec.encode`."""
+        """What *entries* are stored as, which are `redacted` already; see `Codec.encode`."""
         return self.codec.encode(entries, compress_over) if entries else b""
+
+    def redacted(self, value: T) -> T:
+        """*value*, of an entry, without what the store is not to have: itself, if it has none."""
+        if self._redactor is None:
+            return value
+        return self._redactor.entry(self.key.kind, value)  # type: ignore[no-any-return]
+
+    def _redacted(self, entries: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+        if self._redactor is None:
+            return entries
+        return [(kind, self.redacted(value)) for kind, value in entries]
 
     async def label(self, labels: Mapping[str, str | None]) -> bool:
         """Set labels, now and with every append; None removes one. False if there is no journal."""
@@ -443,6 +467,8 @@ class AsyncJournal:
         """Type and value of each entry in a record; `Unreadable` says which one it was."""
         try:
             return self.codec.decode(body)
+        except StoreError:  # it is encrypted, and nobody has given us the key
+            raise
         except Unreadable as error:
             raise self.unreadable(seq, str(error)) from error
 

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from limpet.backends.contract import UNSET, UnsetType
 from limpet.core.calls import BEGAN, RESOLVED, SKIPPED, Call, Ledger, Resolution
+from limpet.core.ids import name_fields
 from limpet.core.meta import Meta
 from limpet.errors import CallsInDoubt, Conflict, Unreadable, besides
 
@@ -71,6 +72,7 @@ class RecordedCalls:
         wait: float = 0,
         ttl: float | UnsetType | None = UNSET,
     ) -> None:
+        name_fields(kind, "id", "name", "agent", "policy", "of", "by", "how")
         self._scope = scope
         self._journal = scope.journal(kind, id, ttl=ttl)
         self._lock = scope.lock(kind, id, lease, wait=wait)

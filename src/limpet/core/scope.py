@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from limpet.backends.contract import Backend, Head
+    from limpet.core.redaction import Redactor
 
 T = TypeVar("T")
 
@@ -34,12 +35,15 @@ class OpenStore:
         *,
         codec: Codec | None = None,
         ttl: float | None = None,
+        redactor: Redactor | None = None,
         make_memory: Callable[..., Any],
         embed: Any = None,
     ) -> None:
         self.backend = backend
         self.codec = codec or (Codec(compress_over=None) if backend.readable else Codec())
         self.ttl = ttl
+        #: Takes out of every value what is not to be stored; None: nothing.
+        self.redactor = redactor
         #: Makes the memory of a scope: a task asks for one, and does not know that model.
         self.make_memory = make_memory
         #: What embeds the memories of all namespaces, unless one names another.
@@ -93,8 +97,18 @@ class Scope(Struct, frozen=True):
             self.store.codec,
             make_key(self.tenant, kind, id_),
             default_ttl=self.store.ttl,
-            **attributes,
+            **{"redactor": self.store.redactor, **attributes},
         )
+
+    def redacted(self, value: T) -> T:
+        """*value* without what the store is not to have: itself, if it has none.
+
+        Each journal does that to what is written to it. For a model that compares, or derives
+        something from, what it is given: it must do so with what will be stored.
+        """
+        if self.store.redactor is None:
+            return value
+        return self.store.redactor.value(value)  # type: ignore[no-any-return]
 
     def lock(self, kind: str, id_: str, ttl: float = 60, **options: Any) -> LeaseLock:
         """The lease on the journal *id_* of some *kind*, to be taken for the length of a block.

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 from msgspec import Struct
@@ -25,7 +25,7 @@ from limpet.core.index_files import own_file
 from limpet.core.words import TOKENIZER, indexed, required
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from limpet.backends.contract import Backend, Head, Key
 
@@ -33,6 +33,7 @@ __all__ = [
     "Document",
     "Hit",
     "Known",
+    "Read",
     "TextIndex",
     "forget_journal",
     "index_of",
@@ -122,6 +123,18 @@ class Document(Struct, frozen=True):
         return f"Document({self.position}, {self.label!r})"
 
 
+class Read(NamedTuple):
+    """What was read of a journal: it was known as *before*, and is *now* read so far.
+
+    With a *before* of None the *documents* are all that is in it.
+    """
+
+    key: Key
+    before: Known | None
+    now: Known
+    documents: Sequence[Document]
+
+
 class Hit(Struct, frozen=True):
     """A text that was found; the better it fits, the higher its *score*."""
 
@@ -201,45 +214,48 @@ class TextIndex:
             self._database.execute("DELETE FROM document WHERE source = ?", source)
             self._database.execute("DELETE FROM source WHERE id = ?", source)
 
-    def add(
-        self, key: Key, before: Known | None, now: Known, documents: Iterable[Document]
-    ) -> bool:
-        """Add *documents* to the journal that was known as *before*, which is *now* read so far.
+    def add(self, reads: Iterable[Read]) -> bool:
+        """Take in what was read of some journals, in one commit.
 
-        With a *before* of None they are all that is in it. False if another process was here
-        meanwhile, and nothing was done.
+        False if another process was at one of them meanwhile, for which then nothing is done.
         """
-        execute = self._database.execute
+        undisturbed = True
         with self._writing():
-            if before is None:
-                self._clear(*key)
-            else:
-                row = execute(
-                    "SELECT incarnation, first, seen, updated FROM source"
-                    " WHERE tenant = ? AND kind = ? AND name = ?",
-                    tuple(key),
-                ).fetchone()
-                if row is None or Known(*row) != before:
-                    return False
-            source: int = execute(
-                "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
-                " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                " incarnation = excluded.incarnation,"
-                " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
+            for read in reads:
+                undisturbed = self._add(read) and undisturbed
+        return undisturbed
+
+    def _add(self, read: Read) -> bool:
+        execute, (key, before, now, documents) = self._database.execute, read
+        if before is None:
+            self._clear(*key)
+        else:
+            row = execute(
+                "SELECT incarnation, first, seen, updated FROM source"
+                " WHERE tenant = ? AND kind = ? AND name = ?",
+                tuple(key),
+            ).fetchone()
+            if row is None or Known(*row) != before:
+                return False
+        source: int = execute(
+            "INSERT INTO source(tenant, kind, name, incarnation, first, seen, updated)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " incarnation = excluded.incarnation,"
+            " first = excluded.first, seen = excluded.seen, updated = excluded.updated"
+            " RETURNING id",
+            (*key, now.incarnation, now.first, now.seen, now.updated),
+        ).get
+        texts = []
+        for document in documents:
+            id_: int = execute(
+                "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
                 " RETURNING id",
-                (*key, now.incarnation, now.first, now.seen, now.updated),
+                (source, document.position, document.at, document.label, document.text),
             ).get
-            texts = []
-            for document in documents:
-                id_: int = execute(
-                    "INSERT INTO document(source, position, at, label, text) VALUES(?, ?, ?, ?, ?)"
-                    " RETURNING id",
-                    (source, document.position, document.at, document.label, document.text),
-                ).get
-                text = indexed(document.text)
-                execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, text))
-                texts.append(text)
-            vocabulary.count_texts(self._database, texts, 1, key.tenant)
+            text = indexed(document.text)
+            execute("INSERT INTO words(rowid, text) VALUES(?, ?)", (id_, text))
+            texts.append(text)
+        vocabulary.count_texts(self._database, texts, 1, key.tenant)
         return True
 
     def find(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.backends.contract import to_micros
-from limpet.core.codec import Codec
 from limpet.core.ids import make_key
-from limpet.core.text_index import Known, index_of
+from limpet.core.index_files import is_private
+from limpet.core.text_index import Known, Read, index_of
 from limpet.errors import StoreCorrupt, Unreadable
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ __all__ = ["Damaged", "Source", "new_entries", "search", "words_in"]
 
 #: How often what another process does at the same time may come between.
 TRIES = 20
+#: What is taken into the index in one commit, at most: journals, and characters of their texts.
+JOURNALS, CHARACTERS = 500, 1_000_000
 #: How many times as many are looked for, when too few of those that were found still count.
 WIDER = 4
 
@@ -65,8 +67,7 @@ async def search(
     *damaged*, and nothing of them is found; without that, the error is raised.
     """
     call = scope.runtime.call
-    # What somebody took care to encrypt is not written out beside it.
-    private = type(scope.store.codec) is not Codec
+    private = is_private(scope.backend, scope.store.codec)
     index = await call(index_of, scope.backend, private=private)
     try:
         among: dict[str, set[str]] = {}
@@ -123,27 +124,49 @@ async def _catch_up(
         gone = known.keys() - {head.key.id for head in heads}
         if gone:
             await call(index.forget, tenant, kind, gone)
-        undisturbed = True  # by another process, which may have taken in less than there is
-        for head in heads:
-            before, now = known.get(head.key.id), Known.of(head)
-            if before != now:
-                journal = scope.journal(kind, head.key.id)
-                try:
-                    base, documents = await source.news(journal, head, before)
-                except (Unreadable, StoreCorrupt) as error:
-                    if damaged is None:
-                        raise
-                    unreadable[head.key.id] = error
-                    continue
-                added = await call(index.add, head.key, base, now, documents)
-                undisturbed = undisturbed and added
-        if undisturbed:
+        seen = [(head, known.get(head.key.id)) for head in heads]
+        new = [(head, before) for head, before in seen if before != Known.of(head)]
+        damage = unreadable if damaged is not None else None
+        if await _take_in(scope, index, source, new, damage):
             break
     if damaged is not None:
         damaged += [
             (make_key(tenant, kind, id_), error) for id_, error in sorted(unreadable.items())
         ]
     return [head for head in heads if head.key.id not in unreadable]
+
+
+async def _take_in(
+    scope: Scope,
+    index: TextIndex,
+    source: Source,
+    new: Sequence[tuple[Head, Known | None]],
+    damaged: dict[str, LimpetError] | None,
+) -> bool:
+    """Take what is *new* in journals, since they were known, into *index*: several at a time.
+
+    False if another process came between, which may have taken in less than there is.
+    """
+    undisturbed = True
+    reads: list[Read] = []
+    size = 0  # of their texts
+    for head, before in new:
+        journal = scope.journal(source.kind, head.key.id)
+        try:
+            base, documents = await source.news(journal, head, before)
+        except (Unreadable, StoreCorrupt) as error:
+            if damaged is None:
+                raise
+            damaged[head.key.id] = error
+            continue
+        reads.append(Read(head.key, base, Known.of(head), documents))
+        size += sum(len(one.text) for one in documents)
+        if len(reads) == JOURNALS or size >= CHARACTERS:
+            undisturbed = await scope.runtime.call(index.add, reads) and undisturbed
+            reads, size = [], 0
+    if reads:
+        undisturbed = await scope.runtime.call(index.add, reads) and undisturbed
+    return undisturbed
 
 
 # -- for those who read texts ----------------------------------------------------------------------

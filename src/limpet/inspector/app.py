@@ -13,15 +13,18 @@ from starlette.staticfiles import StaticFiles
 
 from limpet import AsyncStore, Store
 from limpet.backends.url import safe_url
+from limpet.core import audit
 from limpet.core.runtime import core_of
-from limpet.errors import LimpetError, NotFound, StoreError
+from limpet.errors import LimpetError, NotFound, StoreError, Unreadable
 from limpet.inspector.follow import Followers
 from limpet.inspector.pages import ACTIONS, PAGES
 from limpet.inspector.security import Access, Callback, Guard, read_form
 from limpet.inspector.site import Done, Parts, Site
+from limpet.memory import KIND as MEMORY
+from limpet.tasks.entries import KIND as TASK
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,6 +33,20 @@ if TYPE_CHECKING:
     from limpet.inspector.site import Action, Page
 
 __all__ = ["ENTRY", "Inspector", "app"]
+
+#: The page that streams what changes.
+EVENTS = "events"
+
+#: What an act is called, and the kind of what its form names, by the action's name.
+_ACTS = {
+    "resolve": ("resolved", None),
+    "forget": ("forgot", MEMORY),
+    "fork-task": ("forked", TASK),
+    "signal": ("signalled", TASK),
+    "pause": ("paused", TASK),
+    "cancel": ("cancelled", TASK),
+    "resume": ("resumed", TASK),
+}
 
 #: Where a link with a token leads.
 ENTRY = "/enter"
@@ -63,6 +80,21 @@ def app(
     return Inspector(
         store, Callback(authorize), write=write, hosts=hosts, secret=secret, place=place
     )
+
+
+async def _record(
+    site: Site, what: str, fields: Mapping[str, str], kind: str | None = None
+) -> None:
+    """Record an act upon what *fields* name, where acts are recorded and the store is writable."""
+    if not site.scope.backend.readonly:
+        await audit.record(
+            site.scope,
+            what,
+            via="inspector",
+            who=site.access.by,
+            kind=fields.get("kind") or kind,
+            id=fields.get("id"),
+        )
 
 
 class Inspector:
@@ -124,7 +156,12 @@ class Inspector:
 
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            response = await page.handler(request, self._site(request))
+            site = self._site(request)
+            response = await page.handler(request, site)
+            # What follows a page, or fills in a part of it, is no other look at it.
+            if "id" in request.query_params and not site.partial and page.name != EVENTS:
+                what = "exported" if page.name == "export" else "opened"
+                await _record(site, what, request.query_params)
             if request.method == "HEAD" and isinstance(response, StreamingResponse):
                 # All of it would be made, and sent to nobody: of events, for ever.
                 return Response(status_code=response.status_code, headers=response.headers)
@@ -147,6 +184,8 @@ class Inspector:
                     403, "This inspector is read-only. Start it with `limpet inspect --write`."
                 )
             done = await action.handler(request, site, form)
+            what, kind = _ACTS.get(action.name, (action.name, None))
+            await _record(site, what, form, kind)
             return site.done(done) if isinstance(done, Done) else done
 
         return change
@@ -157,13 +196,16 @@ class Inspector:
             status, said = error.status_code, error.detail
         elif isinstance(error, NotFound):
             status, said = 404, str(error)
-        elif isinstance(error, StoreError):
+        elif isinstance(error, StoreError) and not isinstance(error, Unreadable):
             status, said = 503, error.message
-        elif isinstance(error, LimpetError) and not isinstance(error, ValueError):
-            status, said = 409, str(error)
-        else:
+        elif isinstance(error, ValueError) and not isinstance(error, Unreadable):
             status, said = 400, str(error)
+        else:
+            status, said = 409, str(error)
         site = self._site(request)
         titles = {404: "Not found", 403: "Not allowed", 503: "The store does not answer"}
         title = titles.get(status, "That cannot be done")
-        return site.page("failed.html", status=status, title=title, said=said)
+        damaged = isinstance(error, Unreadable)
+        if damaged:
+            title = "That cannot be read"
+        return site.page("failed.html", status=status, title=title, said=said, damaged=damaged)

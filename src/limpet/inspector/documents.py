@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from limpet.views.document import Node, at_path, outline
+from limpet.views.document import Node, at_path, keys_of, outline
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -20,6 +20,8 @@ __all__ = ["Shown", "shown"]
 #: Values up to which nothing is folded; of more, what is deeper than this.
 UNFOLDED = 60
 DEPTH = 2
+#: Characters of a text that is all of a document.
+MOST_TEXT = 100_000
 
 
 class Shown(Struct, frozen=True):
@@ -42,14 +44,13 @@ def shown(request: Request, site: Site, document: Any, here: Callable[..., str])
         path = ""
     start = site.number("start") or 0
     value = at_path(document, path)
-    options = {"text": sys.maxsize} if isinstance(value, str) else {}  # asked for alone: all of it
+    raw = request.query_params.get("raw") == "1"
+    options = {}
+    if isinstance(value, str):  # it is all that there is: asked for by its path, or as it is, whole
+        options["text"] = sys.maxsize if path or raw else MOST_TEXT
     node = outline(value, path, start=start, **options)
     parts = path.split("/")[1:]
-    crumbs = [
-        (part.replace("~1", "/").replace("~0", "~"), "/".join(["", *parts[:number]]))
-        for number, part in enumerate(parts, 1)
-    ]
-    raw = request.query_params.get("raw") == "1"
+    crumbs = [(key, "/".join(["", *parts[:number]])) for number, key in enumerate(keys_of(path), 1)]
     depth = sys.maxsize if _size(node) <= UNFOLDED else DEPTH
     return Shown(value, node, path, start, raw, depth, crumbs, here)
 

@@ -2,7 +2,7 @@
 
 An event carries a number and nothing else; the page then asks for what it shows. Whoever is slow
 gets the newest number only, so that nothing is queued for anybody. One watcher looks at a journal,
-however many follow it, and ends with the last of them.
+or at the two of a thread, however many follow it, and ends with the last of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from limpet.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from limpet.backends.contract import Key
     from limpet.core.scope import Scope
@@ -38,7 +38,7 @@ class Topic:
         self.number = 0
         self.followers = 0
         self.watched = asyncio.Event()  # set when somebody looks at what it stands for
-        self.newest = 0  # of a journal: its newest entry, when that was
+        self.newest = 0  # of journals: their newest entries' numbers then, added up
         self._changed = asyncio.Event()
 
     def change(self, number: int | None = None) -> None:
@@ -61,17 +61,17 @@ class Followers:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._topics: dict[Key, Topic] = {}
+        self._topics: dict[tuple[Key, ...], Topic] = {}
         self._watchers: set[asyncio.Task[None]] = set()  # which the event loop does not hold
         self._count = 0
 
-    def journal(self, key: Key, seen: int | None = None) -> Response:
-        """Events whenever the journal under *key* has new entries, or other attributes.
+    def journals(self, keys: Sequence[Key], seen: int | None = None) -> Response:
+        """Events whenever a journal under one of *keys* has new entries, or other attributes.
 
-        *seen*: the number of the newest entry on the page that follows; what came between that and
-        now is an event, too.
+        *seen*: the number of the newest entry on the page that follows, of several journals the
+        sum; what came between that and now is an event, too.
         """
-        return self._stream(self._journal_events(key, seen))
+        return self._stream(self._journal_events(tuple(keys), seen))
 
     def topic(self, topic: Topic, seen: int | None = None) -> Response:
         """Events whenever *topic* changes; what came since its number was *seen* is one, too."""
@@ -102,11 +102,13 @@ class Followers:
             self._count -= 1
             topic.followers -= 1
 
-    async def _journal_events(self, key: Key, seen: int | None) -> AsyncIterator[bytes]:
-        topic = self._topics.get(key)
+    async def _journal_events(
+        self, keys: tuple[Key, ...], seen: int | None
+    ) -> AsyncIterator[bytes]:
+        topic = self._topics.get(keys)
         if topic is None:
-            topic = self._topics[key] = Topic()
-            self._watchers.add(watcher := asyncio.create_task(self._watch(key, topic)))
+            topic = self._topics[keys] = Topic()
+            self._watchers.add(watcher := asyncio.create_task(self._watch(keys, topic)))
             watcher.add_done_callback(self._watchers.discard)
         events = self._events(topic)
         try:
@@ -120,19 +122,22 @@ class Followers:
         finally:
             await events.aclose()
 
-    async def _watch(self, key: Key, topic: Topic) -> None:
-        """Look at the head while somebody follows."""
+    async def _watch(self, keys: tuple[Key, ...], topic: Topic) -> None:
+        """Look at the heads while somebody follows."""
         backend = self._scope.backend
         seen: object = None
         while True:
             with suppress(StoreError):  # a server that is away comes back
-                head = await self._scope.runtime.call(backend.head, key)
-                now = head and (head.incarnation, head.seq, head.status, head.meta, head.labels)
+                heads = [await self._scope.runtime.call(backend.head, key) for key in keys]
+                now = [
+                    head and (head.incarnation, head.seq, head.status, head.meta, head.labels)
+                    for head in heads
+                ]
                 if topic.watched.is_set() and now != seen:
                     topic.change()
-                seen, topic.newest = now, 0 if head is None else head.seq
+                seen, topic.newest = now, sum(head.seq for head in heads if head is not None)
                 topic.watched.set()
             await asyncio.sleep(LOOK)
             if not topic.followers:
-                del self._topics[key]
+                del self._topics[keys]
                 return

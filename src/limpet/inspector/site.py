@@ -139,7 +139,9 @@ class Site:
 
     def head_url(self, view: HeadView) -> str:
         """Where a journal is shown whose head is known: a state of a team as what was said."""
-        return self.url(self.tabs(view)[0][0], kind=view.kind, id=view.id)
+        for name, _ in self.tabs(view):
+            return self.url(name, kind=view.kind, id=view.id)
+        return self.journal_url(view.kind, view.id)
 
     def tabs(self, view: HeadView) -> list[tuple[str, str]]:
         """The pages that show this journal, with their labels."""

@@ -68,7 +68,13 @@ class Remember(Arguments, frozen=True):
     """For `remember`."""
 
     text: Text
-    kind: Annotated[Word, Meta(description="What it is: fact, decision, preference, …")] = "fact"
+    kind: Annotated[
+        Word,
+        Meta(
+            description="What it is: fact, decision, …; a preference or an instruction of the "
+            "user's, in their words, is shown to every later task."
+        ),
+    ] = "fact"
     tags: Annotated[Words, Meta(description="Words to filter by later.")] = field(
         default_factory=list
     )
@@ -88,7 +94,12 @@ class Recall(Arguments, frozen=True):
 
     query: Annotated[
         str,
-        Meta(pattern=r"\S", max_length=LINE, description="What you want to know, in plain words."),
+        Meta(
+            pattern=r"\S",
+            max_length=LINE,
+            description='What you want to know, in plain words; with a time, as "last week", if it '
+            "is about one.",
+        ),
     ]
     k: Count = 5
     kinds: Annotated[Words, Meta(description="Only memories of one of these kinds.")] = field(
@@ -99,7 +110,11 @@ class Recall(Arguments, frozen=True):
     )
     since: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description=f"Only what was remembered since then; with an offset, as {EXAMPLE}."),
+        Meta(description=f"Only what was said since then; with an offset, as {EXAMPLE}."),
+    ] = None
+    until: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="Only what was said before then; with an offset."),
     ] = None
     min_score: Annotated[float, Meta(ge=0, le=1, description="Only what scores at least this.")] = 0
 

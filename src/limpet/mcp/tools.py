@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limpet.core import audit
 from limpet.core.ids import check_id, check_prefix
+from limpet.core.recalled import STANDING
 from limpet.errors import (
     EmbeddingFailed,
     IdReused,
@@ -22,8 +24,11 @@ from limpet.errors import (
 )
 from limpet.mcp import arguments
 from limpet.mcp.rendering import render_checkpoint, render_lines
+from limpet.memory import KIND
+from limpet.tasks import entries as task
+from limpet.views.listing import Filters, listing, where
 from limpet.views.memory import fields
-from limpet.views.text import count
+from limpet.views.text import count, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,7 +40,7 @@ __all__ = ["Answer", "Spec", "Tools", "UnknownTool"]
 
 log = logging.getLogger(__name__)
 
-#: Tasks that `status` names; kinds, and characters of a memory, in `snapshot`.
+#: Tasks that `status` names; kinds in `snapshot`; characters of a goal, a place or a memory in one.
 TASKS, KINDS, EXCERPT = 20, 50, 200
 
 READ_ONLY = (
@@ -62,6 +67,10 @@ _MESSAGES: tuple[tuple[type[LimpetError], str], ...] = (
     (EmbeddingFailed, "Nothing can be looked up by its meaning now. Try again in a moment."),
     (WindowTooSmall, "The record does not fit into so few tokens. Allow more with max_tokens."),
 )
+
+
+#: What tools that write are recorded as.
+_PAST = {"remember": "remembered", "update": "updated", "forget": "forgot"}
 
 
 class UnknownTool(LookupError):
@@ -118,12 +127,14 @@ SPECS = (
     Spec(
         "status",
         arguments.Status,
-        "How many memories there are, whether this server may write, and which tasks are open.",
+        "How many memories there are, whether this server may write, and which tasks are open: how "
+        "far each has come, and what is next in it.",
     ),
     Spec(
         "snapshot",
         arguments.Snapshot,
-        "An overview of the memory: how many of each kind, and the newest of each.",
+        "An overview of the memory: how many of each kind, and the newest of each; first what the "
+        "user wants of every task.",
     ),
     Spec(
         "checkpoint",
@@ -174,7 +185,7 @@ class Tools:
             return Answer(READ_ONLY, failed=True)
         try:
             tool: Callable[[Any], Awaitable[str]] = getattr(self, spec.name)  # one of those below
-            return Answer(await tool(arguments.parse(given, spec.arguments)))
+            return Answer(await self._recorded(spec, tool(arguments.parse(given, spec.arguments))))
         except arguments.InvalidArguments as error:
             return Answer(str(error), failed=True)
         except LimpetError as error:
@@ -188,6 +199,20 @@ class Tools:
             log.exception("%s failed", name)
             return Answer(BROKEN, failed=True)
 
+    async def _recorded(self, spec: Spec, call: Awaitable[str]) -> str:
+        """What *call* returns, which is recorded as an act if it writes."""
+        text = await call
+        if spec.writes:
+            await audit.record(
+                self._store.scope,
+                _PAST[spec.name],
+                via="mcp",
+                who=self._by,
+                kind=KIND,
+                id=self._memory.namespace,
+            )
+        return text
+
     # -- reading ---------------------------------------------------------------------------------
 
     async def recall(self, asked: arguments.Recall) -> str:
@@ -197,6 +222,7 @@ class Tools:
             kinds=asked.kinds or None,
             tags=asked.tags or None,
             since=asked.since,
+            until=asked.until,
             min_score=asked.min_score or None,
         )
         return render_lines(
@@ -215,18 +241,28 @@ class Tools:
 
     async def status(self, _asked: arguments.Status) -> str:
         stats = await self._memory.stats()
-        tasks: list[dict[str, Any]] = []
-        async for info in self._store.tasks(prefix=self._prefix, status="open"):
-            tasks.append({"task": info.id, "status": info.status})
-            if len(tasks) > TASKS:
-                break  # there may be a million
+        filters = Filters(kinds=[task.KIND], prefix=self._prefix, status=task.OPEN)
+        found = await listing(self._store.scope, filters, most=TASKS + 1)  # there may be a million
+        for key, error in found.damaged:
+            log.warning("%s %r is left out of status: %s", key.kind, key.id, error)
+        tasks = []
+        for row in found.rows[:TASKS]:
+            line = {"task": row.head.id, "status": row.head.status}
+            if row.task is not None:
+                line |= {"goal": shorten(row.task.goal, EXCERPT), "progress": row.task.progress}
+            line["where"] = shorten(where(row), EXCERPT)
+            tasks.append({name: text for name, text in line.items() if text})
         writing = "read and write" if self.writes else "read only"
-        some = "Some of the open tasks:" if len(tasks) > TASKS else "The open tasks:"
-        listed = render_lines(some, tasks[:TASKS], none="No task is open.")
+        some = "Some of the open tasks:" if len(found.rows) > TASKS else "The open tasks:"
+        listed = render_lines(some, tasks, none="No task is open.")
+        if found.damaged:
+            listed += f"\nLeft out, being damaged: {count(len(found.damaged), 'task')}."
         return f"Access: {writing}. {_memories(stats.memories)}.\n{listed}"
 
     async def snapshot(self, asked: arguments.Snapshot) -> str:
-        kinds = (await self._memory.stats()).kinds
+        counts = (await self._memory.stats()).kinds
+        first = [kind for kind in STANDING if kind in counts]
+        kinds = {kind: counts[kind] for kind in [*first, *counts]}
         found = []
         for kind, number in list(kinds.items())[:KINDS]:
             newest = await self._memory.list(kinds=[kind], limit=asked.per_kind)
@@ -243,14 +279,14 @@ class Tools:
         return render_checkpoint(await self._store.task(self._allowed(asked.task)).checkpoint())
 
     async def resume_context(self, asked: arguments.ResumeContext) -> str:
-        task = self._store.task(self._allowed(asked.task))
-        return await task.resume_context(max_tokens=asked.max_tokens, memories=self._memory)
+        found = self._store.task(self._allowed(asked.task))
+        return await found.resume_context(max_tokens=asked.max_tokens, memories=self._memory)
 
-    def _allowed(self, task: str) -> str:
+    def _allowed(self, id_: str) -> str:
         # What may not be seen is not there: the answer tells no difference.
-        if not task.startswith(self._prefix):
+        if not id_.startswith(self._prefix):
             raise TaskNotFound
-        return task
+        return id_
 
     # -- writing ---------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class _Memory(Struct, gc=False):
     tags: list[str] = []
     supersedes: list[str] = []
     begins: datetime | None = field(default=None, name="from")
+    said: datetime | None = None
 
 
 class _Link(Struct, gc=False):
@@ -132,6 +133,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     by: str | None = None
     trust: float | None = None
     context: str | None = None
+    said_at: datetime | None = None
     valid_from: datetime | None = None
     ttl: float | None = None
     key: str | None = None
@@ -182,6 +184,8 @@ class Draft(Struct, frozen=True, kw_only=True):
             raise ValueError(f"trust is a number from 0 to 1, not {trust!r:.80}.")
         if self.valid_from is not None:
             _in_utc(self.valid_from, "valid_from")
+        if self.said_at is not None:
+            _in_utc(self.said_at, "said_at")
         if self.ttl is not None:
             check_seconds(self.ttl, "ttl")
 
@@ -198,6 +202,8 @@ class Draft(Struct, frozen=True, kw_only=True):
             found["supersedes"] = list(self.supersedes)
         if self.valid_from is not None:
             found["from"] = _in_utc(self.valid_from, "valid_from").isoformat()
+        if self.said_at is not None:
+            found["said"] = _in_utc(self.said_at, "said_at").isoformat()
         return found
 
 

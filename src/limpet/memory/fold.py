@@ -7,10 +7,11 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from limpet.backends.contract import micros, to_micros
+from limpet.backends.contract import from_micros, micros, to_micros
 from limpet.core.vocabulary import count_texts
 from limpet.core.words import indexed
 from limpet.memory import entries as types
+from limpet.memory.dates import spans_in
 from limpet.memory.entries import contexts_quoting
 from limpet.memory.passages import passages
 from limpet.memory.speakers import first_person, speaker_of
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["Fold"]
 
 _INSERT = """
-INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, speaker, first, key, at,
-                   valid, expires, supersedes)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, speaker, first, said,
+                   key, at, valid, expires, supersedes)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _REPLACE = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
-                  speaker = ?, first = ?, at = ?
+                  speaker = ?, first = ?, said = ?, at = ?
 WHERE n = ?
 """
 _ADD_PASSAGE = "INSERT INTO passage(p, n, text) VALUES(?, ?, ?)"
@@ -96,6 +97,14 @@ class Fold:
         self._add_words([(n, one.body["text"], one.body.get("context")) for n, one in rows])
         tagged = [(tag, n) for n, entry in rows for tag in entry.body.get("tags", ())]
         self._database.executemany("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
+        dated = [
+            (n, to_micros(start), to_micros(end))
+            for n, entry in rows
+            for start, end in spans_in(entry.body["text"], from_micros(_said(entry)))
+        ]
+        self._database.executemany(
+            "INSERT OR IGNORE INTO dated(n, start, end) VALUES(?, ?, ?)", dated
+        )
 
     def _remember_again(self, entry: MemoryEntry) -> None:
         """Let it hold for as long as any of its entries say; the first key that it got stays."""
@@ -122,7 +131,8 @@ class Fold:
     def _replace(self, n: int, entry: MemoryEntry) -> None:
         """Let row *n* be as *entry* has it, but for its key, since when and how long it holds."""
         self._remove_words(n, *next(iter(self._run(_TEXT, (n,)))))
-        self._run("DELETE FROM tag WHERE n = ?", (n,))
+        for table in ("dated", "tag"):
+            self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         _, _, *fields, _key, at, _begins, _ends, _ = _row(n, entry)
         self._run(_REPLACE, (*fields, at, n))
         self._add_words_and_tags([(n, entry)])
@@ -210,7 +220,7 @@ class Fold:
         rows = [row for id_ in entry.body["ids"] if (row := self._find(id_))]
         for n, _, text, context in rows:
             self._remove_words(n, text, context)
-            for table in ("memory", "tag", "used"):
+            for table in ("memory", "dated", "tag", "used"):
                 self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         self._unlink(entry.body["ids"])
         self._remove_quotes({text for _, _, text, _ in rows})
@@ -264,9 +274,15 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
         body.get("trust"),
         speaker_of(body["text"], body.get("by")),
         max(map(first_person, passages(body["text"]))),
+        _said(entry),
         body.get("key"),
         entry.at,
         None if begins is None else to_micros(datetime.fromisoformat(begins)),
         None if ttl is None else entry.at + micros(ttl),
         json.dumps(older) if older else None,
     )
+
+
+def _said(entry: MemoryEntry) -> int:
+    said = entry.body.get("said")
+    return entry.at if said is None else to_micros(datetime.fromisoformat(said))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.memory.indexed_journal import IndexedJournal
 
-__all__ = ["Subject", "forget", "surviving", "would_forget"]
+__all__ = ["Subject", "forget", "same_name", "surviving", "would_forget"]
 
 #: Bytes of a rewritten portion, about: any backend takes them in one record.
 PORTION = 256 * 1024
@@ -198,7 +198,7 @@ def _about(index: Index, name: str) -> list[str]:
     """Those with *name* as a tag, or in their text or context: as it is, not by its stem."""
     words = _plain(name.replace('"', " ")).strip()
     if any(sign.isalnum() for sign in words):
-        tags = [tag for (tag,) in index.run("SELECT DISTINCT tag FROM tag") if _same(tag, name)]
+        tags = [tag for (tag,) in index.run("SELECT DISTINCT tag FROM tag") if same_name(tag, name)]
         tagged = f"m.n IN (SELECT t.n FROM tag t WHERE t.tag {ONE_OF})"  # noqa: S608 - of ours
         # Each word by itself: two of a name may be in two passages. Beyond ASCII, the index of
         # words does not know all capitals: Weiß is WEISS.
@@ -214,7 +214,7 @@ def _about(index: Index, name: str) -> list[str]:
     return [
         one.id
         for one in index.get(dict.fromkeys(perhaps)).values()
-        if any(_same(tag, name) for tag in one.tags)
+        if any(same_name(tag, name) for tag in one.tags)
         or is_about(one.text)
         or is_about(one.context or "")
     ]
@@ -267,7 +267,7 @@ class Subject:
         return [part for part in parts if part in self._signs or any(map(str.isalnum, part))]
 
 
-def _same(one: str, other: str) -> bool:
+def same_name(one: str, other: str) -> bool:
     """Whether two names differ in capitals and accents at most."""
     return one == other or _plain(one) == _plain(other)
 

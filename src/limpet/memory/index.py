@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from limpet.backends.contract import from_micros
 from limpet.core import vocabulary
+from limpet.core.recalled import STANDING
 from limpet.core.text_index import MEMORY, Known, opened, own_file, remove
 from limpet.core.words import TOKENIZER
 from limpet.errors import MemoryNotFound
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 7
+VERSION = 8
+
+_IS_STANDING = "kind IN ({})".format(", ".join(f"'{kind}'" for kind in STANDING))
 
 _SCHEMA = f"""
 CREATE TABLE state(
@@ -49,13 +52,19 @@ CREATE TABLE memory(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
     kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, speaker TEXT,
     first REAL NOT NULL, key TEXT UNIQUE,
-    at INTEGER NOT NULL, valid INTEGER, expires INTEGER,
+    at INTEGER NOT NULL, said INTEGER NOT NULL, valid INTEGER, expires INTEGER,
     supersedes TEXT, superseded TEXT, because TEXT, contradicted TEXT,
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX memory_said ON memory(said);
+CREATE INDEX memory_standing ON memory(said) WHERE {_IS_STANDING};
 CREATE INDEX memory_source ON memory(source) WHERE source IS NOT NULL;
 CREATE INDEX memory_expires ON memory(expires) WHERE expires IS NOT NULL;
 CREATE INDEX memory_superseded ON memory(superseded) WHERE superseded IS NOT NULL;
+CREATE TABLE dated(
+    n INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, PRIMARY KEY(n, start, end)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dated_start ON dated(start);
 CREATE TABLE tag(tag TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY(tag, n)) STRICT, WITHOUT ROWID;
 CREATE TABLE used(
     n INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(n, seq)
@@ -82,7 +91,8 @@ INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
 
 _ROW = """
 SELECT m.n, m.id, m.text, m.kind, m.tags, m.source, m.maker, m.trust, m.context, m.key, m.at,
-       m.valid, m.expires, m.supersedes, m.superseded, m.because, m.contradicted, m.confirmed,
+       m.said, m.valid, m.expires, m.supersedes, m.superseded, m.because, m.contradicted,
+       m.confirmed,
        (SELECT count(*) FROM used u WHERE u.n = m.n)
 FROM memory m
 """
@@ -99,7 +109,8 @@ _FILTERS = {
     "kinds": f"m.kind {ONE_OF}",
     "tags": "NOT EXISTS (SELECT 1 FROM json_each(?) j WHERE NOT EXISTS"
     " (SELECT 1 FROM tag t WHERE t.tag = j.value AND t.n = m.n))",
-    "since": "m.at >= ?",
+    "since": "m.said >= ?",
+    "until": "m.said < ?",
     "source": "m.source = ?",
 }
 
@@ -291,7 +302,11 @@ class Index:
         where, values = condition(filters)
         if live:
             where, values = f"{where} AND {LIVE}", [*values, now, now]
-        return self.select(where, values, "m.at DESC, m.n DESC", limit)
+        return self.select(where, values, "m.said DESC, m.n DESC", limit)
+
+    def standing(self, now: int) -> list[Remembered]:
+        """The instructions and preferences that count *now*, newest first."""
+        return self.select(f"m.{_IS_STANDING} AND {LIVE}", [now, now], "m.said DESC, m.n DESC")
 
     def select(
         self, where: str, values: list[Any], order: str = "m.n", limit: int | None = None
@@ -422,12 +437,13 @@ def _clear(database: apsw.Connection) -> None:
     # The indexes of words have no rows of their own to delete: they are those of other tables.
     database.execute("INSERT INTO words(words) VALUES('delete-all')")
     database.execute("INSERT INTO around(around) VALUES('delete-all')")
-    for table in ("state", "memory", "passage", "tag", "used", "vector", "vocabulary"):
+    for table in ("state", "memory", "dated", "passage", "tag", "used", "vector", "vocabulary"):
         database.execute(f"DELETE FROM {table}")  # noqa: S608 - a table of ours
 
 
 def _remembered(row: tuple[Any, ...]) -> Remembered:
-    _, id_, text, kind, tags, source, by, trust, context, key, at, valid, expires, *rest = row
+    _, id_, text, kind, tags, source, by, trust, context, key, *times_and_rest = row
+    at, said, valid, expires, *rest = times_and_rest
     supersedes, superseded, because, contradicted, confirmed, uses = rest
     return Remembered(
         id=id_,
@@ -440,6 +456,7 @@ def _remembered(row: tuple[Any, ...]) -> Remembered:
         context=context,
         key=key,
         at=from_micros(at),
+        said_at=None if said == at else from_micros(said),
         valid_from=_time(valid),
         expires_at=_time(expires),
         supersedes=_listed(supersedes),

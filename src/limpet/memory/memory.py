@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,20 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from limpet.backends.contract import UNSET, Expect, UnsetType, from_micros, micros, to_micros
-from limpet.core.codec import Codec
-from limpet.core.ids import check_id
+from limpet.core.ids import check_id, name_fields
+from limpet.core.index_files import is_private
 from limpet.core.runtime import SyncWrapper, sync
 from limpet.memory import remember
 from limpet.memory.embeddings import Embeddings
-from limpet.memory.entries import CONFIRMED, REMEMBERED, USED, Draft, check_aware, memory_id
+from limpet.memory.entries import (
+    CONFIRMED,
+    REMEMBERED,
+    USED,
+    Draft,
+    check_aware,
+    is_id,
+    memory_id,
+)
 from limpet.memory.forget import forget, would_forget
 from limpet.memory.index import Index
 from limpet.memory.indexed_journal import IndexedJournal, now_micros
@@ -25,7 +34,6 @@ from limpet.memory.results import MemoryHit, MemoryPage, Receipt, Remembered, St
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
 
     from limpet.backends.contract import Append
     from limpet.core.checkpoint import Checkpoint
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["KIND", "AsyncMemory", "Memory"]
 
 KIND = "memory"
+name_fields(KIND, "id", "ids", "other", "key", "source", "by", "tags", "supersedes", "kind", "from")
 
 #: The largest number of memories that can be asked for: SQLite takes no larger one.
 MOST = 2**31
@@ -47,8 +56,7 @@ class AsyncMemory:
         self.scope = scope
         self._journal = scope.journal(KIND, namespace)
         self._key = self._journal.key
-        # A codec of the user's own may be there to encrypt: no index of it is written to a file.
-        private = type(scope.store.codec) is not Codec
+        private = is_private(scope.backend, scope.store.codec)
         self._indexed = IndexedJournal(self._journal, private=private)
         self._embeddings = Embeddings(self._indexed, embed)
 
@@ -72,6 +80,7 @@ class AsyncMemory:
         by: str | None = None,
         trust: float | None = None,
         context: str | None = None,
+        said_at: datetime | None = None,
         valid_from: datetime | None = None,
         ttl: float | None = None,
         key: str | None = None,
@@ -80,8 +89,9 @@ class AsyncMemory:
 
         *source*: the task, conversation or step that it comes from; *by*: who said it; *trust*:
         how far to trust them, from 0 to 1. *context*: a few words that it is found by as well,
-        such as the goal, or what was said before. *valid_from*: since when it is so; *ttl*: for how
-        many seconds. A *key* is the caller's own: used again for other words, it is refused with
+        such as the goal, or what was said before. *said_at*: when it was said, if not now: by that
+        its "yesterday" is understood. *valid_from*: since when it is so; *ttl*: for how many
+        seconds. A *key* is the caller's own: used again for other words, it is refused with
         `IdReused`.
         """
         fields = {
@@ -92,6 +102,7 @@ class AsyncMemory:
             "by": by,
             "trust": trust,
             "context": context,
+            "said_at": said_at,
             "valid_from": valid_from,
             "ttl": ttl,
             "key": key,
@@ -105,7 +116,7 @@ class AsyncMemory:
         """Several at once, all or none: texts, or dicts of what `remember` takes."""
         if isinstance(items, (str, Mapping)):
             raise TypeError("remember_all() takes a list of memories; for one there is remember().")
-        drafts = [Draft.of(item) for item in items]
+        drafts = [self._redacted(Draft.of(item)) for item in items]
         if not drafts:
             return []
         named = [(memory_id(self._key, draft), draft) for draft in drafts]
@@ -124,9 +135,10 @@ class AsyncMemory:
         with `update`. What the task had recalled is not new, and does not change.
         """
         found: dict[str, Remembered] = {}
+        question = partial(remember.learn, redacted=self._redacted)
         while True:
             now = from_micros(now_micros())
-            task, at = await self._indexed.decide(remember.learn, self._key, checkpoint, now)
+            task, at = await self._indexed.decide(question, self._key, checkpoint, now)
             found |= task.known
             found |= {id_: _written(id_, task.drafts[id_], at) for id_ in task.new}
             if not task.more:
@@ -138,8 +150,9 @@ class AsyncMemory:
         They hold together or not at all, and only if nobody writes first (`Conflict`).
         """
         now = from_micros(now_micros())
+        question = partial(remember.learn, redacted=self._redacted)
         (_, entries), (incarnation, seq) = await self._indexed.query_at(
-            remember.learn, self._key, checkpoint, now, None
+            question, self._key, checkpoint, now, None
         )
         size = remember.PORTION
         return [
@@ -148,6 +161,13 @@ class AsyncMemory:
             )
             for start in range(0, len(entries), size)
         ]
+
+    def _redacted(self, draft: Draft) -> Draft:
+        """*draft* as it will be stored: its id is made of its words."""
+        if self.scope.store.redactor is None:
+            return draft
+        text, context = self.scope.redacted((draft.text, draft.context))
+        return structs.replace(draft, text=text, context=context)
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -159,13 +179,17 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
+        now: datetime | None = None,
         min_score: float | None = None,
         confirm: bool = False,
     ) -> list[MemoryHit]:
         """The *k* memories that match *query* best, each with why it does.
 
-        Of *kinds*, with all of *tags*, remembered *since* then, with at least *min_score*. The
-        newest version of each, and nothing that has expired. With *confirm* they count as used at
+        Of *kinds*, with all of *tags*, said *since* then and before *until*, with at least
+        *min_score*. The newest version of each, and nothing that has expired. A time in the query
+        ("last week", "in May", "before the move") raises what was said then, or tells of it; *now*
+        is when it is asked. With *confirm* they count as used at
         once; else say which of them helped, with `mark_used`.
         """
         k = _whole(k, "k")
@@ -181,8 +205,9 @@ class AsyncMemory:
             k=k,
             now=now_micros(),
             vectors=vectors,
-            filters=_filters(kinds, tags, since),
+            filters=_filters(kinds, tags, since, until),
             min_score=min_score,
+            asked_at=datetime.now(UTC) if now is None else check_aware(now, "now"),
         )
         hits = await self._indexed.query(find, wanted)
         if confirm and hits:
@@ -197,7 +222,10 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
+        now: datetime | None = None,
         min_score: float | None = None,
+        standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
         passages: bool = False,
@@ -205,12 +233,30 @@ class AsyncMemory:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
         In at most *max_tokens*, the best first; of long texts, the *passages* that match, if you
-        say so.
+        say so. Before that, in a share of it, all that is `standing`, whatever the query; unless
+        *standing* is False.
         """
-        hits = await self.recall(query, k, kinds=kinds, tags=tags, since=since, min_score=min_score)
+        hits = await self.recall(
+            query,
+            k,
+            kinds=kinds,
+            tags=tags,
+            since=since,
+            until=until,
+            now=now,
+            min_score=min_score,
+        )
         if passages:
             hits = [structs.replace(hit, text=hit.passage.strip()) for hit in hits]
-        return messages(hits, max_tokens, count)
+        wishes = await self.standing() if standing else []
+        return messages(hits, max_tokens, count, standing=wishes)
+
+    async def standing(self) -> list[Remembered]:
+        """What is to be regarded whatever is done: instructions and preferences, newest first.
+
+        Memories of the kinds ``instruction`` and ``preference`` that are valid now.
+        """
+        return await self._indexed.query(Index.standing, now_micros())
 
     async def related(self, id: str, k: int = 5) -> list[MemoryHit]:
         """The *k* memories that have most to do with this one: by names, words, tags and source."""
@@ -254,6 +300,7 @@ class AsyncMemory:
         *by* and *trust* are those of the older version, unless others are given: whoever changes
         somebody else's text should say so.
         """
+        text = self.scope.redacted(text)
         given = {"by": by, "trust": trust}
         changes = {name: value for name, value in given.items() if value is not UNSET}
         question = partial(remember.update, because=because, changes=changes)
@@ -279,6 +326,7 @@ class AsyncMemory:
 
         Both stay, and recall shows it. If it is known which of them is right, `update` it.
         """
+        other = other if is_id(other) else self.scope.redacted(other)
         question = partial(remember.contradict, because=because)
         await self._indexed.decide(question, self._key, id, other)
         return await self.get(id)
@@ -327,12 +375,12 @@ class AsyncMemory:
         new memory replaces them, as `update` does, and names them. *alike*: the share of words
         from which on two are put together.
         """
-        filters = _filters(kinds, None, None)
+        filters = _filters(kinds, None)
         made = []
         for group in await self._indexed.change_index(similar_groups, filters, alike, now_micros()):
             text = await self.scope.runtime.invoke(merge, group)
             if text is not None:
-                draft = remember.successor(group, text)
+                draft = remember.successor(group, self.scope.redacted(text))
                 id_ = memory_id(self._key, draft)
                 merged, at = await self._indexed.decide(remember.merge, group, id_, draft)
                 made += [_written(id_, draft, at)] if merged else []
@@ -382,7 +430,7 @@ class AsyncMemory:
 
         *before* is the *older* of the page before. In the order in which they were remembered.
         """
-        filters = _filters(kinds, tags, None) | {"source": source}
+        filters = _filters(kinds, tags) | {"source": source}
         most = max(_whole(limit, "limit"), 1)
         page = partial(Index.page, live=not superseded)
         return await self._indexed.query(page, filters, now_micros(), before, most)
@@ -394,12 +442,13 @@ class AsyncMemory:
         kinds: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
         source: str | None = None,
         superseded: bool = False,
         limit: int | None = None,
     ) -> list[Remembered]:
         """The memories that are valid now, newest first; with *superseded* all others, too."""
-        filters = _filters(kinds, tags, since) | {"source": source}
+        filters = _filters(kinds, tags, since, until) | {"source": source}
         most = None if limit is None else max(_whole(limit, "limit"), 0)
         filtered = partial(Index.filtered, live=not superseded)
         return await self._indexed.query(filtered, filters, now_micros(), most)
@@ -431,6 +480,7 @@ class Memory(SyncWrapper[AsyncMemory]):
     learn = sync(AsyncMemory.learn)
     recall = sync(AsyncMemory.recall)
     messages = sync(AsyncMemory.messages)
+    standing = sync(AsyncMemory.standing)
     related = sync(AsyncMemory.related)
     get = sync(AsyncMemory.get)
     list = sync(AsyncMemory.list)
@@ -451,7 +501,7 @@ class Memory(SyncWrapper[AsyncMemory]):
 
 _SAME = (
     *("text", "kind", "tags", "source", "by", "trust", "context", "key", "valid_from"),
-    "supersedes",
+    *("said_at", "supersedes"),
 )
 
 
@@ -463,7 +513,10 @@ def _written(id_: str, draft: Draft, at: int) -> Remembered:
 
 
 def _filters(
-    kinds: Iterable[str] | None, tags: Iterable[str] | None, since: datetime | None
+    kinds: Iterable[str] | None,
+    tags: Iterable[str] | None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> dict[str, Any]:
     def several(names: Iterable[str] | None) -> list[str] | None:
         return None if names is None else [names] if isinstance(names, str) else list(names)
@@ -472,6 +525,7 @@ def _filters(
         "kinds": several(kinds),
         "tags": several(tags),
         "since": None if since is None else to_micros(check_aware(since, "since")),
+        "until": None if until is None else to_micros(check_aware(until, "until")),
     }
 
 

@@ -46,6 +46,8 @@ __all__ = [
 WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 0.75, 0.3
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
+#: What the time weighs, where a question asks about one.
+TIME = 0.45
 #: How much of what a text lacks of the query its context can make up for.
 CONTEXT = 0.85
 #: What the vector of context and text counts, where that of the text counts 1.
@@ -77,7 +79,7 @@ class Parts(Struct, frozen=True, gc=False):
 
     *words*: how much of the query it has. *meaning*: how near it is to the query; *word_by_word*:
     to each of its words. *speaker*: whether the query asks about whoever said it. *activation*: how
-    recently and how often it was used.
+    recently and how often it was used. *time*: how well it fits the time that the query asks about.
     """
 
     words: float
@@ -85,6 +87,7 @@ class Parts(Struct, frozen=True, gc=False):
     word_by_word: float | None = None
     speaker: float | None = None
     activation: float = 0.0
+    time: float | None = None
 
 
 class Usual(Struct, frozen=True):
@@ -98,7 +101,7 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
     """What each part adds to the scores of what was *found* for a query: a score is their sum.
 
     >>> shares([Parts(words=1.0, activation=0.5)], Usual())
-    [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025)]
+    [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025, time=None)]
     """
     scales = (
         _Scale([one.words for one in found], 0.0, WORDS),
@@ -123,7 +126,8 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
     best = max((sum(filter(None, line)) for line in each), default=0.0)
     top = max(map(_quality, found), default=0.0)
     about = SPEAKER * max((one.speaker or 0.0 for one in found), default=0.0)
-    unit = (1 - ACTIVATION) * top / (1 + about)
+    rest = 1.0 if all(one.time is None for one in found) else 1 - TIME
+    unit = rest * (1 - ACTIVATION) * top / (1 + about)
     fit = unit / best if best else 0.0
     return [
         Parts(
@@ -131,7 +135,8 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
             None if meaning is None else meaning * fit,
             None if near is None else near * fit,
             None if one.speaker is None else SPEAKER * one.speaker * unit,
-            ACTIVATION * one.activation,
+            rest * ACTIVATION * one.activation,
+            None if one.time is None else TIME * one.time,
         )
         for one, (words, meaning, near) in zip(found, each, strict=True)
     ]
@@ -140,7 +145,7 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
 def score(parts: Parts) -> float:
     """The sum of `shares`."""
     fit = parts.words + (parts.meaning or 0.0) + (parts.word_by_word or 0.0)
-    return fit + (parts.speaker or 0.0) + parts.activation
+    return fit + (parts.speaker or 0.0) + parts.activation + (parts.time or 0.0)
 
 
 class _Scale:

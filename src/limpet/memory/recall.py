@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
@@ -34,7 +34,9 @@ from limpet.memory.ranking import (
 )
 from limpet.memory.results import MemoryHit, Why
 from limpet.memory.speakers import Asked
+from limpet.memory.updates import is_telling, outdated
 from limpet.memory.vectors import TextVectors, word_by_word
+from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,6 +60,9 @@ ENOUGH, SURE = 4_000, 3
 SMALL = 100
 #: Words of a query that are looked at: what is longer is a text, not a question.
 MOST_TERMS = 64
+#: How many of those that just missed being hits are looked at for what makes a hit outdated, and
+#: how good they must be against the last one.
+BEHIND, NEAR = 8, 0.4
 #: What a shared tag and a shared source add to the words that two related memories have in common.
 TAG, SOURCE = 0.2, 0.1
 
@@ -100,6 +105,9 @@ class Query(Struct, frozen=True, kw_only=True):
     distinct: bool = True
     #: How many times as many candidates as usual are looked at.
     wider: int = 1
+    #: When it is asked, if a time in it is to count; and what that amounts to, once looked up.
+    asked_at: datetime | None = None
+    when: When | None = None
     #: The words of the text, once they were looked up.
     words: Words | None = None
 
@@ -148,10 +156,22 @@ class _Scored(Struct, frozen=True, gc=False):
 def find(index: Index, query: Query) -> list[MemoryHit]:
     """The memories that match *query* best; of equal scores the newest first."""
     with index.lock:
-        query = structs.replace(query, words=_look_up(index, query.text))
+        when = None
+        if query.asked_at is not None:
+
+            def event(text: str) -> list[MemoryHit]:
+                return find(index, Query(text=text, k=1, now=query.now))
+
+            when = asked_about(query.text, query.asked_at, event)
+            when = when if when is not None and when.is_known(index) else None
+        asked = when.rest if when is not None and terms(when.rest) else query.text
+        query = structs.replace(query, when=when, words=_look_up(index, asked))
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
+            # Who asks about a time asks for what was so then.
+            if query.distinct and query.when is None:
+                hits = _newest_first(index, query, hits, scored)
             least = query.min_score
             too_low = least is not None and scored and scored[-1].score < least
             if len(hits) == query.k or not more or too_low:
@@ -173,6 +193,11 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             known = found.setdefault(n, _Found())
             known.passages = tuple(dict.fromkeys([p, *known.passages]))
         many = max(many, len(near.scores))
+    fits: dict[int, float] = {}
+    if query.when is not None:
+        for n in query.when.rows(index, query.filters, query.most):
+            found.setdefault(n, _Found())
+        fits = query.when.fits(index, found)
     rows = [
         _Row(*row) for row in index.run(_NEWEST, [json.dumps(list(found)), query.now, query.now])
     ]
@@ -184,6 +209,7 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             None if vectors is None else vectors.score(row.found),
             speaker=its if any(about) else None,
             activation=row.activation(query.now),
+            time=fits.get(row.found),
         )
         for row, its in zip(rows, about, strict=True)
     ]
@@ -266,25 +292,72 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
             break
         else:
             gists.append(gist)
-            parts = one.parts
-            near = _near_in(query.words.near, memory) if query.words else ()
-            why = Why(
-                *(parts.words, parts.meaning, parts.activation, one.older),
-                near=near,
-                word_by_word=parts.word_by_word,
-                speaker=parts.speaker,
-                adds=one.adds,
-            )
-            # Of an older version that matches, the passage is not in the newest.
-            whole = one.older or len(memory.text) <= WHOLE
-            passage = None if whole else one.passage
-            hits.append(_hit(memory, one.score, why, query.now, _passage(index, passage)))
+            why = _why(query, one, memory)
+            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one, memory)))
     return hits
 
 
-def _passage(index: Index, p: int | None) -> str | None:
-    """The text of passage *p*; None if that is all of a memory."""
-    return None if p is None else index.value("SELECT text FROM passage WHERE p = ?", [p])
+def _newest_first(
+    index: Index, query: Query, hits: list[MemoryHit], scored: list[_Scored]
+) -> list[MemoryHit]:
+    """*hits*, with what says otherwise about the same, and was said later, before each.
+
+    A newer one may have just missed being among them, and then takes the place of the last.
+    """
+    place = {hit.id: at for at, hit in enumerate(hits)}
+    least = query.min_score or 0.0
+    if hits:
+        least = max(least, NEAR * hits[-1].score)
+    behind = [one for one in scored[len(hits) : len(hits) + BEHIND] if one.score >= least]
+    sql = f"SELECT n, text FROM memory WHERE n {ONE_OF}"  # noqa: S608 - all of it is ours
+    texts = dict(index.run(sql, [json.dumps([one.n for one in behind])])) if behind else {}
+    telling = [one for one in behind if is_telling(texts[one.n])]
+    others = {
+        memory.id: (one, memory)
+        for one, memory in _memories(index, telling, BEHIND)
+        if memory.id not in place
+    }
+    news = outdated([*hits, *(memory for _, memory in others.values())])
+    news = {newer: [id_ for id_ in older if id_ in place] for newer, older in news.items()}
+    for newer, older in news.items():
+        if not older:
+            continue
+        if newer not in place:
+            one, memory = others[newer]
+            why = _why(query, one, memory)
+            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one, memory))]
+        at = {hit.id: at for at, hit in enumerate(hits)}
+        first = min(at[id_] for id_ in older)
+        found = hits.pop(at[newer])
+        why = structs.replace(found.why, newer_than=tuple(older))
+        hits.insert(min(first, at[newer]), structs.replace(found, why=why))
+    old = {id_ for older in news.values() for id_ in older}
+    return [
+        structs.replace(hit, why=structs.replace(hit.why, outdated=True)) if hit.id in old else hit
+        for hit in hits[: query.k]
+    ]
+
+
+def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
+    parts = one.parts
+    near = _near_in(query.words.near, memory) if query.words else ()
+    return Why(
+        *(parts.words, parts.meaning, parts.activation, one.older),
+        near=near,
+        word_by_word=parts.word_by_word,
+        speaker=parts.speaker,
+        adds=one.adds,
+        time=parts.time,
+    )
+
+
+def _passage(index: Index, one: _Scored, memory: Remembered) -> str | None:
+    """The text of the passage that fits best; None if that is all of a memory."""
+    # Of an older version that matches, the passage is not in the newest.
+    if one.older or one.passage is None or len(memory.text) <= WHOLE:
+        return None
+    text: str | None = index.value("SELECT text FROM passage WHERE p = ?", [one.passage])
+    return text
 
 
 def _near_in(near: dict[str, list[str]], memory: Remembered) -> tuple[tuple[str, str], ...]:
@@ -310,7 +383,7 @@ def _memories(
 def _hit(
     memory: Remembered, score: float, why: Why, now: int, passage: str | None = None
 ) -> MemoryHit:
-    age = max(from_micros(now) - memory.at, timedelta(0))
+    age = max(from_micros(now) - (memory.said_at or memory.at), timedelta(0))
     fields = structs.asdict(memory)
     return MemoryHit(**fields, score=score, why=why, age=age, passage=passage or memory.text)
 

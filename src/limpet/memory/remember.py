@@ -26,7 +26,7 @@ from limpet.memory.entries import (
 from limpet.memory.results import Remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from limpet.backends.contract import Key
     from limpet.core.checkpoint import Checkpoint
@@ -175,14 +175,20 @@ class LearnedTask(Struct, frozen=True):
 
 
 def learn(
-    index: Index, key: Key, checkpoint: Checkpoint, now: datetime, most: int | None = PORTION
+    index: Index,
+    key: Key,
+    checkpoint: Checkpoint,
+    now: datetime,
+    most: int | None = PORTION,
+    *,
+    redacted: Callable[[Draft], Draft],
 ) -> tuple[LearnedTask, Entries]:
     """What a task has learned, to be written up to *most* at once.
 
     An outcome takes the place of the one that the same task had before.
     """
     drafts: dict[str, Draft] = {}
-    for lesson in lessons(checkpoint):
+    for lesson in map(redacted, lessons(checkpoint)):
         before = _versions(index, lesson.key) if lesson.key else []
         draft = lesson
         if before:

@@ -28,6 +28,8 @@ class Remembered(Struct, frozen=True, kw_only=True):
     context: str | None = None
     key: str | None = None
     at: datetime
+    #: When it was said, if that was not when it was remembered.
+    said_at: datetime | None = None
     valid_from: datetime | None = None
     expires_at: datetime | None = None
     #: The versions that this one replaced, the one that replaced it, and why.
@@ -52,7 +54,11 @@ class Why(Struct, frozen=True):
     ids of memories that say the same, and were left out for it. *near*: words of the query that no
     memory has, each with one that it was found by instead. *word_by_word*: how near its words are
     to each of the query's; None where the model does not say. *speaker*: whether the query asks
-    about whoever said it; None if it asks about nobody. *adds*: what each part adds to the score.
+    about whoever said it; None if it asks about nobody. *time*: how well it fits the time that the
+    query asks about; None if it asks about none. *adds*: what each part adds to the score.
+
+    *newer_than*: the ids of other hits that say otherwise about the same, and were said earlier; it
+    comes before them, whatever their scores, and they are *outdated*, as far as their words tell.
     """
 
     words: float
@@ -64,6 +70,9 @@ class Why(Struct, frozen=True):
     word_by_word: float | None = None
     speaker: float | None = None
     adds: Parts = Parts(0.0)
+    time: float | None = None
+    newer_than: tuple[str, ...] = ()
+    outdated: bool = False
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
@@ -78,12 +87,18 @@ class Why(Struct, frozen=True):
         if self.speaker is not None:
             parts.append(f"speaker {self.speaker:.2f}")
         parts.append(f"activation {self.activation:.2f}")
-        if self.older:
-            parts.append("by an older version")
-        if self.same:
-            parts.append(f"{len(self.same)} more say the same")
-        parts += [f"{other!r} for {word!r}" for word, other in self.near]
-        return ", ".join(parts)
+        if self.time is not None:
+            parts.append(f"time {self.time:.2f}")
+        return ", ".join([*parts, *self.notes()])
+
+    def notes(self) -> list[str]:
+        """What else there is to say, each in a few words."""
+        found = ["by an older version"] if self.older else []
+        found += [f"{len(self.same)} more say the same"] if self.same else []
+        if self.newer_than:
+            found.append(f"newer than {len(self.newer_than)} that say otherwise")
+        found += ["a newer one says otherwise"] if self.outdated else []
+        return found + [f"{other!r} for {word!r}" for word, other in self.near]
 
 
 class MemoryHit(Remembered, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from limpet.backends.contract import to_micros
-from limpet.core.codec import Codec
+from limpet.core.index_files import is_private
 from limpet.core.text_index import Document
 from limpet.core.text_search import Source, new_entries
 from limpet.memory.entries import FORGOTTEN, REMEMBERED, REWRITTEN
@@ -33,7 +33,7 @@ def memory_of(label: str) -> tuple[str, str]:
 
 
 def _indexed(journal: AsyncJournal) -> IndexedJournal:
-    return IndexedJournal(journal, private=type(journal.codec) is not Codec)
+    return IndexedJournal(journal, private=is_private(journal.runtime.backend, journal.codec))
 
 
 async def _news(

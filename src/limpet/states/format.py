@@ -24,6 +24,7 @@ from msgspec import Struct
 from limpet.backends.contract import from_micros
 from limpet.core import deltas
 from limpet.core.calls import BEGAN, RESOLVED
+from limpet.core.ids import name_fields
 from limpet.core.meta import Meta
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
 
 __all__ = [
+    "IMPORTED",
     "KIND",
     "PATCHED",
     "SAVED",
     "SAVES",
+    "CopyBody",
     "Damage",
     "SaveChecker",
     "SaveInfo",
@@ -45,13 +48,16 @@ __all__ = [
     "StateVersion",
     "copy_of",
     "is_save",
+    "next_snapshot",
     "patch_weight",
+    "read_body",
     "replay",
     "type_of",
     "versions",
 ]
 
 KIND = "state"
+name_fields(KIND, "id", "name", "call_id", "calls", "agent", "policy", "how", "by", "of")
 
 # Entry types.
 SAVED = "saved"
@@ -216,14 +222,14 @@ def replay(entries: Iterable[Entry]) -> Snapshot:
     snapshot: Snapshot | None = None
     for entry in entries:
         if is_save(entry):
-            snapshot = _after(snapshot, entry)
+            snapshot = next_snapshot(snapshot, entry)
     if snapshot is None:
         raise Damage("there is no whole copy of it")
     snapshot.verify()
     return snapshot
 
 
-def _after(snapshot: Snapshot | None, entry: Entry) -> Snapshot:
+def next_snapshot(snapshot: Snapshot | None, entry: Entry) -> Snapshot:
     """What the save in *entry* makes of *snapshot*, which it changes; not verified yet."""
     body = read_body(entry)
     if isinstance(body, CopyBody):
@@ -325,7 +331,7 @@ class SaveChecker:
         try:
             if not is_save(entry):
                 return None
-            self._snapshot = _after(self._snapshot, entry)
+            self._snapshot = next_snapshot(self._snapshot, entry)
             self._snapshot.verify()
         except Damage as error:
             self.lose(reported=True)

@@ -151,7 +151,8 @@ class AsyncState:
     ) -> int:
         if callable(getattr(document, "save_state", None)):
             document = await self._invoke(document.save_state)
-        draft = Draft(document, self._journal.codec)
+        draft = Draft(self.scope.redacted(document), self._journal.codec)
+        note = self.scope.redacted(note)
         info = SaveInfo(self.version, self.type, self._plain(fingerprint), note)
         return await self._writer.save(draft, info, expect=expect, calls=calls)
 
@@ -165,7 +166,8 @@ class AsyncState:
                 f"{fingerprint!r:.80}."
             )
             raise TypeError(msg)
-        draft = Draft(dict(fingerprint), self._journal.codec, "fingerprint")
+        found = self.scope.redacted(dict(fingerprint))
+        draft = Draft(found, self._journal.codec, "fingerprint")
         draft.make_plain()
         return draft.document  # type: ignore[no-any-return]
 
@@ -327,7 +329,7 @@ class AsyncState:
     async def _restore(self, position: int | datetime, expect: int | None) -> int:
         snapshot = await self._reader.at(position)
         info = structs.replace(snapshot.info, note=f"restored from {snapshot.position}")
-        draft = Draft(snapshot.document, self._journal.codec)
+        draft = Draft(self.scope.redacted(snapshot.document), self._journal.codec)
         return await self._writer.save(draft, info, expect=expect, again=True)
 
     async def fork(self, id: str, *, at: int | datetime | None = None) -> AsyncState:

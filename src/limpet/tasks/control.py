@@ -59,15 +59,15 @@ async def submit(scope: Scope, kind: str, id_: str, options: TaskOptions, given:
         except Conflict:
             continue
     state = await read_state(journal, upto=1)
-    if (state.goal, state.kind) != (options.goal, kind):
+    if (scope.redacted(state.goal), state.kind) != (scope.redacted(options.goal), kind):
         msg = (
             f"There is a task {id_!r} already: a {state.kind or 'task of no kind'} with the goal "
             f"{state.goal!r}. Give a new task a new id."
         )
         raise GoalMismatch(msg)
     with error_path("created['input']", "input"):
-        stored = journal.encode([(kinds.CREATED, value)])
-    if state.input != journal.decode(1, stored)[0][1]["input"]:
+        stored = journal.encode([(kinds.CREATED, journal.redacted(value))])
+    if scope.redacted(state.input) != journal.decode(1, stored)[0][1]["input"]:
         msg = (
             f"Task {id_!r} was submitted with another input, which it keeps. Give a new task a new "
             "id; to submit the same one again, give it the same input."

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from limpet.core.calls import BEGAN, RESOLVED
+from limpet.core.ids import name_fields
 from limpet.errors import NotStorable, TooLarge
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ __all__ = [
 #: What journals of tasks are called; and those of their large results, which have the same ids.
 KIND = "task"
 RESULTS = "task-result"
+
+name_fields(
+    KIND,
+    *("name", "id", "step", "given", "agent", "kind", "parent", "signal", "namespace", "from"),
+    *("until", "change", "besides", "changes", "forget", "calls", "plan", "steps", "by", "policy"),
+)
 
 # Entry types of a task's journal; `BEGAN` and `RESOLVED` are those of every journal that has calls.
 CREATED = "created"

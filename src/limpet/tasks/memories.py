@@ -126,9 +126,13 @@ class TaskMemories:
             return []
         if memories is True or isinstance(memories, str):
             memory = self._scope.memory(DEFAULT if memories is True else memories)
-            return _others(state, await memory.recall(_question(state), LOOKED_AT))
+            wishes = await memory.standing()
+            return _with_others(state, wishes, await memory.recall(_question(state), LOOKED_AT))
         if hasattr(memories, "recall"):
-            return _others(state, await self._call(memories.recall, _question(state), LOOKED_AT))
+            # One of the user's own need not know of instructions and preferences.
+            wishes = await self._call(memories.standing) if hasattr(memories, "standing") else []
+            hits = await self._call(memories.recall, _question(state), LOOKED_AT)
+            return _with_others(state, wishes, hits)
         found = list(memories) if isinstance(memories, Iterable) else [memories]
         for one in found:
             if not hasattr(one, "text"):
@@ -154,9 +158,11 @@ def _question(state: TaskState) -> str:
     return "\n".join([state.goal, *filter(None, texts)])[:LONGEST]
 
 
-def _others(state: TaskState, hits: Iterable[Any]) -> list[Any]:
-    """*hits* without what this task has said itself: that is in its record."""
-    own = {normalized(found) for found in state.discoveries}
+def _with_others(state: TaskState, wishes: Iterable[Any], hits: Iterable[Any]) -> list[Any]:
+    """*wishes*, and other *hits*, but for what this task said itself: that is in its record."""
+    standing = list(wishes)
+    own = {normalized(one.text) for one in standing}
+    own |= {normalized(found) for found in state.discoveries}
     own |= {normalized(made.sentence) for made in state.decisions}
     found = [hit for hit in hits if hit.source != state.task_id and normalized(hit.text) not in own]
-    return found[:MOST]
+    return standing + found[:MOST]

@@ -517,7 +517,8 @@ class TaskRecord:
                     ttl=options.ttl,
                 )
                 return True
-            if options.goal is not None and options.goal != state.goal:
+            wanted = self.scope.redacted(options.goal)
+            if wanted is not None and wanted != self.scope.redacted(state.goal):
                 msg = (
                     f"Task {self.live.id!r} has the goal {state.goal!r}, not {options.goal!r}. "
                     "Give a new task a new id; to go on with this one, open it without a goal."

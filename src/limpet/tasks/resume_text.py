@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.backends.facts import human_size
-from limpet.core.recalled import Recalled, origin
+from limpet.core.recalled import ABOUT_WISHES, STANDING, WISHES, WISHES_SHARE, Recalled, origin
 from limpet.errors import WindowTooSmall
 from limpet.llm.quoting import (
     ABSENT,
@@ -79,7 +79,8 @@ def resume_context(
 ) -> str:
     """What *state* amounts to, in at most *max_tokens*; the text says what was left out.
 
-    *memories* go in where there is room beside the task's own record, those of high score first.
+    *memories* go in where there is room beside the task's own record, those of high score first;
+    but instructions and preferences have a share of it.
     """
     count = _of_text(count)
     sections = _Sections(state, memories, count)
@@ -120,8 +121,14 @@ class _Sections:
         self.goal = Section("Goal", "goals", [Line(state.goal)])
         self.input = _one("Input", state.input)
         self.deadline = _one("Deadline", state.deadline and state.deadline.isoformat())
-        recalled = sorted(map(Recalled.of, memories), key=lambda memory: -(memory.score or 0))
-        lines = (_memory(one, state.updated_at) for one in recalled)
+        found = map(Recalled.of, memories)
+        recalled = sorted(found, key=lambda memory: (memory.outdated, -(memory.score or 0)))
+        standing = [one for one in recalled if one.kind in STANDING]
+        # The newest first: of two wishes that differ it counts.
+        standing.sort(key=lambda one: one.at.timestamp() if one.at else 0, reverse=True)
+        lines = (_memory(one, state.updated_at) for one in standing)
+        self.wishes = Section(WISHES, "instructions and preferences", lines)
+        lines = (_memory(one, state.updated_at) for one in recalled if one.kind not in STANDING)
         self.recalled = Section("From earlier tasks", "memories", lines)
         title = "Done, with results (do not repeat)"
         self.done = Section(title, "finished steps", _results(state), by_age=True)
@@ -160,7 +167,8 @@ class _Sections:
         self._status = f"The task is {state.status}." if state.status in _STATUSES else ""
         instructions = [OVER if done else BEGINNING if state.untouched else PREAMBLE]
         instructions += [DOUBTFUL] if self.doubts.lines else []
-        instructions += [RECALLED] if self.recalled.lines else []
+        instructions += [ABOUT_WISHES] if self.wishes.lines else []
+        instructions += [RECALLED] if self.recalled.lines or self.wishes.lines else []
         self._instructions = " ".join(instructions)
 
     @property
@@ -298,6 +306,7 @@ class _Room:
         learned = (parts.decisions, parts.discoveries)
         lesser = (parts.skipped, parts.plan_changes)
         self._show((*pressing, *others), SHORT)
+        self._show([parts.wishes], WHOLE, share=WISHES_SHARE)
         # A share each at first: many decisions shall not hide that a step is done.
         self._show(learned, SHORT, share=0.4)
         self._raise(parts.done, parts.done.lines[: -NEWEST - 1 : -1], SHORT, self._left * 0.6)
@@ -312,7 +321,7 @@ class _Room:
         for most in (BRIEF, SHORT, WHOLE):
             self._show((parts.later, *lesser), most)
         for most in (SHORT, WHOLE):
-            self._show([parts.recalled], most)
+            self._show((parts.wishes, parts.recalled), most)
 
     def _show(self, sections: Iterable[Section], most: int, share: float = 1) -> None:
         """Raise the lines of *sections* to *most*, while that takes no more than its share each."""

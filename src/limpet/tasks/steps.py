@@ -282,6 +282,7 @@ class StepRunner:
         """
         record, live = self.record, self.live
         about |= live.given(name)
+        result = record.scope.redacted(result)
         value = {"name": name, "result": result, **about}
         try:
             encode = record.journal.codec.encode_run

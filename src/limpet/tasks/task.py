@@ -430,7 +430,8 @@ class AsyncTask(_TaskView, AsyncEntered):
 
     async def discover(self, discovery: str) -> None:
         """Record something found out. The same once more, as on a resume, adds nothing."""
-        if text(discovery, "discovery") not in self._state.discoveries:
+        discovery = self.scope.redacted(text(discovery, "discovery"))
+        if discovery not in self._state.discoveries:
             await self._record.check_open_to("discovery")
             value = {"discovery": discovery, **self._memories.mark(discovery)}
             await self._record.write(kinds.DISCOVERED, value)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Boundaries"]
 
 #: What a backend changes something by. Renewals are left out: they come when they come.
-WRITES = ("append", "append_all", "acquire", "release", "delete", "compact")
+WRITES = ("append", "append_all", "acquire", "release", "delete", "compact", "rewrite", "scrub")
 
 
 class Boundaries:

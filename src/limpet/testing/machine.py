@@ -271,7 +271,9 @@ class ContractMachine(RuleBasedStateMachine):
             assert (head.incarnation, head.seq) == (model.incarnation, model.seq)
             assert (head.first, head.status, head.meta) == (model.first, model.status, model.meta)
             assert head.labels == model.labels
-            assert head.size == sum(len(body) for _, _, body in model.records)
+            assert head.size == sum(
+                len(body) + self.backend.overhead for _, _, body in model.records
+            )
             assert (head.lease is not None) == model.held
 
 

@@ -507,7 +507,7 @@ class _JournalCopy:
         """The records of a journal, with others in the place of those that are known to be lost."""
         head, lost, salvage = self._head, None, self._run.salvage and backend is self._source
         at, after = head.created, max(after, head.first - 1)
-        for record in _records(backend, head, after, upto):
+        for record in _records(backend, head, after, upto, damaged=salvage):
             if self._run.stopped.is_set():
                 raise _Stopped
             begin = record.seq - record.count
@@ -567,11 +567,20 @@ def check(store: Backend) -> Survey:
     return found
 
 
-def _records(backend: Backend, head: Head, after: int, upto: int) -> Iterator[Record]:
-    """The records that are there, in pages that are small enough to be held by every thread."""
+def _records(
+    backend: Backend, head: Head, after: int, upto: int, *, damaged: bool = False
+) -> Iterator[Record]:
+    """The records that are there, in pages that are small enough to be held by every thread.
+
+    *damaged*: also those that cannot be read, which then have no body.
+    """
     limit = PAGE if head.size <= PAGE_BYTES else 1
     while after < upto:
-        page = backend.read(head.key, after=after, upto=upto, limit=limit)
+        if damaged:
+            examined = backend.examine(head.key, after=after, upto=upto, limit=limit)
+            page = [record for record, _ in examined]
+        else:
+            page = backend.read(head.key, after=after, upto=upto, limit=limit)
         if not page:
             return
         yield from page

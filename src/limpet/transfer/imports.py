@@ -539,7 +539,8 @@ def put(store: Store, item: Item, progress: Callable[[int], object] = lambda _: 
 
 def requests(store: Store, item: Item) -> list[Append]:
     """The appends that make *item*. None of them can fail for what is in it."""
-    codec = as_async(store).scope.store.codec
+    scope = as_async(store).scope
+    codec, journal = scope.store.codec, scope.journal(item.kind, item.id)
     key, digest = _key(store, item), item.digest()
     origin: Origin | None = None
     at = item.updated or item.created
@@ -548,7 +549,8 @@ def requests(store: Store, item: Item) -> list[Append]:
         origin = Origin(at=at, created=created, first=1, incarnation=new_incarnation())
     made: list[Append] = []
     position = 0
-    for entries, meta in _records(item):
+    for found, meta in _records(item):
+        entries = [(kind, journal.redacted(value)) for kind, value in found]
         try:
             body = codec.encode(entries)
         except (NotStorable, TooLarge):

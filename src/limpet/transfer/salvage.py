@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from limpet.backends.url import find, safe_url
 from limpet.conversations import conversation
 from limpet.conversations.transcript import ConversationMeta
+from limpet.crypto.opening import check_plain
+from limpet.crypto.sealed import Sealed
 from limpet.errors import Conflict, StoreExists, TaskFinished, Unreadable
 from limpet.tasks import task
 from limpet.transfer.copy import copy
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
+    from limpet.backends.contract import Backend
     from limpet.store import Store
     from limpet.transfer.copy import Copied
 
@@ -33,8 +36,9 @@ __all__ = ["pause", "recount", "salvage"]
 def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
     """Copy what can be read of *source* to *target*, and say what became of each journal.
 
-    *source* is only read, and need not be one that can be opened. `StoreExists` if there is
-    anything in *target*.
+    *source* is only read, and need not be one that can be opened. If it is encrypted, *target* is
+    to be opened with its keys, and is encrypted too. `StoreExists` if there is anything in
+    *target*.
     """
     if target.backend.kinds():
         url = target.backend.url
@@ -44,7 +48,7 @@ def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
     kind, url = find(source)
     with closing(kind.from_damaged(url)) as old:
         old.url = safe_url(url)
-        for journal in copy(old, target.backend, salvage=True):
+        for journal in copy(_as_encrypted(old, target), target.backend, salvage=True):
             if journal.ok and journal.lost:
                 store = target.as_tenant(journal.key.tenant)
                 if journal.key.kind == conversation.KIND:
@@ -52,6 +56,14 @@ def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
                 elif journal.key.kind == task.KIND:
                     pause(store, journal.key.id, journal.lost)
             yield journal
+
+
+def _as_encrypted(old: Backend, target: Store) -> Backend:
+    """What is damaged, with the keys of *target*: it was encrypted under them, or not at all."""
+    if isinstance(target.backend, Sealed):
+        return Sealed(old, target.backend.keys)
+    check_plain(old)
+    return old
 
 
 def pause(store: Store, id_: str, lost: Sequence[tuple[int, int]]) -> None:

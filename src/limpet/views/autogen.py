@@ -13,6 +13,7 @@ from msgspec import Struct
 from limpet.integrations.autogen.run import SECTION
 from limpet.views.chat import Mark, Stored, Usage, timestamp_in, usage_in
 from limpet.views.messages import written
+from limpet.views.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,12 +40,11 @@ class Told(Struct, frozen=True):
 
 def messages_in(document: Any) -> list[Told]:
     """Every list of messages in *document*: threads first, the outermost first of all."""
-    found = list(_messages_in(document, ""))
-    return sorted(found, key=lambda told: (not told.is_thread, _depth(told.path)))
 
+    def order(told: Told) -> tuple[bool, int]:
+        return not told.is_thread, len(told.path.split("/")) if told.path else 0
 
-def _depth(path: str) -> int:
-    return path.count("/") + 1 if path else 0
+    return sorted(_messages_in(document, ""), key=order)
 
 
 def _messages_in(state: Any, path: str) -> Iterator[Told]:
@@ -117,10 +117,10 @@ def notes_on(document: Any) -> list[tuple[str, list[str], str]]:
         for path, actor in _dict(run.get("log")).items():
             calls = list(_dict(_dict(actor).get("calls")).values())
             done = sum("result" in call for call in calls if isinstance(call, dict))
-            replies = len(_list(_dict(actor).get("replies")))
+            replies = count(len(_list(_dict(actor).get("replies"))), "reply", "replies")
             lines.append(
-                f"{path or 'the agent'}, in the turn that is not over: {replies} replies of its "
-                f"model, {len(calls)} tool calls, {done} of them with a result"
+                f"{path or 'the agent'}, in the turn that is not over: {replies} of its model, "
+                f"{count(len(calls), 'tool call')}, {done} of them with a result"
             )
         found.append(("A run that is not over", lines, "warn"))
     elif isinstance(run, dict) and run.get("reason"):

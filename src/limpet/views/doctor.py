@@ -220,14 +220,14 @@ def record_problems(  # noqa: C901 - all that can be wrong with a record, in one
 
     try:
         gone = backend.lost(head.key)
-        for record in records_of(backend, head):
+        for record, damage in records_of(backend, head):
             pulse()
             report.records += 1
             report.entries += record.count
             first = record.seq - record.count + 1
             yield from missing(first - 1, "Entries are missing here.")
             last = record.seq
-            entries, trouble = decoded(codec, record)
+            entries, trouble = ([], damage) if damage else decoded(codec, record)
             if trouble:
                 saves.lose(reported=True)
                 yield Problem(name, first, trouble)
@@ -319,15 +319,15 @@ def numbers(first: int, last: int) -> str:
     return f"entry {first}" if first == last else f"entries {first:,} to {last:,}"
 
 
-def records_of(backend: Backend, head: Head) -> Iterator[Record]:
-    """All records up to where the journal stood, read a page at a time."""
+def records_of(backend: Backend, head: Head) -> Iterator[tuple[Record, str | None]]:
+    """All records up to where the journal stood, a page at a time; and what is wrong with them."""
     after = head.first - 1
     # By what its entries have on average: a page of large ones would fill the memory.
     size = head.size // max(head.seq - after, 1) + 1
     most = min(max(PAGE_BYTES // size, 1), PAGE)
-    while page := backend.read(head.key, after=after, upto=head.seq, limit=most):
+    while page := backend.examine(head.key, after=after, upto=head.seq, limit=most):
         yield from page
-        after = page[-1].seq
+        after = page[-1][0].seq
 
 
 def decoded(codec: Codec, record: Record) -> tuple[list[Entry], str | None]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limpet.core.scope import Scope
     from limpet.views.survey import Survey
 
-__all__ = ["DoubtsPage", "doubts_about", "doubts_of", "doubts_page"]
+__all__ = ["DoubtsPage", "doubts_of", "doubts_page", "effects_of"]
 
 
 class DoubtsPage(Struct, frozen=True):
@@ -35,19 +35,26 @@ class DoubtsPage(Struct, frozen=True):
     beyond: int
 
 
-def doubts_of(view: HeadView) -> list[CallInDoubt]:
-    """The calls in doubt of one journal."""
-    return [CallInDoubt(view.kind, view.id, call) for call in view.doubts]
+def doubts_of(*views: HeadView | None) -> list[CallInDoubt]:
+    """The calls in doubt of these journals; None: of one that is not there."""
+    return [
+        CallInDoubt(view.kind, view.id, call)
+        for view in views
+        if view is not None
+        for call in view.doubts
+    ]
 
 
-async def doubts_about(scope: Scope, view: HeadView) -> list[CallInDoubt]:
-    """The same, and of a thread of LangGraph's those of its nodes, which have a journal beside it."""
-    found = doubts_of(view)
-    if view.kind == thread.KIND:
-        key = make_key(scope.tenant, thread.EFFECTS, view.id)
-        effects = await scope.runtime.call(scope.backend.head, key)
-        found += [] if effects is None else doubts_of(HeadView.of(effects))
-    return found
+async def effects_of(scope: Scope, view: HeadView) -> HeadView | None:
+    """The journal of what the nodes of a thread of LangGraph's do, in which their doubts are.
+
+    None if nothing is in it yet, or *view* is not of a thread.
+    """
+    if view.kind != thread.KIND:
+        return None
+    key = make_key(scope.tenant, thread.EFFECTS, view.id)
+    head = await scope.runtime.call(scope.backend.head, key)
+    return None if head is None else HeadView.of(head)
 
 
 async def doubts_page(

@@ -16,7 +16,7 @@ from msgspec import Struct
 from limpet import memory
 from limpet.backends.contract import Head, Key, from_micros
 from limpet.conversations import conversation
-from limpet.core.ids import check_id, check_labels, check_prefix
+from limpet.core.ids import OWN, check_id, check_labels, check_prefix
 from limpet.core.journal import MALFORMED
 from limpet.errors import StoreCorrupt, StoreError, Unreadable
 from limpet.integrations.langgraph import thread
@@ -29,7 +29,7 @@ from limpet.views.messages import written
 from limpet.views.text import one_line, shorten, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from limpet.core.scope import Scope
 
@@ -178,9 +178,12 @@ class Budget:
         return True
 
 
-async def ordered_kinds(scope: Scope) -> list[str]:
-    """The kinds that there are: those of our models first, then others by name."""
-    there = await kinds_of(scope)
+async def ordered_kinds(scope: Scope, named: Collection[str] = ()) -> list[str]:
+    """The kinds that there are: those of our models first, then others by name.
+
+    What the store keeps for itself is nobody's data: its kinds are there if they are *named*.
+    """
+    there = [kind for kind in await kinds_of(scope) if kind in named or not kind.startswith(OWN)]
     return [
         *(kind for kind in MODELS if kind in there),
         *(kind for kind in there if kind not in MODELS),
@@ -206,7 +209,7 @@ async def listing(
     check_labels(filters.labels)
     if filters.status is not None:
         check_id(filters.status, "status")
-    kinds = await ordered_kinds(scope)
+    kinds = await ordered_kinds(scope, filters.kinds or ())
     if filters.kinds is not None:
         kinds = [kind for kind in kinds if kind in filters.kinds]
     search = _Search(scope, filters, kinds, look)

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from limpet.core.journal import Entry
     from limpet.llm.messages.parts import Part as Piece
 
-__all__ = ["Part", "Spoken", "call_arguments", "parts", "role", "spoken", "summary", "tool_call", "written"]
+__all__ = [
+    "Part",
+    "Spoken",
+    "call_arguments",
+    "parts",
+    "role",
+    "spoken",
+    "summary",
+    "tool_call",
+    "written",
+]
 
 CALL = "→ "
 RESULT = "← "

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.scope import Scope
 
-__all__ = ["RunMessages", "read_run"]
+__all__ = ["ASKS", "RunMessages", "read_run"]
+
+#: The title of the calls that nobody has decided about.
+ASKS = "Waits for a yes or no"
 
 #: Entries that are read: the SDK's snapshots and what was decided between them.
 MOST = 200
@@ -63,7 +66,7 @@ async def read_run(scope: Scope, head: Head) -> RunMessages:
     output = [] if record.ended is None else [written(record.ended.get("output"))]
     sections = [
         ("Output", output, ""),
-        ("Waits for a yes or no", waits, "warn"),
+        (ASKS, waits, "warn"),
         ("Decided", decided, ""),
         ("Damaged", damaged, "bad"),
     ]

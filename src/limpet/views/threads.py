@@ -60,11 +60,19 @@ class Thread:
         self.log = ThreadLog(reading.Readable())
         self.log.incarnation = incarnation
         self.times: dict[int, datetime] = {}
+        self._checkpoints: list[ThreadCheckpoint] | None = None
 
     def take(self, entry: Entry) -> None:
         """Let the next entry count."""
         self.log.take(entry)
         self.times[entry.seq] = entry.at
+        self._checkpoints = None
+
+    def checkpoints(self) -> list[ThreadCheckpoint]:
+        """What is known of each; made once for all pages, until more is read."""
+        if self._checkpoints is None:
+            self._checkpoints = reading.checkpoints_of(self.log)
+        return self._checkpoints
 
 
 class Threads:
@@ -128,7 +136,7 @@ def view_of(thread: Thread, head: Head, at: int | None = None) -> ThreadView:
     if node is None:
         return ThreadView(None, [], [], ["It has no checkpoints."])
     channels, others = _channels(log, node)
-    sections = [*_sections(log, head, node), ("Other values", others, "")]
+    sections = [*_sections(thread, head, node), ("Other values", others, "")]
     return ThreadView(node, channels, [section for section in sections if section[1]], [])
 
 
@@ -194,9 +202,9 @@ def _stored(
     return Stored(number, message, at, usage=usage, failed=failed, entry=entry)
 
 
-def _sections(log: ThreadLog, head: Head, node: Node) -> Iterator[tuple[str, list[str], str]]:
+def _sections(thread: Thread, head: Head, node: Node) -> Iterator[tuple[str, list[str], str]]:
     """What is known of a thread at a checkpoint beside its values."""
-    every = reading.checkpoints_of(log)
+    log, every = thread.log, thread.checkpoints()
     at = next(one for one in every if one.number == node.seq)
     of = [one for one in every if one.namespace == node.ns]
     which = "the newest of" if node is log.newest(node.ns) else "one of"

@@ -14,13 +14,14 @@ import asyncio
 import logging
 import threading
 import time
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.core.ids import check_seconds
 from limpet.core.runtime import in_thread
-from limpet.errors import NotFound, UnknownKind
+from limpet.errors import LimpetError, NotFound, UnknownKind
 from limpet.store import as_async
 from limpet.tasks import entries as kinds
 from limpet.tasks.entries import describe, frames, one_line
@@ -43,6 +44,9 @@ log = logging.getLogger("limpet.workers.worker")
 
 #: Seconds. So long, at least, an event loop has to end what is left on it.
 GRACE = 1.0
+
+#: Seconds between two looks for what is older than the rules of the store allow.
+RETAIN_EVERY = 3600.0
 
 #: Characters of an error in the log; the task's record has all of it.
 ERROR = 500
@@ -92,6 +96,9 @@ class Worker:
         #: it.
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._loop = _Loop()
+        #: The removal of what is older than the rules of the store allow, and when it comes again.
+        self._retaining: Future[Any] | None = None
+        self._retain_again = 0.0
         self._stop_by: float | None = None
         #: Whether `run` has returned although something that async functions left behind, a thread
         #: or a task of asyncio's, has not ended. It may hold up the interpreter's exit.
@@ -116,6 +123,7 @@ class Worker:
                 if not self._room.running or time.monotonic() >= self._stop_by:
                     break
             elif self._room.kinds() and time.monotonic() >= self._search.again:
+                self._retain_if_due()
                 self._start_what_is_found()
             if until_idle and not self._room.running and self._search.idle:
                 break
@@ -126,6 +134,8 @@ class Worker:
                 until = self._stop_by if self._room.running else now
             self._handle_events(timeout=max(until - now, 0))
         left = sorted(self._room.running)
+        if self._retaining is not None:  # the store may be closed after this
+            wait([self._retaining], GRACE)
         if not left:
             # End the event loop; but nothing that functions have left there holds us up for ever.
             now = time.monotonic()
@@ -151,6 +161,24 @@ class Worker:
                 # A daemon: what does not end in time is left to its lease, and holds up no exit.
                 name = f"limpet {found.id}"
                 threading.Thread(target=self._run, args=(run,), name=name, daemon=True).start()
+
+    def _retain_if_due(self) -> None:
+        """Remove what is older than the rules of the store allow, on a thread, now and then."""
+        if time.monotonic() < self._retain_again or not (
+            self._retaining is None or self._retaining.done()
+        ):
+            return
+        self._retain_again = time.monotonic() + RETAIN_EVERY
+        self._retaining = in_thread(self._retain, "limpet-retention")
+
+    def _retain(self) -> None:
+        try:
+            count = self._store.apply_retention().count
+        except LimpetError as error:  # the next time it is tried again
+            log.warning("what is older than the rules allow could not be removed: %s", error)
+        else:
+            if count:
+                log.info("removed %d that were older than the rules allow", count)
 
     def _look(self) -> list[Found]:
         """What can be run; nothing, if `stop` is called before a store that is away has answered.

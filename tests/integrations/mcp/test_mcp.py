@@ -24,6 +24,8 @@ from mcp_types import INVALID_PARAMS
 
 import limpet
 from limpet.cli import main
+from limpet.core import audit
+from limpet.core.runtime import run_to_end
 from limpet.errors import StoreBusy, StoreUnavailable
 from limpet.mcp import arguments
 from limpet.mcp.rendering import render_lines
@@ -221,7 +223,8 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
             status = await said(client, "status")
         assert "read only" in status
         assert "2 memories" in status
-        assert lines(status) == [{"task": "acme-report", "status": "open"}]
+        goal = "Find the printer of acme"
+        assert lines(status) == [{"task": "acme-report", "status": "open", "goal": goal}]
         with limpet.open(path, tenant="acme") as store:
             for number in range(25):
                 store.submit("kind", f"more-{number}", "Do it")
@@ -229,6 +232,37 @@ def test_status_says_what_is_allowed_and_which_tasks_are_open(path: str) -> None
             status = await said(client, "status")
         assert "Some of the open tasks" in status
         assert len(lines(status)) == 20
+
+    asyncio.run(main())
+
+
+def test_status_says_where_each_task_is_as_the_terminal_does(path: str) -> None:
+    """Whoever is to take one up chooses by what is left, or went wrong."""
+
+    def fail() -> None:
+        raise ValueError("no paper " * 100)
+
+    with limpet.open(path, tenant="acme") as store:
+        with store.task("acme-plan", "word " * 1_000) as task:
+            task.plan(["find", "order", "pay"])
+            task.step("find", lambda: "room 7")
+        with pytest.raises(ValueError, match="no paper"), store.task("acme-stuck", "Go") as task:
+            task.step("print", fail)
+        store.journal("task", "acme-broken").append(("created", 5), status="open")
+
+    async def main() -> None:
+        async with client_of(path) as client:
+            status = {line["task"]: line for line in lines(await said(client, "status"))}
+        plan = status["acme-plan"]
+        assert (plan["progress"], plan["where"]) == ("1/3", "next: order")
+        assert len(plan["goal"]) == 200
+        assert status["acme-stuck"]["where"].startswith("stopped in print: ")
+        assert len(status["acme-stuck"]["where"]) == 200
+        assert status["acme-broken"] == {
+            "task": "acme-broken",
+            "status": "open",
+            "where": "damaged: see limpet doctor",
+        }
 
     asyncio.run(main())
 
@@ -791,3 +825,22 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.delattr("limpet.mcp.server")
     result = started(path)
     assert (result.exit_code, "'.[mcp]'" in result.output) == (1, True)
+
+
+def test_what_models_write_is_recorded_where_that_was_asked_for(path: str) -> None:
+    """Who, what and to which memory; not what they read, and nothing of any content."""
+
+    async def main() -> None:
+        async with client_of(path, writes=True, by="claude") as client:
+            await said(client, "recall", query="tea")
+            made = await said(client, "remember", text="The customer is left-handed")
+            (id_,) = re.findall(r"m-[0-9a-f]{24}", made)
+            await said(client, "forget", ids=[id_])
+
+    with limpet.open(path, tenant="acme", audit=True) as store:
+        asyncio.run(main())
+        acts = run_to_end(audit.acts(store.scope))
+    assert [(act.what, act.who, act.kind, act.id) for act in acts[1:]] == [
+        ("remembered", "claude", "memory", "support"),
+        ("forgot", "claude", "memory", "support"),
+    ]

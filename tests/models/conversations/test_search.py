@@ -22,7 +22,7 @@ from limpet.conversations import search as _search
 from limpet.core import text_index as _textindex
 from limpet.core.codec import Codec
 from limpet.core.index_files import cached, own_file
-from limpet.core.text_index import Document, Known, TextIndex, excerpt, index_of
+from limpet.core.text_index import Document, Known, Read, TextIndex, excerpt, index_of
 from limpet.llm.messages.text import text_of
 from tests.support import places, stores
 
@@ -128,7 +128,7 @@ def test_a_phrase_is_found_only_as_it_stands(store: limpet.Store) -> None:
 def test_no_query_is_an_error(query: str) -> None:
     """What people type is words, never syntax."""
     index = TextIndex()
-    index.add(KEY, None, Known("a", 1, 1, 1), [Document(1, 1, "user", "any text at all")])
+    index.add([Read(KEY, None, Known("a", 1, 1, 1), [Document(1, 1, "user", "any text at all")])])
     index.find(query, "default", k=3, among={"conversation": ["alice"]})
     assert len(excerpt("any text " * 100, query)) < 170
 
@@ -378,10 +378,10 @@ def test_what_another_process_has_read_is_not_added_again() -> None:
     """Of two who read the same news, one adds them."""
     index = TextIndex()
     first, second = Known("a", 1, 1, 1), Known("a", 1, 2, 2)
-    assert index.add(KEY, None, first, [Document(1, 1, "user", "zebra")])
+    assert index.add([Read(KEY, None, first, [Document(1, 1, "user", "zebra")])])
     news = [Document(2, 2, "user", "zebra")]
-    assert index.add(KEY, first, second, news)
-    assert not index.add(KEY, first, second, news)
+    assert index.add([Read(KEY, first, second, news)])
+    assert not index.add([Read(KEY, first, second, news)])
     assert len(index.find("zebra", "default", k=9, among={"conversation": [KEY.id]})) == 2
 
 
@@ -402,9 +402,9 @@ def test_an_index_that_another_process_took_further_is_not_made_anew(
         assert len(found(store, "zebra")) == 2
         return iter(listed)
 
-    def counted(index: TextIndex, key: Key, *values: Any) -> bool:
-        added.append(key)
-        return add(index, key, *values)
+    def counted(index: TextIndex, reads: list[Read]) -> bool:
+        added.extend(read.key for read in reads)
+        return add(index, reads)
 
     monkeypatch.setattr(store.backend, "heads", meanwhile)
     monkeypatch.setattr(TextIndex, "add", counted)
@@ -422,13 +422,13 @@ def test_what_another_process_takes_in_first_hides_nothing_of_what_came_after_it
     chat.append(user("zebra two"), user("zebra three"))
     add = TextIndex.add
 
-    def meanwhile(
-        index: TextIndex, key: Key, before: Known, now: Known, news: list[Document]
-    ) -> bool:
+    def meanwhile(index: TextIndex, reads: list[Read]) -> bool:
         monkeypatch.setattr(TextIndex, "add", add)
+        (read,) = reads
+        now = read.now
         earlier = Known(now.incarnation, now.first, now.seen - 1, now.updated)
-        assert add(index, key, before, earlier, news[:1])
-        return add(index, key, before, now, news)
+        assert add(index, [read._replace(now=earlier, documents=read.documents[:1])])
+        return add(index, reads)
 
     monkeypatch.setattr(TextIndex, "add", meanwhile)
     assert len(found(store, "zebra")) == 3

@@ -291,7 +291,7 @@ def test_each_hit_says_why(scopes: Scopes) -> None:
     assert hit.score == pytest.approx(0.95 * hit.why.words + 0.05 * hit.why.activation)
     assert str(hit.why).startswith("words ")
     assert hit.age >= timedelta(0)
-    assert hit.recalled() == Recalled(hit.text, "report-42", hit.at, hit.score)
+    assert hit.recalled() == Recalled(hit.text, "report-42", hit.at, hit.score, kind="fact")
     assert "Ada" not in repr(hit)
 
 

@@ -188,6 +188,13 @@ def test_what_one_task_found_out_the_next_one_is_told() -> None:
         assert store.memory("tasks").stats().kinds == {"outcome": 3, "decision": 1, "discovery": 1}
 
 
+def test_what_the_user_wants_reaches_a_task_and_what_is_newest_comes_first() -> None:
+    """As it is shown, on whatever day."""
+    ((_, shown),) = session("preferences.py")
+    for _ in range(2):
+        assert re.sub(r"\d+ days", "1297 days", said("preferences.py")) == shown
+
+
 # -- another machine -------------------------------------------------------------------------------
 
 #: Another machine, as far as a process can tell: the kernel's word about ours is not to be had.

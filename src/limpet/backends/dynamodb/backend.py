@@ -6,7 +6,7 @@ lies where, what it costs, and what permissions it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from msgspec.structs import replace
 
@@ -54,6 +54,11 @@ class DynamoBackend(Backend):
     """
 
     concurrency = 32
+
+    keeps: ClassVar[tuple[str, ...]] = (
+        "Point-in-time recovery keeps what was deleted for up to 35 days, a stream for a day.",
+        "Backups and exports are not reached.",
+    )
 
     def __init__(
         self,

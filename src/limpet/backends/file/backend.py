@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 from msgspec import structs
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.file import disk, doctor
 from limpet.backends.file.directory import STRIPES, Directory, Paths, misplaced
 from limpet.backends.file.reading import JournalFile, opened, read_lease
@@ -58,6 +68,11 @@ class FileBackend(Backend):
     """
 
     readable: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "A file that is written anew leaves its old blocks to the file system.",
+        "Backups, snapshots, and what `limpet doctor --repair` has set aside are not reached.",
+    )
 
     def __init__(
         self,
@@ -126,6 +141,19 @@ class FileBackend(Backend):
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(key, Stripe.compact, key, before)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        return self._write(
+            key, Stripe.change, key, bodies, expect=expect, renewed=renewed, labels=labels or {}
+        )
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
         return self._write(key, Stripe.acquire, key, holder, ttl, over)

@@ -53,7 +53,7 @@ from functools import lru_cache
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from limpet.backends.contract import Head, Key, Lease, Record, from_micros, micros, to_micros
 
@@ -64,6 +64,7 @@ __all__ = [
     "Line",
     "Marker",
     "attributes_line",
+    "changed_line",
     "decode_header",
     "decode_line",
     "decode_marker",
@@ -210,14 +211,30 @@ def record_line(head: Head, dropped: int, record: Record) -> Line:
     """The line of a *record*, after which the journal has this *head*."""
     line = _line(head, dropped, record.count, record.at)
     line.id = record.id
-    text = record.body[_EDGE:-_EDGE]
-    if _is_json(text):
-        line.body_prefix = record.body[:_EDGE].hex()
-        line.body = Raw(text)
-        line.body_suffix = record.body[-_EDGE:].hex()
-    else:
-        line.body_base64 = record.body
+    _set_body(line, record.body)
     return line
+
+
+def _set_body(line: Line, body: bytes) -> None:
+    text = body[_EDGE:-_EDGE]
+    if _is_json(text):
+        line.body_prefix = body[:_EDGE].hex()
+        line.body = Raw(text)
+        line.body_suffix = body[-_EDGE:].hex()
+    else:
+        line.body_base64 = body
+
+
+def changed_line(line: Line, head: Head, total: int, body: bytes | None) -> Line:
+    """*line* with another *body*, if there is one, of a journal with this *head* in the end."""
+    made = structs.replace(line, total_bytes=total, status=head.status, labels=head.labels)
+    made.meta, made.meta_base64 = UNSET, None
+    _set_meta(made, head.meta)
+    if body is not None:
+        made.body, made.body_base64 = UNSET, None
+        made.body_prefix = made.body_suffix = ""
+        _set_body(made, body)
+    return made
 
 
 def attributes_line(

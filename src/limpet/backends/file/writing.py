@@ -14,6 +14,7 @@ from limpet.backends.file import disk
 from limpet.backends.file.directory import misplaced
 from limpet.backends.file.format import (
     attributes_line,
+    changed_line,
     encode,
     header_of,
     id_text,
@@ -26,9 +27,9 @@ from limpet.backends.logs import warn
 from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.backends.contract import Append, Head, Key, Lease, Record
+    from limpet.backends.contract import Append, Expect, Head, Key, Lease, Record
     from limpet.backends.file.directory import Paths
 
 __all__ = ["UNUSABLE", "OpenJournal", "Stripe", "is_idle"]
@@ -207,6 +208,24 @@ class OpenJournal:
         head = structs.replace(self.head, first=first, size=self.head.size - size)
         return count, _copied(file, cut, head, self._dropped + size)
 
+    def changed(self, bodies: Mapping[int, bytes], head: Head) -> tuple[int, Iterator[bytes]]:
+        """How many records get another of *bodies*, and the text of a file in which they have it.
+
+        Of status, labels and meta, its lines have what *head* says, and nothing from before.
+        """
+        file = JournalFile(self.handle, self._path)
+        numbers = {line.seq for _, line in file.lines() if line.count}
+
+        def text() -> Iterator[bytes]:
+            yield encode(header_of(head, self._dropped))
+            total = self._dropped
+            for _, line in file.lines():
+                body = bodies.get(line.seq) if line.count else None
+                total += len(line.record_body() if body is None else body)
+                yield encode(changed_line(line, head, total, body))
+
+        return len(numbers & bodies.keys()), text()
+
 
 def _copied(file: JournalFile, start: int, head: Head, dropped: int) -> Iterator[bytes]:
     """A journal with this *head*, and with the lines of *file* from *start* on."""
@@ -289,6 +308,29 @@ class Stripe:
         count, text = journal.compacted(before)
         if count:
             self.rewrite(paths, text)
+        return count
+
+    def change(
+        self,
+        paths: Paths,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None,
+        labels: Mapping[str, str],
+    ) -> int:
+        """`Backend.rewrite`."""
+        journal = self._live(paths, key, disk.now())
+        if journal is None or journal.head.expect != expect:
+            return 0
+        head = structs.replace(
+            journal.head,
+            incarnation=renewed or expect.incarnation,
+            labels={**journal.head.labels, **labels},
+        )
+        count, text = journal.changed(bodies, head)
+        self.rewrite(paths, text)
         return count
 
     def sweep(self, paths: Paths) -> bool:

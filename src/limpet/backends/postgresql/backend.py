@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 try:
     import psycopg  # noqa: F401 - all that follows needs it
@@ -20,6 +20,7 @@ from limpet.backends import decide, forks, sql
 from limpet.backends.contract import (
     Append,
     Appended,
+    Expect,
     Head,
     Key,
     Lease,
@@ -68,6 +69,12 @@ class PostgresBackend(TransactionalBackend):
     warning if that is less. *prepare*: False behind a pooler that keeps no sessions. *wakeups*:
     appends notify, and `wait` listens; writers and waiters must both have it.
     """
+
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "Old versions of rows stay in pages until VACUUM, and in the log until it is recycled.",
+        "Replicas, archived logs (point-in-time recovery), dumps and server logs are not reached.",
+    )
 
     def __init__(
         self,
@@ -246,6 +253,40 @@ class PostgresBackend(TransactionalBackend):
                     values = {**key._asdict(), "first": first, "dropped": size}
                     connection.run(self._queries["set_first"], **values)
                 return int(first) - before_us
+
+        return self._connections.run(work, writes=True)
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        self.check_writable()
+
+        def work(connection: Connection) -> int:
+            with connection.transaction():
+                values = {**key._asdict(), "incarnation": expect.incarnation, "seq": expect.seq}
+                found = connection.row(self._queries["lock_expected"], **values)
+                if found is None:
+                    return 0
+                (journal,) = found
+                count = grown = 0
+                for seq, body in bodies.items():
+                    record = {"journal": journal, "seq": seq, "body": body}
+                    for (size,) in connection.rows(self._queries["set_body"], **record):
+                        count, grown = count + 1, grown + len(body) - size
+                values = {
+                    **key._asdict(),
+                    "grown": grown,
+                    "renewed": renewed or expect.incarnation,
+                    "labels": msgspec.json.encode(labels or {}).decode(),
+                }
+                connection.run(self._queries["set_rewritten"], **values)
+                return count
 
         return self._connections.run(work, writes=True)
 

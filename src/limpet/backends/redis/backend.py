@@ -99,6 +99,10 @@ class RedisBackend(Backend):
     """
 
     splits: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "The append-only file keeps what was deleted until it is rewritten (BGREWRITEAOF).",
+        "Snapshots (RDB), replicas, backups and the slow log are not reached.",
+    )
 
     def __init__(
         self,

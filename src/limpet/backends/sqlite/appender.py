@@ -21,9 +21,9 @@ from limpet.backends.contract import Appended, Head, Key, Lease
 from limpet.errors import LimpetError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from limpet.backends.contract import Append, Record
+    from limpet.backends.contract import Append, Expect, Record
     from limpet.backends.decide import Decision
 
 __all__ = ["END", "QUERIES", "Appender", "Stored", "find", "listed", "now"]
@@ -385,6 +385,40 @@ class Appender:
         )
         self._heads[key] = Stored(head, found.journal, total)
         return int(seq) + 1 - found.head.first
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        at: int,
+        *,
+        expect: Expect,
+        renewed: str | None,
+        labels: Mapping[str, str],
+    ) -> int:
+        """`Backend.rewrite`."""
+        found = self.live(key, at)
+        if found is None or found.head.expect != expect:
+            return 0
+        self.flush()
+        count, total = 0, found.dropped
+        rows: Any = self.connection.execute(QUERIES["sizes_of"], (found.journal,)).fetchall()
+        for seq, record, size, was in rows:
+            body = bodies.get(seq)
+            total += size if body is None else len(body)
+            if body is not None:
+                self.connection.execute(QUERIES["set_body"], (body, total, record))
+                count += 1
+            elif total != was:
+                self.connection.execute(QUERIES["set_total"], (total, record))
+        head = found.head
+        all_labels = {**head.labels, **labels}
+        self._set_labels(found.journal, head.labels, all_labels)
+        encoded = msgspec.json.encode(all_labels).decode() if all_labels else None
+        values = (renewed or head.incarnation, encoded, found.journal)
+        self.connection.execute(QUERIES["set_rewritten"], values)
+        self._heads.pop(key, None)
+        return count
 
     def sweep(self, limit: int, at: int) -> int:
         """`Backend.sweep`."""

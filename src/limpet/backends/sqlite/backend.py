@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
+from limpet.backends.contract import Append, Appended, Expect, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.sqlite import files
 from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
@@ -46,6 +46,11 @@ class SqliteBackend(TransactionalBackend):
     """
 
     beside: ClassVar[tuple[str, ...]] = ("-wal", "-shm")
+    rewrites: ClassVar[bool] = True
+    keeps: ClassVar[tuple[str, ...]] = (
+        "Rows are overwritten in the file when they go, and the log is emptied if nobody reads.",
+        "Backups, copies, snapshots, and what a drive itself keeps are not reached.",
+    )
 
     def __init__(
         self,
@@ -121,6 +126,21 @@ class SqliteBackend(TransactionalBackend):
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(lambda appender, at: appender.compact(key, before, at))
+
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> int:
+        return self._write(
+            lambda appender, at: appender.rewrite(
+                key, bodies, at, expect=expect, renewed=renewed, labels=labels or {}
+            )
+        )
 
     def sweep(self, limit: int = 1000) -> int:
         return self._write(lambda appender, at: appender.sweep(limit, at))
@@ -234,6 +254,12 @@ class SqliteBackend(TransactionalBackend):
         with self._database.reader() as connection:
             found = find(connection, key)
         return None if found is None else decide.visible(found.head, now())
+
+    def has(self, key: Key) -> bool:
+        # By the connection that is open already: whoever only writes has no other.
+        database = self._database
+        with database.translated(), database.writing:
+            return bool(database.writer().execute(QUERIES["has_journal"], key).fetchall())
 
     def scan(
         self,

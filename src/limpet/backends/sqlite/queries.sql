@@ -9,6 +9,9 @@ status, meta, labels, holder, epoch, until
 SELECT {stored}, last_record, last_seq, last_at, last_total
 FROM limpet_heads j WHERE tenant = ? AND kind = ? AND id = ?
 
+-- name: has_journal
+SELECT 1 FROM limpet_journals WHERE tenant = ? AND kind = ? AND id = ?
+
 -- By the index, of a journal whose last record is missing.
 -- name: last_number
 SELECT max(seq) FROM (SELECT max(seq) AS seq FROM limpet_index WHERE journal = ?1 UNION ALL
@@ -132,6 +135,23 @@ SELECT seq, at, total FROM limpet_records WHERE record = coalesce(
 
 -- name: note_dropped
 UPDATE limpet_journals SET dropped_seq = ?, dropped_at = ?, dropped_total = ? WHERE journal = ?
+
+-- name: sizes_of
+SELECT i.seq, record, length(body), total FROM limpet_index i CROSS JOIN limpet_records r USING (record)
+WHERE i.journal = ?1
+UNION ALL
+SELECT i.seq, record, length(body), total FROM limpet_index_recent i CROSS JOIN limpet_records r USING (record)
+WHERE i.journal = ?1
+ORDER BY 1
+
+-- name: set_body
+UPDATE limpet_records SET body = ?, total = ? WHERE record = ?
+
+-- name: set_total
+UPDATE limpet_records SET total = ? WHERE record = ?
+
+-- name: set_rewritten
+UPDATE limpet_journals SET incarnation = ?, labels = ? WHERE journal = ?
 
 -- Expired journals, and those without a record whose lease has ended.
 -- name: expired

@@ -7,27 +7,32 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from limpet.conversations.conversation import KIND as CONVERSATION
-from limpet.errors import NotFound
-from limpet.inspector.site import Page
+from limpet.errors import NotFound, Unreadable
+from limpet.inspector.site import Action, Done, Page, field
 from limpet.integrations.langgraph import thread
+from limpet.integrations.openai_agents import AsyncRuns
+from limpet.integrations.openai_agents.record import KIND as RUN
+from limpet.integrations.openai_agents.record import WAITING
 from limpet.states.format import KIND as STATE
 from limpet.views.chat import Message
-from limpet.views.doubts import doubts_about
+from limpet.views.doubts import doubts_of, effects_of
 from limpet.views.heads import HeadView, head_of
 from limpet.views.messages import call_arguments
+from limpet.views.runs import ASKS
 from limpet.views.transcript import CHATS, Cache, is_chat, transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from limpet.backends.contract import Head
     from limpet.inspector.site import Site
+    from limpet.integrations.openai_agents import Ask
     from limpet.views.chat import Line
 
-__all__ = ["FORKED", "PAGES", "cache_of", "chat_head", "look", "tone_of"]
+__all__ = ["ACTIONS", "FORKED", "PAGES", "cache_of", "chat_head", "look", "tone_of"]
 
 #: The kinds that can be looked at as they were.
 VERSIONED = (thread.KIND, STATE)
@@ -53,6 +58,9 @@ async def chat(request: Request, site: Site) -> Response:
     else:
         found = await find(before=number + 1, size=1)
         one = _only(found.lines, number)
+    effects, seen = await effects_of(site.scope, view), {"seen": view.seq}
+    if view.kind == thread.KIND:
+        seen["effects"] = 0 if effects is None else effects.seq
     here = partial(site.url, "chat", kind=view.kind, id=view.id, of=source, at=at, text=match)
     return site.page(
         "chat.html",
@@ -63,12 +71,26 @@ async def chat(request: Request, site: Site) -> Response:
         before=before,
         at=at,
         text=match,
-        doubts=await doubts_about(site.scope, view),
+        doubts=doubts_of(view, effects),
+        events=site.url("events", kind=view.kind, id=view.id, **seen),
+        asks=await _asks(site, view),
+        asks_title=ASKS,
         live=not (before or at or match or one),
         can_fork=site.write and view.kind in FORKED,
         versioned=view.kind in VERSIONED,
         **look(whole=one is not None),
     )
+
+
+async def _asks(site: Site, view: HeadView) -> list[Ask]:
+    """The calls of a run that wait for a yes or no."""
+    if view.kind != RUN or view.status != WAITING:
+        return []
+    try:
+        asks = await AsyncRuns(site.store).asks(view.id)
+    except Unreadable:  # which the transcript says
+        return []
+    return [ask for ask in asks if ask.approved is None]
 
 
 async def chat_head(request: Request, site: Site) -> Head:
@@ -91,13 +113,30 @@ def cache_of(site: Site) -> Cache:
 def _only(lines: Sequence[Line], number: int) -> Message:
     """The message *number*, or the one with the call that it is the result of."""
     for line in lines:
-        if isinstance(line, Message) and (line.number == number or number in _results(line)):
-            return line
+        if isinstance(line, Message):
+            results = [part.result.number for part in line.parts if part.result is not None]
+            if number in (line.number, *results):
+                return line
     raise NotFound(f"There is no message {number:,} here.")
 
 
-def _results(message: Message) -> list[int]:
-    return [part.result.number for part in message.parts if part.result is not None]
+async def decide(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
+    """Say yes or no to a call that a run waits for; the first answer stands."""
+    id_, call, how = (field(form, name) for name in ("id", "call", "how"))
+    runs, always = AsyncRuns(site.store), "always" in form
+    message = form.get("message", "").strip() or None
+    head = await head_of(site.scope, RUN, id_)
+    if how == "approve":
+        if message is not None:
+            raise ValueError("Words for the model are for a no: say no, or leave them out.")
+        await runs.approve(id_, call, by=site.access.by, always=always)
+    elif how == "reject":
+        await runs.reject(id_, call, by=site.access.by, always=always, message=message)
+    else:
+        raise ValueError("how is approve or reject.")
+    said = "Approved" if how == "approve" else "Rejected"
+    text = f"{said} {call} of {id_}. It counts when the run is resumed."
+    return Done(text, site.head_url(HeadView.of(head)))
 
 
 # -- how messages look -----------------------------------------------------------------------------
@@ -126,3 +165,4 @@ def tone_of(role: str, name: str | None = None) -> str:
 
 
 PAGES = [Page("chat", "/chat", chat, tab="Chat", kinds=CHATS, fits=is_chat)]
+ACTIONS = [Action("decide", "/chat/decide", decide)]

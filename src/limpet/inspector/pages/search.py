@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from limpet.conversations.conversation import KIND as CONVERSATION
 from limpet.inspector.site import Page
 from limpet.views import PAGE
 from limpet.views.heads import kinds_of
@@ -21,6 +22,8 @@ __all__ = ["PAGES"]
 
 #: Hits that one page shows at most.
 MOST = 500
+#: Entries that are shown behind a message that was found.
+BEHIND = 20
 
 
 async def search(request: Request, site: Site) -> Response:
@@ -36,6 +39,9 @@ async def search(request: Request, site: Site) -> Response:
     def link(hit: SearchHit) -> str:
         if hit.memory is not None:
             return site.url("memory", kind=hit.kind, id=hit.id, memory=hit.memory)
+        if hit.kind == CONVERSATION:  # amid what was said before and after it
+            before = hit.position + BEHIND
+            return f"{site.url('chat', kind=hit.kind, id=hit.id, before=before)}#m{hit.position}"
         return site.url("journal", kind=hit.kind, id=hit.id, seq=hit.position)
 
     there = await kinds_of(site.scope)

@@ -1,4 +1,4 @@
-// What pages do by themselves: follow a journal, also to its end, and keys. Every page works without it.
+// What pages do by themselves: follow a journal, and keys. Every page works without it.
 "use strict";
 
 // An element with data-follow="URL" gets the event limpet:changed when what is behind it changed.
@@ -22,14 +22,18 @@ function follow() {
   }
 }
 
-// Whoever reads the end of a [data-tail] goes on reading its end when something comes.
+// What is unfolded stays so when a part of a page is exchanged, and whoever reads the end of a
+// [data-tail] goes on reading its end.
+let unfolded = [];
 let atEnd = false;
 
 document.addEventListener("htmx:beforeSwap", () => {
   const page = document.documentElement;
+  unfolded = [...document.querySelectorAll("details[id][open]")].map((one) => one.id);
   atEnd = page.scrollTop > 0 && page.scrollTop + page.clientHeight >= page.scrollHeight - 40;
 });
-document.addEventListener("htmx:afterSettle", () => {
+document.addEventListener("htmx:afterSwap", () => {
+  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
   if (atEnd && document.querySelector("[data-tail]")) {
     document.documentElement.scrollTop = document.documentElement.scrollHeight;
   }

@@ -180,7 +180,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         self._leases = RunLeases(check_seconds(lease, "lease"), always=exclusive)
         #: What nodes and tools do to the world.
         self.effects = Effects()
-        self._values = Values(self.serde)
+        self._values = Values(self.serde, self._scope.redacted)
         self._threads: OrderedDict[str, _Thread] = OrderedDict()
         self._mutex = threading.Lock()
 
@@ -343,7 +343,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
             return self
         twin = copy.copy(self)
         twin.serde = maybe_add_typed_methods(serde)
-        twin._values = Values(twin.serde)  # noqa: SLF001 - its own kind
+        twin._values = Values(twin.serde, twin._scope.redacted)  # noqa: SLF001 - its own kind
         twin._threads = OrderedDict()  # noqa: SLF001 - what is known of threads has the old values
         twin._mutex = threading.Lock()  # noqa: SLF001
         return twin
@@ -395,7 +395,8 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
         if scope.backend.closed:
             msg = f"The store {scope.backend.url} is closed. Open it again, with another saver."
             raise StoreClosed(msg)
-        return scope.journal(KIND, self.journal_id(thread_id), ttl=self._ttl)
+        # No redactor: the values are redacted one by one, so that what is equal is stored once.
+        return scope.journal(KIND, self.journal_id(thread_id), ttl=self._ttl, redactor=None)
 
     async def _thread(self, journal: AsyncJournal, name: Any = None) -> _Thread:
         """A thread, as far as it is known; *name* is what LangGraph calls it."""
@@ -708,7 +709,7 @@ class LimpetSaver(BaseCheckpointSaver[Any]):
 
         for id_ in [key async for key in scope.list(KIND, _key_id)] if runs else ():
             async with self._leases.writing(scope, KIND, id_, {}) as lock:
-                await self._keep_only(scope.journal(KIND, id_), stays, lock)
+                await self._keep_only(scope.journal(KIND, id_, redactor=None), stays, lock)
                 await self._forget_effects(scope, scope.journal(KIND, id_))
 
     async def _prune(self, scope: Scope, thread_ids: Sequence[str], strategy: str) -> None:

@@ -36,7 +36,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from limpet.errors import NotStorable, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -124,10 +124,13 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 class Values:
-    """Values to JSON and back, by one serialiser."""
+    """Values to JSON and back, by one serialiser; *redacted* is what is stored of such a tree."""
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(
+        self, serde: SerializerProtocol, redacted: Callable[[Any], Any] = lambda tree: tree
+    ) -> None:
         self.serde = serde
+        self._redacted = redacted
         self._strict = serde if isinstance(serde, StrictSerializer) else None
         # One that was made of LangGraph's may encrypt: it sees every value.
         self._is_known = type(serde).dumps_typed is JsonPlusSerializer.dumps_typed
@@ -135,10 +138,11 @@ class Values:
     def dump(self, value: Any) -> Any:
         """*value* as a tree of what JSON has; its parts may be the value's own."""
         if self._is_known and _is_plain(value):
-            return value
+            return self._redacted(value)
         kind, data = self.serde.dumps_typed(value)
         if kind == "msgpack" and self._is_known:
-            return self._written_out(ormsgpack.unpackb(data, ext_hook=_Ext, option=_OPTIONS))
+            tree = self._written_out(ormsgpack.unpackb(data, ext_hook=_Ext, option=_OPTIONS))
+            return self._redacted(tree)
         if kind == "null" and self._is_known:
             return None
         return {"$typed": [kind, b64encode(data).decode()]}

@@ -9,6 +9,7 @@ from msgspec import Struct, ValidationError, convert
 
 from limpet.backends.decide import holder_for_people
 from limpet.core.calls import BEGAN, RESOLVED, Call, Ledger, Resolution
+from limpet.core.ids import name_fields
 from limpet.core.journal import listed_fields
 from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Ask", "RunFinished", "RunHeld", "RunInfo", "RunNotFound", "RunRecord", "not_found"]
 
 KIND = "agents-run"
+name_fields(KIND, "id", "name", "call_id", "calls", "agent", "policy", "how", "by")
 
 # Entry types, beside those of calls: BEGAN and RESOLVED, of limpet.core.calls.
 STATE = "state"  # the SDK's snapshot, and what it waits for

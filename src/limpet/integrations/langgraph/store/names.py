@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from limpet.core.ids import MAX_ID_BYTES
+from limpet.core.ids import MAX_ID_BYTES, name_fields
 from limpet.core.meta import Meta
 from limpet.errors import InvalidId
 
@@ -23,6 +23,7 @@ __all__ = ["DIGEST", "KIND", "NamespaceMeta", "id_of", "ids_begin", "namespace_o
 
 #: The kind of the journals.
 KIND = "langgraph-store"
+name_fields(KIND, "key", "keys")
 
 #: The id of the namespace that is an empty tuple, and the label that is an empty text. Of no other:
 #: elsewhere two digits follow a per cent sign.

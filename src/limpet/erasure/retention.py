@@ -1,0 +1,206 @@
+"""How long things are kept: rules by kind, label and age, in a journal that workers see too.
+
+A rule is one line: ``conversation label:channel=web 90d``. Age counts from the last entry. A task
+is removed when it has ended, unless the rule says ``even-open``; what is worked on never is.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from limpet.backends.contract import from_micros
+from limpet.core import audit
+from limpet.core.ids import check_seconds, make_key
+from limpet.erasure.forget import (
+    Chosen,
+    all_heads,
+    delete_journal,
+    goes_with,
+    holder_of,
+)
+from limpet.erasure.receipt import Gone
+from limpet.memory.memory import KIND as MEMORY
+from limpet.tasks.entries import CANCELLED, DONE, FAILED
+from limpet.tasks.entries import KIND as TASK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from limpet.backends.contract import Head, Key
+    from limpet.core.scope import Scope
+    from limpet.memory.memory import AsyncMemory
+
+__all__ = ["KIND", "Retained", "Rule", "apply", "rules", "set_rules"]
+
+KIND = "limpet-retention"
+ID = "rules"
+
+RULES = "rules"
+EVEN_OPEN = "even-open"
+ENDED = (DONE, FAILED, CANCELLED)
+
+_UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
+_AGE = re.compile(r"(\d{1,9})(d|h|min|s)")
+BECAUSE = "older than a rule allows"
+
+
+class Rule(Struct, frozen=True, omit_defaults=True):
+    """What is removed *age* seconds after its last entry; of memories, after it was remembered.
+
+    *label* is a name, or name=value; of memories, a tag.
+    """
+
+    kind: str
+    age: float
+    label: str | None = None
+    even_open: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """The rule that *text* says; `ValueError` if it says none.
+
+        >>> Rule.parse("conversation label:channel=web 90d")
+        Rule(kind='conversation', age=7776000, label='channel=web', even_open=False)
+        """
+        kind, *parts = text.split() or [""]
+        label = age = None
+        even_open = False
+        for part in parts:
+            if part.startswith("label:") and label is None:
+                label = part.removeprefix("label:")
+            elif part == EVEN_OPEN:
+                even_open = True
+            elif age is None and (found := _AGE.fullmatch(part)):
+                age = int(found[1]) * _UNITS[found[2]]
+            else:
+                raise ValueError(f"{part!r} is no part of a rule. {_EXAMPLE}")
+        if age is None:
+            raise ValueError(f"{text!r} does not say how old something may become. {_EXAMPLE}")
+        if even_open and kind != TASK:
+            raise ValueError(f"{EVEN_OPEN} is for tasks; a {kind} is never open.")
+        make_key("default", kind, "any")
+        check_seconds(age, "age")
+        return cls(kind, age, label, even_open)
+
+    def __str__(self) -> str:
+        unit, seconds = next((u, s) for u, s in _UNITS.items() if not self.age % s)
+        label = [] if self.label is None else [f"label:{self.label}"]
+        words = [self.kind, *label, f"{self.age // seconds:.0f}{unit}"]
+        return " ".join([*words, EVEN_OPEN] if self.even_open else words)
+
+    def holds_for(self, head: Head, now: datetime) -> bool:
+        """Whether the journal of *head* is to go."""
+        if head.key.kind != self.kind or head.key.kind == MEMORY:
+            return False
+        name, is_pair, value = (self.label or "").partition("=")
+        if self.label is not None and (
+            name not in head.labels or (is_pair and head.labels[name] != value)
+        ):
+            return False
+        if from_micros(head.updated) > now - timedelta(seconds=self.age):
+            return False
+        return head.key.kind != TASK or self.even_open or head.status in ENDED
+
+
+_EXAMPLE = "For example: conversation label:channel=web 90d; or: task 30d."
+
+
+class Retained(Struct, frozen=True):
+    """What rules have removed, or would: journals, and how many memories of which namespace."""
+
+    journals: tuple[Gone, ...] = ()
+    memories: dict[str, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Of both together."""
+        return len(self.journals) + sum(self.memories.values())
+
+
+async def rules(scope: Scope) -> list[Rule]:
+    """The rules of one tenant."""
+    journal = scope.journal(KIND, ID, redactor=None)
+    for entry in await journal.read(limit=1, reverse=True):
+        return journal.understand(entry, lambda one: [Rule.parse(text) for text in one.body])
+    return []
+
+
+async def set_rules(scope: Scope, new: Iterable[Rule]) -> None:
+    """Let these be the rules."""
+    journal = scope.journal(KIND, ID, ttl=None, redactor=None)
+    await journal.append((RULES, [str(rule) for rule in new]))
+
+
+async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
+    """Remove what is older than the rules of this tenant allow, or say what that is."""
+    known = await rules(scope)
+    if not known:
+        return Retained()
+    now = datetime.now(UTC)
+    heads = await all_heads(scope)
+    chosen: dict[Key, Chosen] = {
+        head.key: Chosen(head, BECAUSE)
+        for head in heads
+        if holder_of(head) is None and any(rule.holds_for(head, now) for rule in known)
+    }
+    size = -1
+    while size < len(chosen):
+        size = len(chosen)
+        for head in heads:
+            if head.key in chosen or holder_of(head) is not None:
+                continue
+            why = goes_with(head, chosen, {})
+            # A step that has not ended goes on, whatever became of the task that it is a step of.
+            if why is not None and (head.key.kind != TASK or head.status in ENDED):
+                chosen[head.key] = Chosen(head, why)
+    gone = []
+    for one in reversed(chosen.values()):
+        if not dry_run and not await _is_gone(scope, one.head):
+            continue
+        entries = one.head.seq - (one.head.first - 1)
+        gone.append(Gone(*one.head.key[1:], entries, one.head.size, one.why))
+    memories = await _old_memories(scope, heads, known, now, dry_run=dry_run)
+    found = Retained(tuple(reversed(gone)), memories)
+    if not dry_run and found.count:
+        await scope.runtime.call(scope.backend.scrub)
+        about = {"journals": len(gone), "memories": sum(memories.values())}
+        await audit.record(scope, "applied retention", via="retention", who=None, about=about)
+    return found
+
+
+async def _is_gone(scope: Scope, head: Head) -> bool:
+    """Delete what is as it was when it was looked at; False if somebody has come back to it."""
+    now = await scope.journal(head.key.kind, head.key.id).head()
+    if now is None or (now.expect, now.lease) != (head.expect, head.lease):
+        return False
+    await delete_journal(scope, head)
+    return True
+
+
+async def _old_memories(
+    scope: Scope, heads: list[Head], known: list[Rule], now: datetime, *, dry_run: bool
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    mine = [rule for rule in known if rule.kind == MEMORY]
+    for head in heads if mine else ():
+        if head.key.kind != MEMORY or head.seq < head.first:
+            continue
+        memory: AsyncMemory = scope.memory(head.key.id)
+        old = [
+            one.id
+            for one in await memory.list(superseded=True)
+            if any(
+                one.at <= now - timedelta(seconds=rule.age)
+                and (rule.label is None or rule.label in one.tags)
+                for rule in mine
+            )
+        ]
+        if old:
+            found[head.key.id] = len(old)
+            if not dry_run:
+                await memory.forget(*old)
+    return found

@@ -1,0 +1,374 @@
+"""What somebody does to an encrypted store who can write all of it, and has no keys.
+
+The store is taken apart as its backend gives it, changed, and put together again. Then all of it is
+read with the keys: there is a typed error, or there is what was written; never anything else.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import limpet
+from limpet.backends.contract import Append, Expect, Key, Origin
+from limpet.backends.url import connect
+from limpet.crypto.keys import Keys
+from limpet.crypto.sealed import CUT, END, WRAPPED, Sealed
+from limpet.errors import LimpetError, NotEncrypted, StoreCorrupt, StoreError, Tampered, Unreadable
+from limpet.store import Store, scope_over
+from tests.support import places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.backends.contract import Backend, Head, Record
+    from tests.support.places import Where
+
+where = places.where
+
+KEYS = Keys({1: b"1" * 32})
+NOTED = (Tampered, NotEncrypted, StoreCorrupt, Unreadable)
+
+
+@dataclass
+class Journal:
+    """One journal as it is stored."""
+
+    head: Head
+    records: list[Record]
+    labels: dict[str, str]
+    meta: bytes | None
+    first: int
+
+
+Stored = dict[Key, Journal]
+
+
+def taken_apart(backend: Backend) -> Stored:
+    """All that is stored, as somebody sees it who has no keys."""
+    return {
+        head.key: Journal(
+            head, backend.read(head.key, limit=10_000), dict(head.labels), head.meta, head.first
+        )
+        for tenant, kind in backend.kinds()
+        for head in backend.heads(tenant, kind)
+    }
+
+
+def put_together(backend: Backend, stored: Stored) -> None:
+    """Make the store hold that, with the same incarnations, numbers and times."""
+    for tenant, kind in backend.kinds():
+        for head in list(backend.heads(tenant, kind)):
+            backend.delete(head.key)
+    for key, journal in stored.items():
+        head, seq = journal.head, journal.first - 1
+        for record in journal.records:
+            request = Append(
+                key=key,
+                body=record.body,
+                count=record.count,
+                id=record.id,
+                expect=Expect(None, seq if record is not journal.records[0] else 0),
+                origin=Origin(record.at, head.created, journal.first, head.incarnation),
+            )
+            seq = backend.append(request).seq
+        backend.append(
+            Append(key=key, labels=journal.labels, meta=journal.meta, status=head.status)
+        )
+
+
+def filled(url: str) -> dict[str, Any]:
+    """Write a bit of everything to an encrypted store, and say what all of it is."""
+    with limpet.open(url, keys=KEYS) as store:
+        for name in ("alice", "bob"):
+            chat = store.conversation(name)
+            for number in range(40):
+                chat.append({"role": "user", "content": f"{name} says {number}"})
+            chat.pin(3)
+        state = store.state("settings")
+        for number in range(6):
+            state.save({"number": number, "text": "x" * 50})
+        journal = store.journal("note", "short")
+        for number in range(5):
+            journal.append(("n", number), ("n", -number))
+        cut = store.journal("note", "cut")
+        for number in range(40):
+            cut.append(("n", number))
+        cut.compact(11)
+    return content(url)
+
+
+def content(url: str) -> dict[str, Any]:
+    """All that is in the store, read as programs read it; what of it is refused, as its error."""
+    found: dict[str, Any] = {}
+    with limpet.open(url, keys=KEYS) as store:
+        reads: dict[str, Callable[[], Any]] = {
+            "alice": lambda: (store.conversation("alice").messages(), all_of(store, "alice")),
+            "bob": lambda: (store.conversation("bob").messages(), all_of(store, "bob")),
+            "settings": lambda: (store.state("settings").load(), all_of(store, "settings")),
+            "short": lambda: all_of(store, "short"),
+            "cut": lambda: all_of(store, "cut"),
+        }
+        for name, read in reads.items():
+            try:
+                found[name] = read()
+            except NOTED as error:  # any other is a failure
+                found[name] = error
+    return found
+
+
+#: The kind of each.
+KINDS = {"alice": "conversation", "bob": "conversation", "settings": "state"}
+
+
+def all_of(store: Store, name: str) -> Any:
+    """The entries of a journal, and what its head says."""
+    journal = store.journal(KINDS.get(name, "note"), name)
+    head = journal.head()
+    return [(entry.seq, entry.type, entry.body) for entry in journal.read()], head and head.meta
+
+
+# -- what somebody does ----------------------------------------------------------------------------
+
+
+def renumbered(records: list[Record], first: int) -> list[Record]:
+    """*records* as they come after one of them was taken out, or put in."""
+    seq = first - 1
+    made = []
+    for record in records:
+        seq += record.count
+        made.append(type(record)(seq, record.count, record.at, record.body, None))
+    return made
+
+
+def with_body(record: Record, body: bytes) -> Record:
+    """*record* with another body."""
+    return type(record)(record.seq, record.count, record.at, body, record.id)
+
+
+def checked(body: bytes) -> bytes:
+    """*body* with the checksum that goes with it."""
+    return body[:-4] + zlib.crc32(body[:-4], 0x2144DF1C).to_bytes(4, "little")
+
+
+def flip(stored: Stored, chance: random.Random) -> None:
+    """One bit, with a checksum made new."""
+    journal = chance.choice(list(stored.values()))
+    at = chance.randrange(len(journal.records))
+    body = bytearray(journal.records[at].body)
+    body[chance.randrange(len(body) - 4)] ^= 1 << chance.randrange(8)
+    journal.records[at] = with_body(journal.records[at], checked(bytes(body)))
+
+
+def flip_carelessly(stored: Stored, chance: random.Random) -> None:
+    """One bit, as a disk does."""
+    journal = chance.choice(list(stored.values()))
+    at = chance.randrange(len(journal.records))
+    body = bytearray(journal.records[at].body)
+    body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
+    journal.records[at] = with_body(journal.records[at], bytes(body))
+
+
+def swap(stored: Stored, chance: random.Random) -> None:
+    """Two records of one journal."""
+    journal = chance.choice([one for one in stored.values() if len(one.records) > 1])
+    one, other = chance.sample(range(len(journal.records)), 2)
+    records = journal.records
+    a, b = records[one], records[other]
+    records[one], records[other] = with_body(a, b.body), with_body(b, a.body)
+
+
+def move(stored: Stored, chance: random.Random) -> None:
+    """A record of one journal to the same place in another."""
+    one, other = chance.sample([j for j in stored.values() if j.first == 1], 2)
+    at = chance.randrange(min(len(one.records), len(other.records)))
+    other.records[at] = with_body(other.records[at], one.records[at].body)
+
+
+def move_with_key(stored: Stored, chance: random.Random) -> None:
+    """All of a journal, its wrapped data key and its notes to another name."""
+    one, other = chance.sample(list(stored.values()), 2)
+    other.records, other.labels, other.first = one.records, one.labels, one.first
+    other.meta = one.meta
+
+
+def take_out(stored: Stored, chance: random.Random) -> None:
+    """A record from the middle; those behind it move up."""
+    journal = chance.choice([one for one in stored.values() if len(one.records) > 2])
+    del journal.records[chance.randrange(len(journal.records) - 1)]
+    journal.records = renumbered(journal.records, journal.first)
+
+
+def replay(stored: Stored, chance: random.Random) -> None:
+    """A record once more, at the end or in between."""
+    journal = chance.choice(list(stored.values()))
+    again = chance.choice(journal.records)
+    journal.records.insert(chance.randrange(len(journal.records) + 1), again)
+    journal.records = renumbered(journal.records, journal.first)
+
+
+def cut_front(stored: Stored, chance: random.Random) -> None:
+    """What came first, as if it had been compacted away."""
+    journal = chance.choice([one for one in stored.values() if len(one.records) > 2])
+    del journal.records[: chance.randrange(1, len(journal.records) - 1)]
+    journal.first = journal.records[0].seq - journal.records[0].count + 1
+
+
+def write_plainly(stored: Stored, chance: random.Random) -> None:
+    """A record that is not encrypted."""
+    journal = chance.choice(list(stored.values()))
+    at = chance.randrange(len(journal.records))
+    count = journal.records[at].count
+    body = limpet.Codec().encode([("message", {"role": "user", "content": "forged"})] * count)
+    journal.records[at] = with_body(journal.records[at], body)
+
+
+def swap_notes(stored: Stored, chance: random.Random) -> None:
+    """A note, or the wrapped data key, of another journal."""
+    one, other = chance.sample(list(stored.values()), 2)
+    name = chance.choice([END, WRAPPED])
+    other.labels[name] = one.labels[name]
+
+
+def drop_note(stored: Stored, chance: random.Random) -> None:
+    """A note, or the wrapped data key; or what says how much was compacted away."""
+    journal = chance.choice(list(stored.values()))
+    names = [name for name in journal.labels if name in (END, WRAPPED) or name.startswith(CUT)]
+    del journal.labels[chance.choice(names)]
+
+
+def swap_meta(stored: Stored, chance: random.Random) -> None:
+    """The meta of another journal; or one that is not encrypted."""
+    one, other = chance.sample([j for j in stored.values() if j.meta is not None], 2)
+    other.meta = chance.choice([one.meta, b'{"pins":[1]}', b'{"sealed":"AAAA"}'])
+
+
+CHANGES = [
+    *(flip, flip_carelessly, swap, move, move_with_key, take_out, replay, cut_front),
+    *(write_plainly, swap_notes, drop_note, swap_meta),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+def test_what_was_changed_is_refused_and_nothing_else_is_given(
+    where: Where, change: Callable[[Stored, random.Random], None]
+) -> None:
+    """By name; and what nobody has touched can be read as before."""
+    chance = random.Random(f"{change.__name__}")
+    expected = filled(where.url)
+    with closing(connect(where.url)) as raw:
+        stored = {
+            key: one for key, one in taken_apart(raw).items() if key.kind != "limpet-encryption"
+        }
+        marker = {key: one for key, one in taken_apart(raw).items() if key not in stored}
+        for _ in range(2):
+            forged = deepcopy(stored)
+            change(forged, chance)
+            put_together(raw, {**marker, **forged})
+            found = content(where.url)
+            refused = [name for name, one in found.items() if isinstance(one, LimpetError)]
+            assert refused
+            assert {name: one for name, one in found.items() if name not in refused} == {
+                name: one for name, one in expected.items() if name not in refused
+            }
+        put_together(raw, {**marker, **stored})
+    assert content(where.url) == expected
+
+
+def test_what_was_cut_off_at_the_end_is_noticed(where: Where) -> None:
+    """Up to the newest note; what came behind that, on SQLite and PostgreSQL, is only older."""
+    expected = filled(where.url)
+    with closing(connect(where.url)) as raw:
+        exact = not raw.transactional
+        stored = taken_apart(raw)
+        for key, name in ((Key("default", "note", "short"), "short"),):
+            for left in range(1, len(stored[key].records)):
+                forged = deepcopy(stored)
+                del forged[key].records[left:]
+                put_together(raw, forged)
+                found = content(where.url)[name]
+                if exact:
+                    assert isinstance(found, Tampered)
+                else:
+                    entries, _ = expected[name]
+                    assert isinstance(found, Tampered) or found[0] == entries[: 2 * left]
+        key = Key("default", "note", "cut")
+        forged = deepcopy(stored)
+        del forged[key].records[-17:]
+        put_together(raw, forged)
+        assert isinstance(content(where.url)["cut"], Tampered)
+
+
+def test_a_note_with_every_record_leaves_no_end_unguarded(where: Where) -> None:
+    """For who asks for it, everywhere."""
+    journal = Key("default", "note", "one")
+    with closing(Sealed(connect(where.url), KEYS, note_every=1)) as store:
+        for number in range(5):
+            store.append(Append(key=journal, body=b"%d" % number, count=1))
+        stored = taken_apart(store.inner)
+        del stored[journal].records[-1]
+        put_together(store.inner, stored)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        with pytest.raises(Tampered, match="ends at 4, and was at 5"):
+            store.read(journal)
+        with pytest.raises(Tampered):
+            store.append(Append(key=journal, body=b"x", count=1))
+        with pytest.raises(Tampered):
+            store.head(journal)
+
+
+def test_a_record_of_another_history_is_noticed(where: Where) -> None:
+    """One that was written after a backup was put in place, and then replaced again."""
+    journal = Key("default", "note", "one")
+
+    def append(*texts: bytes) -> Stored:
+        with closing(Sealed(connect(where.url), KEYS)) as store:
+            for text in texts:
+                store.append(Append(key=journal, body=text, count=1))
+            return taken_apart(store.inner)
+
+    backup = append(b"1", b"2")
+    other = append(b"other 3")
+    with closing(connect(where.url)) as raw:
+        put_together(raw, backup)
+        ours = append(b"3", b"4")
+        ours[journal].records[2] = other[journal].records[2]
+        put_together(raw, ours)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        with pytest.raises(Tampered, match="behind another one"):
+            store.read(journal)
+        assert len(store.read(journal, limit=3)) == 3
+        with pytest.raises(Tampered):  # page by page, too
+            store.read(journal, after=3)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        assert len(store.read(journal, limit=1, reverse=True)) == 1
+        with pytest.raises(Tampered):
+            store.read(journal, upto=3, reverse=True)
+        examined = store.examine(journal)
+        # It can be saved all the same: it was written by who had the keys.
+        assert [record.body for record, _ in examined] == [b"1", b"2", b"other 3", b"4"]
+        assert [bool(trouble) for _, trouble in examined] == [False, False, False, True]
+
+
+def test_a_damaged_journal_does_not_hide_the_others_of_a_list(where: Where) -> None:
+    """It is named beside them, with the reason."""
+    filled(where.url)
+    key = Key("default", "conversation", "alice")
+    with closing(connect(where.url)) as raw:
+        raw.append(Append(key=key, labels={END: None}))
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        page = store.scan("default", "conversation")
+        assert [head.key.id for head in page.heads] == ["bob"]
+        ((damaged, error),) = page.damaged
+        assert damaged == key
+        assert isinstance(error, Tampered)
+        assert isinstance(error, StoreError)
+    scope = scope_over(Sealed(connect(where.url), KEYS))
+    with Store(limpet.AsyncStore(scope.as_sync())) as opened:
+        assert [chat.id for chat in opened.conversations()] == ["bob"]
