@@ -38,12 +38,16 @@ __all__ = [
     "same",
     "score",
     "shares",
+    "weight_of_words",
     "words_of",
 ]
 
 #: What the parts of a fit weigh, and how far it counts who said it. docs/memory.md has what is
 #: found with other numbers: none of them is a fine point.
-WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 0.75, 0.3
+WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 1.0, 0.3
+#: How rare the words of a query must be on average for words to weigh that much, where a word that
+#: one text has is 1. Of common ones, many texts have as many, and meaning decides.
+RARE = 0.5
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What the time weighs, where a question asks about one.
@@ -97,14 +101,16 @@ class Usual(Struct, frozen=True):
     word_by_word: float = 0.0
 
 
-def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
+def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[Parts]:
     """What each part adds to the scores of what was *found* for a query: a score is their sum.
+
+    *words* is what `weight_of_words` gives for those of the query.
 
     >>> shares([Parts(words=1.0, activation=0.5)], Usual())
     [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025, time=None)]
     """
     scales = (
-        _Scale([one.words for one in found], 0.0, WORDS),
+        _Scale([one.words for one in found], 0.0, words),
         _Scale([one.meaning for one in found], usual.meaning, MEANING),
         _Scale([one.word_by_word for one in found], usual.word_by_word, WORD_BY_WORD),
     )
@@ -131,14 +137,14 @@ def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
     fit = unit / best if best else 0.0
     return [
         Parts(
-            (words or 0.0) * fit,
+            (in_words or 0.0) * fit,
             None if meaning is None else meaning * fit,
             None if near is None else near * fit,
             None if one.speaker is None else SPEAKER * one.speaker * unit,
             rest * ACTIVATION * one.activation,
             None if one.time is None else TIME * one.time,
         )
-        for one, (words, meaning, near) in zip(found, each, strict=True)
+        for one, (in_words, meaning, near) in zip(found, each, strict=True)
     ]
 
 
@@ -188,6 +194,14 @@ def ideal(total: int, counts: Iterable[int]) -> float:
 def rarity(total: int, count: int) -> float:
     """How much a word says that *count* of *total* texts have; never 0."""
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
+
+
+def weight_of_words(total: int, counts: Sequence[int]) -> float:
+    """What the words of a query weigh that *counts* of *total* texts have, one or more of each."""
+    if not counts:
+        return WORDS
+    mean = sum(rarity(total, count) for count in counts) / len(counts) / rarity(total, 1)
+    return WORDS * min(mean / RARE, 1.0) ** 2
 
 
 def activation(ages: Sequence[float]) -> float:

@@ -30,6 +30,7 @@ from limpet.memory.ranking import (
     same,
     score,
     shares,
+    weight_of_words,
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
@@ -213,7 +214,9 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
         )
         for row, its in zip(rows, about, strict=True)
     ]
-    adds = shares(parts, usual)
+    known = query.words
+    weight = weight_of_words(known.total, list(known.found.values())) if known else ranking.WORDS
+    adds = shares(parts, usual, weight)
     best_passages: dict[int, int] = {}
     words = None if query.vectors is None else query.vectors.words
     if words is not None and words.words:
@@ -227,7 +230,7 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             for at, row in zip(order, rows, strict=True)
         ]
         least = min((near for near in near_words.values() if near is not None), default=0.0)
-        adds = shares(parts, Usual(usual.meaning, least))
+        adds = shares(parts, Usual(usual.meaning, least), weight)
     best: dict[int, _Scored] = {}
     # Each row that was found stands for the newest version of its memory, row n.
     for row, one, added in zip(rows, parts, adds, strict=True):

@@ -19,6 +19,11 @@ _FIRST_PERSON = frozenset({"i", "me", "mine", "my", "myself"})
 #: Those who ask, and those who answer, by the names that chats have for them.
 _ASKS = frozenset({"customer", "human", "user"})
 _ANSWERS = frozenset({"ai", "assistant", "bot", "model", "system", "tool"})
+# "What did you recommend?" asks about an answer, and a summary about all that was said; "what would
+# you recommend?" is only a request.
+_ABOUT_BOTH = re.compile(
+    r"\b(?:did|had|have) you\b|\byou(?:['\u2019]ve| had| have)\b|\b(?:overview|recap|summar)"
+)
 #: One word in so many is of the first person where somebody speaks of nothing but themselves.
 DENSE = 16
 
@@ -48,8 +53,9 @@ class Asked:
     """Whom *query* asks about; words that are *ignored* are no names."""
 
     def __init__(self, query: str, ignored: frozenset[str]) -> None:
-        words = set(_WORD.findall(query.casefold()))
-        self._first = not words.isdisjoint(_FIRST_PERSON)
+        query = query.casefold()
+        words = set(_WORD.findall(query))
+        self._first = not words.isdisjoint(_FIRST_PERSON) and not _ABOUT_BOTH.search(query)
         self._names = words - ignored
 
     def about(self, speaker: str | None, first: float) -> float:
