@@ -44,7 +44,7 @@ __all__ = [
 
 #: What the parts of a fit weigh, and how far it counts who said it. docs/memory.md has what is
 #: found with other numbers: none of them is a fine point.
-WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 1.0, 0.3
+WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 0.75, 0.3
 #: How rare the words of a query must be on average for words to weigh that much, where a word that
 #: one text has is 1. Of common ones, many texts have as many, and meaning decides.
 RARE = 0.5
@@ -114,21 +114,17 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
         _Scale([one.meaning for one in found], usual.meaning, MEANING),
         _Scale([one.word_by_word for one in found], usual.word_by_word, WORD_BY_WORD),
     )
-    whole = sum(scale.weight for scale in scales if scale.known)
-    each: list[list[float | None]] = []
-    for one in found:
-        values = (one.words, one.meaning, one.word_by_word)
-        # What has no vector yet is judged by what is known of it.
-        known = sum(
-            scale.weight for scale, value in zip(scales, values, strict=True) if value is not None
-        )
-        by = whole / known
-        each.append(
-            [
-                None if value is None else by * scale(value)
-                for scale, value in zip(scales, values, strict=True)
-            ]
-        )
+    each: list[Sequence[float | None]] = []
+    if scales[1].known or scales[2].known:
+        whole = sum(scale.weight for scale in scales if scale.known)
+        for one in found:
+            values = (one.words, one.meaning, one.word_by_word)
+            # What has no vector yet is judged by what is known of it.
+            pairs = list(zip(scales, values, strict=True))
+            by = whole / sum(scale.weight for scale, value in pairs if value is not None)
+            each.append([None if value is None else by * scale(value) for scale, value in pairs])
+    else:
+        each = [(scales[0](one.words), None, None) for one in found]
     best = max((sum(filter(None, line)) for line in each), default=0.0)
     top = max(map(_quality, found), default=0.0)
     about = SPEAKER * max((one.speaker or 0.0 for one in found), default=0.0)
@@ -201,7 +197,7 @@ def weight_of_words(total: int, counts: Sequence[int]) -> float:
     if not counts:
         return WORDS
     mean = sum(rarity(total, count) for count in counts) / len(counts) / rarity(total, 1)
-    return WORDS * min(mean / RARE, 1.0) ** 2
+    return WORDS * min(mean / RARE, 1.0)
 
 
 def activation(ages: Sequence[float]) -> float:

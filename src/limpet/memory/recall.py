@@ -92,6 +92,11 @@ class Words(Struct, frozen=True):
     found: dict[str, int]
     near: dict[str, list[str]]
 
+    @property
+    def weight(self) -> float:
+        """What they weigh beside meaning."""
+        return weight_of_words(self.total, list(self.found.values()))
+
 
 class Query(Struct, frozen=True, kw_only=True):
     """What is searched for."""
@@ -214,8 +219,7 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
         )
         for row, its in zip(rows, about, strict=True)
     ]
-    known = query.words
-    weight = weight_of_words(known.total, list(known.found.values())) if known else ranking.WORDS
+    weight = ranking.WORDS if query.words is None else query.words.weight
     adds = shares(parts, usual, weight)
     best_passages: dict[int, int] = {}
     words = None if query.vectors is None else query.vectors.words

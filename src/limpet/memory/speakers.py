@@ -19,11 +19,8 @@ _FIRST_PERSON = frozenset({"i", "me", "mine", "my", "myself"})
 #: Those who ask, and those who answer, by the names that chats have for them.
 _ASKS = frozenset({"customer", "human", "user"})
 _ANSWERS = frozenset({"ai", "assistant", "bot", "model", "system", "tool"})
-# "What did you recommend?" asks about an answer, and a summary about all that was said; "what would
-# you recommend?" is only a request.
-_ABOUT_BOTH = re.compile(
-    r"\b(?:did|had|have) you\b|\byou(?:['\u2019]ve| had| have)\b|\b(?:overview|recap|summar)"
-)
+# Whoever wants a summary wants what everybody said.
+_SUMMARY = re.compile(r"\b(?:overview|recap|summar)")
 #: One word in so many is of the first person where somebody speaks of nothing but themselves.
 DENSE = 16
 
@@ -55,7 +52,7 @@ class Asked:
     def __init__(self, query: str, ignored: frozenset[str]) -> None:
         query = query.casefold()
         words = set(_WORD.findall(query))
-        self._first = not words.isdisjoint(_FIRST_PERSON) and not _ABOUT_BOTH.search(query)
+        self._first = not words.isdisjoint(_FIRST_PERSON) and not _SUMMARY.search(query)
         self._names = words - ignored
 
     def about(self, speaker: str | None, first: float) -> float:

@@ -104,10 +104,6 @@ class Vectors:
         self._matrix: Any = None
         self._passages: Any = self._np.zeros(0, dtype=self._np.int64)
         self._rows: Any = self._np.zeros(0, dtype=self._np.int64)
-        #: By row: how many vectors it has; and which line has the beginning of its text, if any
-        #: text is long.
-        self._count: Any = None
-        self._starts: Any = None
 
     def _refresh(self, index: Index) -> None:
         """Read the vectors that are new; all of them, if some were removed."""
@@ -132,12 +128,6 @@ class Vectors:
         self._passages = np.concatenate([self._passages, [p for _, p, *_ in stored]])
         self._rows = np.concatenate([self._rows, [n for *_, n, _ in stored]])
         self._last = stored[-1][0]
-        rows, self._count = self._rows, np.bincount(self._rows)
-        if self._count.max() > 1:
-            in_order = np.lexsort((self._passages, rows))
-            _, first = np.unique(rows[in_order], return_index=True)
-            self._starts = np.zeros(len(self._count), dtype=np.int64)
-            self._starts[rows[in_order[first]]] = in_order[first]
 
     def nearest(self, index: Index, vector: Any, most: int, among: list[int] | None) -> Nearest:
         """The memories of the *most* passages nearest to *vector*, only those *among* some rows."""
@@ -151,8 +141,15 @@ class Vectors:
         scores = np.einsum("ij,j->i", matrix, _unit([vector])[0])
         usual, rows, passages = float(scores.mean()), self._rows, self._passages
         np.clip(scores, 0, 1, out=scores)
-        if self._starts is not None:
-            scores = self._of_long_texts(scores)
+        count = np.bincount(rows)
+        if count.max() > 1:
+            # The best of many is higher than that of few by chance alone: as much is taken off as
+            # the highest of so many draws is over their mean.
+            many = np.maximum(count, 1)
+            mean = np.bincount(rows, scores) / many
+            spread = np.sqrt(np.maximum(np.bincount(rows, scores**2) / many - mean**2, 0))
+            by_chance = spread * np.sqrt(2 * np.log(many))
+            scores = np.clip(scores - by_chance[rows].astype(np.float32), 0, 1)
         # The best passage decides.
         self._scores = np.full(int(rows.max()) + 1, -1, dtype=np.float32)
         np.maximum.at(self._scores, rows, scores)
@@ -169,22 +166,6 @@ class Vectors:
             dict(zip(of, passages[order].tolist(), strict=True)),
             max(usual, 0.0),
         )
-
-    def _of_long_texts(self, scores: Any) -> Any:
-        """*scores* of passages; that of a part of a long text, as the text deserves by it.
-
-        The best of many passages is higher than that of few by chance alone: as much is taken off
-        as the highest of so many draws is over their mean. And what a part means depends on what
-        the whole is about, which its beginning says: each counts one half.
-        """
-        np = self._np
-        rows, count = self._rows, np.maximum(self._count, 1)
-        mean = np.bincount(rows, scores) / count
-        # That of all long texts together: one alone would pay for a passage that stands out.
-        spread = np.sqrt(((scores - mean[rows]) ** 2).sum() / (count - 1).sum())
-        by_chance = spread * np.sqrt(2 * np.log(count))
-        alone = (scores - by_chance[rows] + scores[self._starts[rows]]) / 2
-        return np.clip(np.where(count[rows] > 1, alone, scores), 0, 1).astype(np.float32)
 
     def score(self, n: int) -> float | None:
         """How near row *n* is to the vector of the last search; None if it has no vector yet."""

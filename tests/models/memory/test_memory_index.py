@@ -25,7 +25,16 @@ from limpet.memory.embeddings import embedding_function, model_name
 from limpet.memory.index import Index, open_index
 from limpet.memory.indexed_journal import IndexedJournal
 from limpet.memory.local_model import LocalModel, WordPieces
-from limpet.memory.ranking import Parts, Usual, activation, alike, score, shares, words_of
+from limpet.memory.ranking import (
+    Parts,
+    Usual,
+    activation,
+    alike,
+    score,
+    shares,
+    weight_of_words,
+    words_of,
+)
 from limpet.memory.recall import any_of, terms
 from tests.support import stores
 
@@ -403,6 +412,17 @@ def test_words_and_meaning_are_on_one_scale() -> None:
     named, meant, neither = scores(Parts(0.5, 0.6), Parts(0.0, 0.9), Parts(0.0, 0.61), usual=usual)
     assert named > meant > neither
     assert neither < 0.05
+
+
+def test_of_common_words_meaning_decides() -> None:
+    """Words that many texts have weigh less than rare ones, and never more than they may."""
+    assert weight_of_words(1000, [1, 2]) == weight_of_words(1000, []) == 1
+    assert 0 < weight_of_words(1000, [900]) < weight_of_words(1000, [300, 400]) < 0.5
+    found = Parts(0.6, 0.2), Parts(0.3, 0.5)
+    rare = shares(found, Usual())
+    common = shares(found, Usual(), weight_of_words(1000, [300, 400]))
+    assert score(rare[0]) > score(rare[1])
+    assert score(common[0]) < score(common[1])
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=5), st.floats(0, 1e9))

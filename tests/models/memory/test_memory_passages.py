@@ -190,3 +190,4 @@ def test_speakers_are_known_by_their_names() -> None:
     assert Asked("what does Ada want", frozenset()).about("ada lovelace", 0) == 1
     assert Asked("will it rain", frozenset({"will"})).about("will", 0) == 0
     assert Asked("my plan", frozenset()).about(None, 0.5) == 0.5
+    assert Asked("Summarize how my plan came to be", frozenset()).about("user", 1) == 0
