@@ -399,8 +399,12 @@ class Backend(ABC):
         """The (tenant, kind) pairs under which there are journals, in order: what to scan."""
 
     @abstractmethod
-    def delete(self, key: Key) -> bool:
-        """Remove the journal, its records, labels and lease. False if it did not exist."""
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
+        """Remove the journal, its records, labels and lease. False if it did not exist.
+
+        With *expect* in one act with a look at it: only if it stands there and no lease on it is
+        valid, else `Conflict`. So what somebody adds meanwhile is not lost.
+        """
 
     @abstractmethod
     def compact(self, key: Key, before: int) -> int:

@@ -203,7 +203,7 @@ class Sealed(Backend):
             except Conflict as conflict:
                 before, place = place, self._look(key)
                 if not place.fits(request.expect) and not before.fits(request.expect):
-                    raise decide.conflict(request, place.seq) from conflict
+                    raise decide.conflict(request.key, request.expect, place.seq) from conflict
                 # If it fits no more it is sent once again: it may be there by now, under its id.
                 tries += place.expect == before.expect
                 if tries == TRIES:
@@ -379,13 +379,16 @@ class Sealed(Backend):
                     known |= found
                     continue
                 if misfits:
-                    raise decide.conflict(misfits[0], now[misfits[0].key].seq) from conflict
+                    misfit = misfits[0]
+                    actual = now[misfit.key].seq
+                    raise decide.conflict(misfit.key, misfit.expect, actual) from conflict
                 raise
             finally:
                 for key in before:
                     self._places.pop(key, None)
             return done
-        raise decide.conflict(requests[0], self._look(requests[0].key).seq)
+        first = requests[0]
+        raise decide.conflict(first.key, first.expect, self._look(first.key).seq)
 
     def _next_all(
         self, requests: Sequence[Append], places: Mapping[Key, _Place], known: set[int]
@@ -432,9 +435,9 @@ class Sealed(Backend):
         self._places.pop(request.key, None)
         return self._append(request, opened.append)
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self._forget(key)
-        return self.inner.delete(key)
+        return self.inner.delete(key, expect=expect)
 
     def compact(self, key: Key, before: int) -> int:
         for _ in range(TRIES * TRIES):
@@ -533,7 +536,7 @@ class Sealed(Backend):
                 head = now
             else:
                 return True
-        raise decide.conflict(Append(key=key, expect=head.expect), head.seq)
+        raise decide.conflict(key, head.expect, head.seq)
 
     # -- reading -----------------------------------------------------------------------------
 

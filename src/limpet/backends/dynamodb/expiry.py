@@ -25,6 +25,7 @@ from limpet.backends.dynamodb.layout import (
     Item,
     Stored,
     attribute,
+    current,
     ended,
     head_key,
     head_update,
@@ -39,7 +40,7 @@ from limpet.backends.dynamodb.layout import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.backends.contract import Key
+    from limpet.backends.contract import Expect, Key
     from limpet.backends.dynamodb.heads import Attempt, Heads
     from limpet.backends.dynamodb.records import Bodies
     from limpet.backends.dynamodb.table import Action, Table
@@ -189,12 +190,15 @@ class Remover:
         self._bodies = bodies
         self._reached: Key | None = None
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, expect: Expect | None) -> bool:
         """See `Backend.delete`."""
         now = self._table.clock.now()
 
         def work(attempt: Attempt) -> bool:
             stored = attempt.stored
+            if expect is not None:
+                # Nobody appends or takes the lease between this and the write: its rev would move.
+                decide.check_delete(current(stored, now).head, key, expect, now)
             if stored is None or (stored.head is None and not stored.uploads):
                 attempt.require_fresh()
                 return False

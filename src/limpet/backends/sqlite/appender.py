@@ -346,9 +346,11 @@ class Appender:
         found = self.live(key, at)
         return None if found is None else found.head
 
-    def delete(self, key: Key, at: int) -> bool:
+    def delete(self, key: Key, at: int, expect: Expect | None) -> bool:
         """`Backend.delete`."""
         found = self.live(key, at)
+        if expect is not None:
+            decide.check_delete(None if found is None else found.head, key, expect, at)
         if found is None:
             return False
         self._remove(key, found.journal)
