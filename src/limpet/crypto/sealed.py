@@ -754,8 +754,9 @@ class Sealed(Backend):
         return self.inner.lost(key)
 
     def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
         self.inner.close()
         super().close()
 
