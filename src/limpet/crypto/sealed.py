@@ -120,7 +120,7 @@ class _Journal:
         self.tags[seq] = tag
 
 
-class _Place(Struct, frozen=True):
+class _Place(Struct, frozen=True, gc=False):
     """Where a journal stands, for what comes next: its last number, and that record's tag."""
 
     seq: int
@@ -140,7 +140,7 @@ class _Place(Struct, frozen=True):
         return expect.seq == self.seq and (not self.seq or expect.incarnation in (None, ours))
 
 
-class _Next(Struct, frozen=True):
+class _Next(Struct, frozen=True, gc=False):
     """A request as it is to be sent, and where the journal is when it was done."""
 
     request: Append
@@ -273,7 +273,8 @@ class Sealed(Backend):
         """*request*, sealed for a journal that stands at *place*."""
         key, origin, journal = request.key, request.origin, place.journal
         seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
-        expect = place.expect if place.fits(request.expect) else _NOWHERE
+        fits = request.expect is None or place.fits(request.expect)
+        expect = place.expect if fits else _NOWHERE
         if (
             journal is not None
             and request.count
