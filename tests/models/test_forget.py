@@ -27,10 +27,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["sqlite", "file"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store in files."""
-    return f"{request.param}:{tmp_path}/store{'.db' if request.param == 'sqlite' else ''}"
+@pytest.fixture(params=["sqlite", "file", "sqlite encrypted", "file encrypted"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store in files, encrypted or not."""
+    kind, _, encrypted = request.param.partition(" ")
+    if encrypted:
+        limpet.Keys.generate().save(tmp_path / "keys")
+        monkeypatch.setenv("LIMPET_KEYS", str(tmp_path / "keys"))
+    return f"{kind}:{tmp_path}/store{'.db' if kind == 'sqlite' else ''}"
 
 
 def test_nothing_of_a_subject_is_in_any_file(url: str, tmp_path: Path) -> None:
@@ -43,8 +47,8 @@ def test_nothing_of_a_subject_is_in_any_file(url: str, tmp_path: Path) -> None:
         store.memory("m").recall("London")
         store.search_conversations("London")
         before = everything_in(tmp_path)
-        assert NAME.encode() in before
-        assert ODD_WORD.encode() in before
+        assert NAME.encode() in before  # labels are not encrypted
+        assert (ODD_WORD.encode() in before) != store.backend.private
         planned = store.forget(subject=NAME, dry_run=True)
         assert planned.at is None
         assert NAME.encode() in everything_in(tmp_path)

@@ -24,7 +24,8 @@ under one id, so that whoever reads the end of a journal reads no more than that
 whether it can (``splits``).
 
 *Attributes.* Status, labels, meta and ttl change with an append, in the same act. ``status`` and
-``labels`` are what people list by. ``meta`` is the model's own: what it wants to know of a journal
+``labels`` are what people list by; but for labels whose names begin with `HIDDEN`, which belong to
+a backend that wraps another: they are in the head like any, and `scan` need not find by them. ``meta`` is the model's own: what it wants to know of a journal
 without reading it. It is small, it is JSON, and the backend returns it as it was given.
 
 *Expiry.* A journal with a ``ttl`` expires that many seconds after its last append (or after the ttl
@@ -61,6 +62,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from msgspec import UNSET, Struct, UnsetType
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     from limpet.backends.facts import Fact
 
 __all__ = [
+    "HIDDEN",
+    "NO_LABELS",
     "UNSET",
     "Append",
     "Appended",
@@ -94,6 +98,12 @@ __all__ = [
     "new_incarnation",
     "to_micros",
 ]
+
+
+#: What the name of a label begins with that is hidden.
+HIDDEN = "\x1f"
+
+NO_LABELS: Mapping[str, str | None] = MappingProxyType({})
 
 
 class Key(NamedTuple):
@@ -412,12 +422,15 @@ class Backend(ABC):
         *,
         incarnation: str,
         renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
     ) -> int:
         """Put *bodies* in the place of those of the records with these numbers; how many it were.
 
         All or none, and only of this *incarnation*, which is *renewed* to another if one is given:
         whoever remembers what there was learns so that it is not that any more. Records that are
-        gone are passed over; numbers, times and ids stay.
+        gone are passed over; numbers, times and ids stay. *labels* are merged in the same act, as
+        by an append. If *last* is given, and is not the journal's last number: `Conflict`.
         """
         msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
         raise NotImplementedError(msg)

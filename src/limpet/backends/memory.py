@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from msgspec import structs
 
 from limpet.backends import decide
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    NO_LABELS,
+    Append,
+    Appended,
+    Backend,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.facts import Fact
 from limpet.errors import InvalidURL
 
@@ -158,11 +168,20 @@ class MemoryBackend(Backend):
         *,
         incarnation: str,
         renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
     ) -> int:
         self.check_writable()
         with self._lock:
             journal = self._live(key, _now())
-            if journal is None or journal.head.incarnation != incarnation:
+            head = decide.rewritten(
+                None if journal is None else journal.head,
+                incarnation=incarnation,
+                renewed=renewed,
+                last=last,
+                labels=labels,
+            )
+            if journal is None or head is None:
                 return 0
             count = sum(record.seq in bodies for record in journal.records)
             journal.records = [
@@ -174,9 +193,7 @@ class MemoryBackend(Backend):
                 for id_, record in journal.by_id.items()
             }
             size = sum(len(record.body) for record in journal.records)
-            journal.head = structs.replace(
-                journal.head, size=size, incarnation=renewed or incarnation
-            )
+            journal.head = structs.replace(head, size=size)
             return count
 
     def scrub(self) -> bool:

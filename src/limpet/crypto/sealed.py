@@ -26,7 +26,17 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import UNSET, Struct, structs
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Backend, Expect, Head, Page, Record
+from limpet.backends.contract import (
+    HIDDEN,
+    NO_LABELS,
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Page,
+    Record,
+)
 from limpet.backends.facts import Fact
 from limpet.crypto.envelope import (
     OVERHEAD,
@@ -60,10 +70,13 @@ if TYPE_CHECKING:
 __all__ = ["CUT", "END", "WRAPPED", "Sealed"]
 
 #: Our labels. No label of a user's begins so.
-OURS = "\x1f"
-WRAPPED = "\x1fkey"
-END = "\x1fend"
-CUT = "\x1fcut-"
+WRAPPED = HIDDEN + "key"
+END = HIDDEN + "end"
+CUT = HIDDEN + "cut-"
+
+#: Behind the incarnation of a journal that was rewritten and is to be taken for the same: what is
+#: behind it is another each time, so that nobody writes behind a record that is not there any more.
+AGAIN = "~"
 
 #: How often a note of the end is written, where it costs a row that is not written otherwise.
 NOTE_EVERY = 16
@@ -84,7 +97,15 @@ _NOWHERE = Expect("", (1 << 53) - 1)
 
 _PASSED_ON = (
     *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
-    "beside",
+    *("beside", "rewrites"),
+)
+
+#: What a receipt says beside what it says of the place itself.
+_KEEPS = (
+    "The data keys of what was deleted are deleted with it. Backups made before have them still: "
+    "whoever has one and your key of then reads it there. `limpet keys new`, `limpet keys rotate`, "
+    "`limpet keys retire N`, and every copy of key N destroyed, make all backups from before the "
+    "rotation unreadable, for you too."
 )
 
 
@@ -100,7 +121,7 @@ class _Journal:
     """What is known of one incarnation of a journal: its key, and tags of its records."""
 
     def __init__(self, incarnation: str, wrapped: str, key: DataKey) -> None:
-        self.incarnation = incarnation
+        self.incarnation = incarnation  # as the inner backend has it
         self.wrapped = wrapped
         self.key = key
         #: The newest note of its end that was seen, and the number in it.
@@ -131,7 +152,7 @@ class _Place(Struct, frozen=True):
         """Whether this is where a caller expects it."""
         if expect is None:
             return True
-        ours = self.journal.incarnation if self.journal else None
+        ours = _shown(self.journal.incarnation) if self.journal else None
         return expect.seq == self.seq and (not self.seq or expect.incarnation in (None, ours))
 
 
@@ -140,6 +161,13 @@ class _Next(Struct, frozen=True):
 
     request: Append
     place: _Place
+
+
+class _Anew(Struct, frozen=True):
+    """Records of a journal that are sealed again, and the note that goes with them."""
+
+    bodies: dict[int, bytes]
+    notes: dict[str, str | None]
 
 
 class Sealed(Backend):
@@ -155,6 +183,7 @@ class Sealed(Backend):
         self.overhead = inner.overhead + OVERHEAD
         for name in _PASSED_ON:
             setattr(self, name, getattr(inner, name))
+        vars(self)["keeps"] = (*inner.keeps, _KEEPS)
         if inner.append_async is not None:
             self.append_async = self._append_async
         if note_every is None:
@@ -177,8 +206,8 @@ class Sealed(Backend):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        if not request.count and (request.meta is UNSET or request.meta is None):
-            return self.inner.append(request)
+        if _goes_as_it_is(request):
+            return _answer(self.inner.append(request))
         self.inner.check_writable()
         # One by one, or all but one of those that come together would be sealed for nothing.
         with self._locks[hash(request.key) % LOCKS]:
@@ -209,13 +238,13 @@ class Sealed(Backend):
             else:
                 if not done.repeated:
                     self._keep(following, done)
-                return done
+                return _answer(done)
 
     async def _append_async(self, request: Append) -> Appended:
         """`append` for async callers: on their loop, while nobody comes between."""
         assert self.inner.append_async is not None  # noqa: S101 - or this is not called
-        if not request.count and (request.meta is UNSET or request.meta is None):
-            return await self.inner.append_async(request)
+        if _goes_as_it_is(request):
+            return _answer(await self.inner.append_async(request))
         place = self._places.get(request.key)
         if place is not None and place.fits(request.expect):
             following = self._next(request, place)
@@ -229,7 +258,7 @@ class Sealed(Backend):
             else:
                 if not done.repeated:
                     self._keep(following, done)
-                return done
+                return _answer(done)
         import asyncio  # noqa: PLC0415 - sync programs never pay for it
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
 
@@ -366,7 +395,7 @@ class Sealed(Backend):
             finally:
                 for key in before:
                     self._places.pop(key, None)
-            return done
+            return [_answer(one) for one in done]
         raise decide.conflict(requests[0], self._look(requests[0].key).seq)
 
     def _next_all(
@@ -444,6 +473,89 @@ class Sealed(Backend):
             )
         return self.inner.compact(key, before)
 
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        incarnation: str,
+        renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
+    ) -> int:
+        if not self.rewrites:
+            return self.inner.rewrite(key, bodies, incarnation=incarnation)  # which refuses it
+        self.inner.check_writable()
+        # To the inner backend it is always another journal: places that anybody remembers in it
+        # are behind a record that has another tag now.
+        inner_renewed = renewed or f"{incarnation}{AGAIN}{os.urandom(8).hex()}"
+        for _ in range(TRIES):
+            head = self.inner.head(key)
+            now = None if head is None else self._shown(head)
+            meant = decide.rewritten(
+                now, incarnation=incarnation, renewed=renewed, last=last, labels=labels
+            )
+            if head is None or meant is None:
+                return 0
+            made = self._sealed_anew(self._journal_of(head), head, bodies)
+            if made is None:
+                continue
+            try:
+                with self._locks[hash(key) % LOCKS]:
+                    count = self.inner.rewrite(
+                        key,
+                        made.bodies,
+                        incarnation=head.incarnation,
+                        renewed=inner_renewed,
+                        last=head.seq,
+                        labels={**labels, **made.notes},
+                    )
+            except Conflict:
+                continue
+            finally:
+                self._forget(key)
+            after = None if count else self.inner.head(key)
+            if count or (after is not None and after.incarnation == inner_renewed):
+                # Those that were compacted away meanwhile came first.
+                there = sorted(made.bodies)[len(made.bodies) - count :]
+                return sum(seq in bodies for seq in there)
+        raise StoreBusy(
+            f"Others write to {key.kind} {key.id!r} all the time: it was not changed. Try again "
+            "when there is less to do."
+        )
+
+    def _sealed_anew(
+        self, journal: _Journal, head: Head, bodies: Mapping[int, bytes]
+    ) -> _Anew | None:
+        """The records from the first of *bodies* on, sealed behind each other, and a note of that.
+
+        None, if others have written or compacted meanwhile.
+        """
+        made: dict[int, bytes] = {}
+        tag: bytes | None = None
+        after = min(bodies, default=head.seq + 1) - 1
+        while after < head.seq:
+            page = self.inner.read(head.key, after=after, upto=head.seq)
+            if not page:
+                break
+            for record, opened in zip(page, self._opened(journal, page), strict=True):
+                if isinstance(opened, Forged):
+                    raise self._error(head.key, opened)
+                if tag is not None or record.seq in bodies:
+                    made[record.seq] = journal.key.seal(
+                        bodies.get(record.seq, opened.body),
+                        seq=record.seq,
+                        count=record.count,
+                        chain=chain_of(record.body) if tag is None else tag,
+                    )
+                    tag = tag_of(made[record.seq])
+            after = page[-1].seq
+        if tag is None:
+            return _Anew({}, {})
+        return (
+            _Anew(made, {END: journal.key.end_note(head.seq, tag)}) if after == head.seq else None
+        )
+
     def rewrap(self, head: Head) -> bool:
         """Wrap the data key of a journal, whose *head* the inner backend gave, by the current key.
 
@@ -493,15 +605,22 @@ class Sealed(Backend):
     def examine(
         self, key: Key, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[tuple[Record, str | None]]:
-        records = self.inner.read(key, after=after, upto=upto, limit=limit)
-        try:
-            journal = self._find(key)
-        except (Tampered, NotEncrypted, KeyMissing) as error:
-            return [(structs.replace(record, body=b""), str(error)) for record in records]
-        if journal is None:
-            return []
+        looks = 0
+        while True:
+            records = self.inner.read(key, after=after, upto=upto, limit=limit)
+            try:
+                journal = self._find(key)
+            except (Tampered, NotEncrypted, KeyMissing) as error:
+                return [(structs.replace(record, body=b""), str(error)) for record in records]
+            if journal is None:
+                return []
+            all_opened = self._opened(journal, records)
+            looks += 1
+            if looks == LOOKS or not any(isinstance(one, Forged) for one in all_opened):
+                break
+            self._forget(key)  # it may be another since we saw it
         found: list[tuple[Record, str | None]] = []
-        for record, opened in zip(records, self._opened(journal, records), strict=True):
+        for record, opened in zip(records, all_opened, strict=True):
             if isinstance(opened, Record):
                 found.append((opened, None))
             else:
@@ -585,8 +704,8 @@ class Sealed(Backend):
                 meta = data.open_meta(meta, head.seq)
             except Forged as why:
                 raise self._error(head.key, why) from None
-        labels = {name: text for name, text in head.labels.items() if name[:1] != OURS}
-        return structs.replace(head, labels=labels, meta=meta)
+        labels = {name: text for name, text in head.labels.items() if name[:1] != HIDDEN}
+        return structs.replace(head, labels=labels, meta=meta, incarnation=_shown(head.incarnation))
 
     def _journal_of(self, head: Head) -> _Journal:
         """What there is to know of the journal with this *head*, whose notes are checked."""
@@ -747,6 +866,27 @@ class _SealedTransaction:
         if not request.count:
             return self._opened.append(request)  # which refuses it
         return self._backend.within(self._opened, request)
+
+
+def _goes_as_it_is(request: Append) -> bool:
+    """Whether nothing in *request* is to be sealed, and nothing to be expected."""
+    return (
+        not request.count
+        and (request.meta is UNSET or request.meta is None)
+        and request.expect is None
+    )
+
+
+def _shown(incarnation: str) -> str:
+    """The incarnation that a journal has for everybody above."""
+    return incarnation.partition(AGAIN)[0]
+
+
+def _answer(done: Appended) -> Appended:
+    """*done* by the inner backend, as everybody above is told of it."""
+    if AGAIN not in done.incarnation:
+        return done
+    return structs.replace(done, incarnation=_shown(done.incarnation))
 
 
 def _cut_name() -> str:

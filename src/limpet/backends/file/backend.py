@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 from msgspec import structs
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    NO_LABELS,
+    Append,
+    Appended,
+    Backend,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.file import disk, doctor
 from limpet.backends.file.directory import STRIPES, Directory, Paths, misplaced
 from limpet.backends.file.reading import JournalFile, opened, read_lease
@@ -139,8 +149,19 @@ class FileBackend(Backend):
         *,
         incarnation: str,
         renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
     ) -> int:
-        return self._write(key, Stripe.change, key, bodies, incarnation, renewed or incarnation)
+        return self._write(
+            key,
+            Stripe.change,
+            key,
+            bodies,
+            incarnation=incarnation,
+            renewed=renewed,
+            last=last,
+            labels=labels,
+        )
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:
         return self._write(key, Stripe.acquire, key, holder, ttl, over)

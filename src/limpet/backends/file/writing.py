@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -208,14 +208,15 @@ class OpenJournal:
         head = structs.replace(self.head, first=first, size=self.head.size - size)
         return count, _copied(file, cut, head, self._dropped + size)
 
-    def changed(self, bodies: Mapping[int, bytes], incarnation: str) -> tuple[int, Iterator[bytes]]:
+    def changed(self, bodies: Mapping[int, bytes], head: Head) -> tuple[int, Iterator[bytes]]:
         """How many records get another of *bodies*, and the text of a file in which they have it.
+
+        The journal then has this *head*, but for its size.
 
         Of status, labels and meta, lines have nothing that was there before.
         """
         file = JournalFile(self.handle, self._path)
         numbers = {line.seq for _, line in file.lines() if line.count}
-        head = structs.replace(self.head, incarnation=incarnation)
 
         def text() -> Iterator[bytes]:
             yield encode(header_of(head, self._dropped))
@@ -311,14 +312,13 @@ class Stripe:
             self.rewrite(paths, text)
         return count
 
-    def change(
-        self, paths: Paths, key: Key, bodies: Mapping[int, bytes], incarnation: str, renewed: str
-    ) -> int:
+    def change(self, paths: Paths, /, key: Key, bodies: Mapping[int, bytes], **how: Any) -> int:
         """`Backend.rewrite`."""
         journal = self._live(paths, key, disk.now())
-        if journal is None or journal.head.incarnation != incarnation:
+        head = decide.rewritten(None if journal is None else journal.head, **how)
+        if journal is None or head is None:
             return 0
-        count, text = journal.changed(bodies, renewed)
+        count, text = journal.changed(bodies, head)
         self.rewrite(paths, text)
         return count
 

@@ -18,8 +18,10 @@ import msgspec
 
 from limpet.backends import decide, forks, sql
 from limpet.backends.contract import (
+    NO_LABELS,
     Append,
     Appended,
+    Expect,
     Head,
     Key,
     Lease,
@@ -262,6 +264,8 @@ class PostgresBackend(TransactionalBackend):
         *,
         incarnation: str,
         renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
     ) -> int:
         self.check_writable()
 
@@ -271,13 +275,20 @@ class PostgresBackend(TransactionalBackend):
                 found = connection.row(self._queries["lock_incarnation"], **values)
                 if found is None:
                     return 0
-                (journal,) = found
+                journal, seq = found
+                if last is not None and seq != last:
+                    raise decide.conflict(Append(key=key, expect=Expect(incarnation, last)), seq)
                 count = grown = 0
                 for seq, body in bodies.items():
                     record = {"journal": journal, "seq": seq, "body": body}
                     for (size,) in connection.rows(self._queries["set_body"], **record):
                         count, grown = count + 1, grown + len(body) - size
-                values = {**key._asdict(), "grown": grown, "renewed": renewed or incarnation}
+                values = {
+                    **key._asdict(),
+                    "grown": grown,
+                    "renewed": renewed or incarnation,
+                    "labels": msgspec.json.encode(dict(labels)).decode(),
+                }
                 connection.run(self._queries["set_rewritten"], **values)
                 return count
 

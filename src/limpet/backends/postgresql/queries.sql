@@ -227,7 +227,7 @@ SELECT max(seq), sum(size)::bigint FROM gone
 UPDATE {journals} AS j SET first = %(first)s, size = j.size - %(dropped)s WHERE {key}
 
 -- name: lock_incarnation
-SELECT j.journal FROM {journals} j WHERE {key} AND {live} AND j.incarnation = %(incarnation)s FOR UPDATE
+SELECT j.journal, j.seq FROM {journals} j WHERE {key} AND {live} AND j.incarnation = %(incarnation)s FOR UPDATE
 
 -- Returns the size that it had.
 -- name: set_body
@@ -237,7 +237,9 @@ FROM (SELECT journal, seq, octet_length(body) AS size FROM {records}
 WHERE r.journal = old.journal AND r.seq = old.seq RETURNING old.size
 
 -- name: set_rewritten
-UPDATE {journals} AS j SET incarnation = %(renewed)s, size = j.size + %(grown)s WHERE {key}
+UPDATE {journals} AS j SET incarnation = %(renewed)s, size = j.size + %(grown)s,
+    labels = nullif(jsonb_strip_nulls(coalesce(j.labels, '{}') || %(labels)s::jsonb), '{}')
+WHERE {key}
 
 -- name: is_to_be_swept
 j.due <= {began} / {hour} AND (NOT {live} OR (j.seq = 0 AND coalesce(j.until, 0) <= {now}))

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.backends import decide, sql
-from limpet.backends.contract import Appended, Head, Key, Lease
+from limpet.backends.contract import HIDDEN, Appended, Head, Key, Lease
 from limpet.errors import LimpetError
 
 if TYPE_CHECKING:
@@ -296,10 +296,12 @@ class Appender:
         return self.connection.last_insert_rowid()
 
     def _set_labels(self, journal: int, old: dict[str, str], new: dict[str, str]) -> None:
+        """Change the rows by which journals are found; nobody looks for those that are hidden."""
         for name in old.keys() - new.keys():
-            self.connection.execute(QUERIES["remove_label"], (journal, name))
+            if name[:1] != HIDDEN:
+                self.connection.execute(QUERIES["remove_label"], (journal, name))
         for name, value in new.items():
-            if old.get(name) != value:
+            if old.get(name) != value and name[:1] != HIDDEN:
                 self.connection.execute(QUERIES["set_label"], (journal, name, value))
 
     def flush(self) -> None:
@@ -386,12 +388,11 @@ class Appender:
         self._heads[key] = Stored(head, found.journal, total)
         return int(seq) + 1 - found.head.first
 
-    def rewrite(
-        self, key: Key, bodies: Mapping[int, bytes], at: int, *, incarnation: str, renewed: str
-    ) -> int:
+    def rewrite(self, key: Key, bodies: Mapping[int, bytes], at: int, **how: Any) -> int:
         """`Backend.rewrite`."""
         found = self.live(key, at)
-        if found is None or found.head.incarnation != incarnation:
+        head = decide.rewritten(None if found is None else found.head, **how)
+        if found is None or head is None:
             return 0
         self.flush()
         count, total = 0, found.dropped
@@ -404,7 +405,11 @@ class Appender:
                 count += 1
             elif total != was:
                 self.connection.execute(QUERIES["set_total"], (total, record))
-        self.connection.execute(QUERIES["set_incarnation"], (renewed, found.journal))
+        if head.labels != found.head.labels:
+            self._set_labels(found.journal, found.head.labels, head.labels)
+        self.connection.execute(
+            QUERIES["set_rewritten"], (head.incarnation, _attributes(head)[-1], found.journal)
+        )
         self._heads.pop(key, None)
         return count
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Head, Key, Lease, Page, Record
+from limpet.backends.contract import NO_LABELS, Append, Appended, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.sqlite import files
 from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
@@ -134,10 +134,18 @@ class SqliteBackend(TransactionalBackend):
         *,
         incarnation: str,
         renewed: str | None = None,
+        last: int | None = None,
+        labels: Mapping[str, str | None] = NO_LABELS,
     ) -> int:
         return self._write(
             lambda appender, at: appender.rewrite(
-                key, bodies, at, incarnation=incarnation, renewed=renewed or incarnation
+                key,
+                bodies,
+                at,
+                incarnation=incarnation,
+                renewed=renewed,
+                last=last,
+                labels=labels,
             )
         )
 

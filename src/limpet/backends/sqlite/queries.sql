@@ -147,8 +147,8 @@ UPDATE limpet_records SET body = ?, total = ? WHERE record = ?
 -- name: set_total
 UPDATE limpet_records SET total = ? WHERE record = ?
 
--- name: set_incarnation
-UPDATE limpet_journals SET incarnation = ? WHERE journal = ?
+-- name: set_rewritten
+UPDATE limpet_journals SET incarnation = ?, labels = ? WHERE journal = ?
 
 -- Expired journals, and those without a record whose lease has ended.
 -- name: expired
