@@ -9,9 +9,7 @@ A record is sealed for its number, behind the tag of the one before it. So every
 conditional on the head that it was sealed for; where another writer was first, it is sealed again.
 A journal that begins anew has a new data key: by that, what belongs to an earlier one is known.
 
-The note of the end goes with every append where a head is written with every append anyway, and
-with every 16th of the others (*note_every*). What was cut off behind the newest note cannot be told
-from a journal that is not so far yet.
+The note of the end goes with every record: what was cut off at the end is known by that.
 """
 
 from __future__ import annotations
@@ -78,8 +76,6 @@ CUT = HIDDEN + "cut-"
 #: behind it is another each time, so that nobody writes behind a record that is not there any more.
 AGAIN = "~"
 
-#: How often a note of the end is written, where it costs a row that is not written otherwise.
-NOTE_EVERY = 16
 #: Journals of which something is remembered; where there are more, all is read again.
 MOST_JOURNALS = 10_000
 #: Tags that are remembered of a journal: those at the edges of the pages that were read.
@@ -175,7 +171,7 @@ class Sealed(Backend):
 
     private = True
 
-    def __init__(self, inner: Backend, keys: Keys, *, note_every: int | None = None) -> None:
+    def __init__(self, inner: Backend, keys: Keys) -> None:
         super().__init__(inner.url, readonly=inner.readonly)
         self.inner = inner
         self.keys = keys
@@ -186,9 +182,6 @@ class Sealed(Backend):
         vars(self)["keeps"] = (*inner.keeps, _KEEPS)
         if inner.append_async is not None:
             self.append_async = self._append_async
-        if note_every is None:
-            note_every = NOTE_EVERY if inner.transactional else 1
-        self._note_every = note_every
         self._start()
         forks.register(self)
 
@@ -320,7 +313,7 @@ class Sealed(Backend):
         meta = request.meta
         if meta is not UNSET and meta is not None:
             meta = data.seal_meta(meta, seq)
-        if ours or meta is not request.meta or seq - journal.note[1] >= self._note_every:
+        if request.count:
             ours[END] = data.end_note(seq, tag)
         labels: Mapping[str, str | None] | Any = request.labels
         if ours:
@@ -489,7 +482,7 @@ class Sealed(Backend):
         # To the inner backend it is always another journal: places that anybody remembers in it
         # are behind a record that has another tag now.
         inner_renewed = renewed or f"{incarnation}{AGAIN}{os.urandom(8).hex()}"
-        for _ in range(TRIES):
+        for _ in range(TRIES * TRIES):
             head = self.inner.head(key)
             now = None if head is None else self._shown(head)
             meant = decide.rewritten(
@@ -743,6 +736,9 @@ class Sealed(Backend):
         if head.seq < noted:
             self._forget(head.key)
             raise Forged(f"it ends at {head.seq}, and was at {noted} already.")
+        if head.seq > noted:
+            self._forget(head.key)
+            raise Forged(f"it ends at {head.seq}, and nobody with its key has written that.")
         if head.first > 1 and head.first - 1 > max(self._cuts(head, journal).values(), default=0):
             raise Forged(f"entries before {head.first} are gone, and nobody has compacted them.")
 
