@@ -55,9 +55,9 @@ pictures: dev-env servers ## take the inspector's pictures for docs/ anew; ARGS=
 bench: dev-env servers ## measure against the raw insert
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-memory: dev-env ## measure recall on LoCoMo, DATA=path/to/locomo10.json
+bench-memory: dev-env ## measure recall on LoCoMo, DATA=path/to/locomo10.json, and on BEAM=directory
 	@test -n '$(DATA)' || { echo 'Say where the data is: make bench-memory DATA=path/to/locomo10.json'; exit 2; }
-	@$(BIN)/python -m bench.memory '$(DATA)' $(ARGS)
+	@$(BIN)/python -m bench.memory '$(DATA)' $(if $(BEAM),--beam '$(BEAM)') $(ARGS)
 
 matrix: dev-env ## kill a task at each of its writes, and print what became of it
 	@rm -rf .matrix && $(BIN)/python -m tests.support.matrix sqlite:.matrix/place.db sync; rm -rf .matrix

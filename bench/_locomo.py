@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Multi-hop, temporal, open-domain, single-hop; the fifth asks for what was never said.
-CATEGORIES = (1, 2, 3, 4)
+#: The fifth asks for what was never said.
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 #: Characters of a turn of the context: enough to say what a short answer is about.
 CONTEXT = 200
 #: Turns before and after. Chosen by the first conversations; the run prints what others would give.
@@ -32,13 +32,14 @@ class Turn(Struct, frozen=True):
     id: str
     text: str
     context: str
+    by: str | None = None
 
 
 class Question(Struct, frozen=True):
     """What is asked, and the turns that hold the answer."""
 
     text: str
-    category: int
+    category: str
     evidence: frozenset[str]
 
 
@@ -82,6 +83,6 @@ def _question(known: set[str]) -> Any:
         evidence = frozenset(f"D{session}:{turn}" for session, turn in ids) & known
         if found["category"] not in CATEGORIES or not evidence:
             return None
-        return Question(found["question"], found["category"], evidence)
+        return Question(found["question"], CATEGORIES[found["category"]], evidence)
 
     return read

@@ -1,7 +1,7 @@
-"""How much the result depends on what was chosen: the weights, and how much context there is.
+"""How much the result depends on what was chosen: the numbers of `limpet.memory.ranking`.
 
-For the weights, one deep recall of each question gives the candidates with the parts of their
-scores; each setting then puts them in its own order.
+Each is set to others, one at a time, and every question of every set is asked again. A number that
+is best at one value for one set and elsewhere for another has been fitted to a set.
 """
 
 from __future__ import annotations
@@ -13,170 +13,123 @@ from msgspec import Struct
 from rich import box
 from rich.table import Table
 
-from bench._locomo import CHOSEN_ON, CONTEXT, WINDOW, Turn, load
+from bench._locomo import Question
 from bench._paraphrases import PAIRS
 from bench._recallers import Ours
-from limpet.memory.ranking import ACTIVATION, MEANING, WORDS
+from limpet.memory import ranking, recall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from types import ModuleType
 
     from bench._locomo import Sample
     from bench._recallers import Embedder
-    from limpet.memory import MemoryHit
 
-DEEP = 100
-#: The share of words; what is left is meaning's.
-SHARES = (1.0, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.0)
-#: Turns before and after that are the context.
-WINDOWS = ((0, 0), (1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (2, 2))
-#: Those that are embedded, too, which takes long: what was chosen, and what is known at once.
-EMBEDDED = (WINDOW, (2, 0))
-OURS = WORDS / (WORDS + MEANING)
-
-
-class Halves(Struct, frozen=True):
-    """Evidence recall@10 in percent: of all questions, and of the last conversations."""
-
-    all: float
-    rest: float | None
+#: What is set to what; the value that is used is among them.
+VALUES: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
+    (ranking, "MEANING", (0.5, 0.75, 1.0)),
+    (ranking, "WORD_BY_WORD", (0.0, 0.5, 0.75, 1.0)),
+    (ranking, "SPEAKER", (0.0, 0.2, 0.3, 0.4)),
+    (ranking, "CONTEXT", (0.0, 0.7, 0.85, 1.0)),
+    (recall, "LOOK_CLOSER", (25, 50, 100)),
+)
 
 
 class Point(Struct, frozen=True):
-    """One share of words, and what it finds: at 10 in LoCoMo, at 5 of the paraphrases."""
+    """One value, and the evidence recall@10 of each set: by words alone, and with embeddings."""
 
-    words: float
-    locomo: Halves
-    paraphrases: float
-
-
-class Window(Struct, frozen=True):
-    """One context, and what is found with it."""
-
-    before: int
-    after: int
-    text: Halves
-    embedded: Halves | None
+    name: str
+    value: float
+    used: bool
+    words: dict[str, float]
+    embedded: dict[str, float]
 
 
-def halves(shares: Sequence[Sequence[float]]) -> Halves:
-    """The mean over questions, of which there is a list for each conversation."""
-    rest = [share for one in shares[CHOSEN_ON:] for share in one]
-    every = [share for one in shares for share in one]
-    return Halves(100 * fmean(every), 100 * fmean(rest) if rest else None)
+class _Asked(Struct, frozen=True):
+    """The questions of some conversations, each with the memory that has that conversation."""
+
+    ways: list[tuple[Ours, list[Question]]]
+
+    def recall(self) -> float:
+        """Evidence recall@10, in percent."""
+        return 100 * fmean(
+            len(asked.evidence.intersection(way.recall(asked.text, 10))) / len(asked.evidence)
+            for way, questions in self.ways
+            for asked in questions
+        )
+
+    def close(self) -> None:
+        """Let go of all."""
+        for way, _ in self.ways:
+            way.close()
 
 
-# -- weights ---------------------------------------------------------------------------------------
+def _ask(samples: Sequence[Sample], place: Path, embed: Embedder | None) -> _Asked:
+    ways = []
+    for sample in samples:
+        way = Ours(place, embed)
+        way.index(sample.turns)
+        ways.append((way, sample.questions))
+    return _Asked(ways)
 
 
 def measure(
-    samples: Sequence[Sample], place: Path, embed: Embedder | None, tell: Callable[[float], object]
+    sets: Mapping[str, Sequence[Sample]],
+    place: Path,
+    embed: Embedder | None,
+    tell: Callable[[float], object],
 ) -> list[Point]:
-    """Every share of words. The part of use is left as it is: here all memories are of one age."""
-    if embed is None:
-        return []
-    locomo: dict[float, list[list[float]]] = {share: [] for share in SHARES}
-    way = Ours(place, embed)
-    for sample in samples:
-        way.index(sample.turns)
-        found = [(asked.evidence, way.hits(asked.text, DEEP)) for asked in sample.questions]
-        for words, shares in locomo.items():
-            shares.append([_share(evidence, hits, words, 10) for evidence, hits in found])
-        tell(1)
-    others = _paraphrased(way, samples[0])
-    way.close()
-    return [
-        Point(
-            words,
-            halves(shares),
-            100 * fmean(_share(wanted, hits, words, 5) for wanted, hits in others),
-        )
-        for words, shares in locomo.items()
-    ]
+    """Every value."""
+    words = {name: _ask(samples, place, None) for name, samples in sets.items()}
+    embedded = {name: _ask(samples, place, embed) for name, samples in sets.items() if embed}
+    points = []
+    for module, name, values in VALUES:
+        used = getattr(module, name)
+        for value in values:
+            setattr(module, name, value)
+            try:
+                points.append(
+                    Point(
+                        name,
+                        value,
+                        value == used,
+                        {of: asked.recall() for of, asked in words.items()},
+                        {of: asked.recall() for of, asked in embedded.items()},
+                    )
+                )
+            finally:
+                setattr(module, name, used)
+            tell(1)
+    for asked in [*words.values(), *embedded.values()]:
+        asked.close()
+    return points
 
 
-def _paraphrased(way: Ours, noise: Sample) -> list[tuple[set[str], list[MemoryHit]]]:
-    """What is found of each paraphrase, among all of them and the turns of a conversation."""
-    facts = [Turn(f"fact-{at}", fact, "") for at, (fact, _) in enumerate(PAIRS)]
+def paraphrased(way: Ours, noise: Sample) -> float:
+    """How many paraphrases, in percent, find their fact among the turns of a conversation, at 5."""
+    facts = [type(noise.turns[0])(f"fact-{at}", fact, "") for at, (fact, _) in enumerate(PAIRS)]
     way.index([*noise.turns, *facts])
-    return [({f"fact-{at}"}, way.hits(asked, DEEP)) for at, (_, asked) in enumerate(PAIRS)]
-
-
-def _share(wanted: Collection[str], hits: Sequence[MemoryHit], words: float, depth: int) -> float:
-    def fit(hit: MemoryHit) -> float:
-        return words * hit.why.words + (1 - words) * (hit.why.meaning or 0)
-
-    def total(hit: MemoryHit) -> float:
-        return (1 - ACTIVATION) * fit(hit) + ACTIVATION * hit.why.activation
-
-    # What only the other part has found would not have been.
-    found = [hit for hit in hits if fit(hit) > 0]
-    best = {hit.source for hit in sorted(found, key=total, reverse=True)[:depth]}
-    return len(best.intersection(wanted)) / len(wanted)
+    return 100 * fmean(
+        f"fact-{at}" in way.recall(question, 5) for at, (_, question) in enumerate(PAIRS)
+    )
 
 
 def as_table(points: Sequence[Point]) -> Table:
-    """A row a setting; the one that is used is marked."""
-    caption = (
-        f"%, over the {DEEP} best of each question in another order. Paraphrases: {len(PAIRS)} "
-        "questions that have no word in common with their answer."
-    )
+    """A row a value; the one that is used is marked."""
+    caption = "Evidence recall@10, %, with one number of ours set to another."
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    for name in ("words", "meaning", "LoCoMo @10", "rest", "paraphrases @5"):
+    sets = list(points[0].words)
+    ways = [f"{name}, {way}" for name in sets for way in ("words", "embeddings")]
+    for name in ("", "value", *ways):
         table.add_column(name, justify="right")
     table.add_column()
     for point in points:
-        mark = "as used" if point.words == OURS else ""
-        shares = f"{point.words:.1f}", f"{1 - point.words:.1f}"
-        table.add_row(*shares, *_figures(point.locomo), f"{point.paraphrases:.1f}", mark)
+        figures = [
+            f"{found[name]:.1f}" if name in found else ""
+            for name in sets
+            for found in (point.words, point.embedded)
+        ]
+        mark = "as used" if point.used else ""
+        table.add_row(point.name, f"{point.value:g}", *figures, mark)
     return table
-
-
-# -- context ---------------------------------------------------------------------------------------
-
-
-def measure_context(
-    data: Path, some: int | None, place: Path, embed: Embedder | None, tell: Callable[[float], None]
-) -> list[Window]:
-    """Every context, by full text; some with embeddings, too."""
-    found = []
-    for window in WINDOWS:
-        samples = load(data, window)[:some]
-        meant = embed if window in EMBEDDED else None
-        embedded = None if meant is None else _found(samples, Ours(place, meant))
-        found.append(Window(*window, _found(samples, Ours(place)), embedded))
-        tell(1)
-    return found
-
-
-def _found(samples: Sequence[Sample], way: Ours) -> Halves:
-    shares = []
-    for sample in samples:
-        way.index(sample.turns)
-        shares.append(
-            [
-                len(asked.evidence.intersection(way.recall(asked.text, 10))) / len(asked.evidence)
-                for asked in sample.questions
-            ]
-        )
-    way.close()
-    return halves(shares)
-
-
-def as_context_table(found: Sequence[Window]) -> Table:
-    """A row a context; the one that the other tables have is marked."""
-    caption = f"Evidence recall@10, %; of each turn of the context up to {CONTEXT} characters."
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    for name in ("before", "after", "full text", "rest", "with embeddings", "rest"):
-        table.add_column(name, justify="right")
-    table.add_column()
-    for one in found:
-        mark = "as used" if (one.before, one.after) == WINDOW else ""
-        embedded = ("", "") if one.embedded is None else _figures(one.embedded)
-        table.add_row(str(one.before), str(one.after), *_figures(one.text), *embedded, mark)
-    return table
-
-
-def _figures(found: Halves) -> tuple[str, str]:
-    return f"{found.all:.1f}", "" if found.rest is None else f"{found.rest:.1f}"

@@ -11,13 +11,14 @@ from uuid import uuid4
 import apsw
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 import limpet
 from limpet.errors import MissingExtra
-from limpet.memory.local_model import LocalModel
+from limpet.memory.local_model import WORD_WIDTH, LocalModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bench._locomo import Turn
@@ -45,26 +46,30 @@ class Embedder:
 
     model = "bench"
 
-    def __init__(self, embed: Callable[[list[str]], Any], file: Path | None = None) -> None:
+    def __init__(self, embed: LocalModel, file: Path | None = None) -> None:
         self._embed = embed
-        self._known: dict[str, np.ndarray[Any, Any]] = {}
+        self._known: dict[str, tuple[np.ndarray[Any, Any], tuple[list[str], Any]]] = {}
         #: What was embedded in this run, and how long that took.
         self.count = 0
         self.seconds = 0.0
         self._file = file
         if file is not None and file.exists():
-            stored = msgspec.msgpack.decode(file.read_bytes(), type=dict[str, bytes])
-            self._known = {text: np.frombuffer(row, np.float32) for text, row in stored.items()}
+            stored = msgspec.msgpack.decode(file.read_bytes(), type=dict[str, _Stored])
+            self._known = {text: one.vectors() for text, one in stored.items()}
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
         """Unit vectors."""
+        return [vector for vector, _ in self.with_words(texts)]
+
+    def with_words(
+        self, texts: Sequence[str]
+    ) -> list[tuple[np.ndarray[Any, Any], tuple[list[str], Any]]]:
+        """Those, and the vectors of the words."""
         new = list(dict.fromkeys(text for text in texts if text not in self._known))
         began = perf_counter()
         for at in range(0, len(new), 64):
             part = new[at : at + 64]
-            found = np.asarray(self._embed(part), dtype=np.float32)
-            found /= np.linalg.norm(found, axis=1, keepdims=True)
-            self._known.update(zip(part, found, strict=True))
+            self._known.update(zip(part, self._embed.with_words(part), strict=True))
         self.seconds += perf_counter() - began
         self.count += len(new)
         return [self._known[text] for text in texts]
@@ -72,11 +77,24 @@ class Embedder:
     def keep(self) -> None:
         """Write the vectors to the file, for another run."""
         if self._file is not None:
-            stored = {text: row.tobytes() for text, row in self._known.items()}
+            stored = {
+                text: _Stored(vector.astype("<f4").tobytes(), words, matrix.astype("<f2").tobytes())
+                for text, (vector, (words, matrix)) in self._known.items()
+            }
             self._file.write_bytes(msgspec.msgpack.encode(stored))
 
 
-def local_model() -> Callable[[list[str]], Any] | None:
+class _Stored(Struct, array_like=True):
+    vector: bytes
+    words: list[str]
+    matrix: bytes
+
+    def vectors(self) -> tuple[np.ndarray[Any, Any], tuple[list[str], Any]]:
+        matrix = np.frombuffer(self.matrix, "<f2").astype(np.float32).reshape(-1, WORD_WIDTH)
+        return np.frombuffer(self.vector, "<f4"), (self.words, matrix)
+
+
+def local_model() -> LocalModel | None:
     """The model of ``limpet[embeddings]``, if it is installed, on all processors."""
     try:
         return LocalModel(threads=os.cpu_count() or 1)
@@ -191,7 +209,10 @@ class RankFusion:
 class Ours:
     """Limpet's memory, on SQLite: a namespace for each conversation."""
 
-    def __init__(self, place: Path, embed: Embedder | None = None) -> None:
+    def __init__(
+        self, place: Path, embed: Embedder | None = None, *, with_speaker: bool = False
+    ) -> None:
+        self._with_speaker = with_speaker
         self._store = limpet.open(place / f"ours-{uuid4().hex}.db", durability="normal")
         self._embed = embed
         self._memory: Memory | None = None
@@ -202,7 +223,12 @@ class Ours:
         self._count += 1
         self._memory = self._store.memory(f"conversation-{self._count}", embed=self._embed)
         self._memory.remember_all(
-            {"text": turn.text, "context": turn.context or None, "source": turn.id}
+            {
+                "text": turn.text,
+                "context": turn.context or None,
+                "source": turn.id,
+                "by": turn.by if self._with_speaker else None,
+            }
             for turn in turns
         )
         self._memory.stats()

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import limpet
 from bench._measure import Bench, Contest, Contestant, Row, Took, milliseconds, timed
+from tests.support.doubtful import leave_in_doubt
 from tests.support.filled import LONG, fill_long, fill_tasks
 
 if TYPE_CHECKING:
@@ -164,7 +165,6 @@ def _long_pages() -> dict[str, str]:
         "what the last of them changed": f"/diff?{state}",
         "memories": f"/memory?{memory}",
         "entries of a kind of one's own": f"/journal?{order}",
-        "calls in doubt": "/doubts",
     }
 
 
@@ -177,7 +177,7 @@ def _pages(bench: Bench, large: int) -> Iterator[Row]:
             }
             for name in ("long", "many")
         )
-        stores = {"home": "/", "home, by status": "/?status=failed", "doubts": "/doubts"}
+        stores = {"home": "/", "home, by kind": "/?kind=task", "doubts": "/doubts"}
         for server in many.values():
             _until_looked_through(server)
         asked = [
@@ -215,6 +215,13 @@ def _pages(bench: Bench, large: int) -> Iterator[Row]:
                 f" {contest.cpu('large', 'small')}; bytes {sizes[one]:.2f}",
                 figures={"cpu": contest.cpu_ratio("large", "small"), "bytes": sizes[one]},
             )
+        most = max(sizes, key=sizes.__getitem__)
+        yield Row(
+            name=f"bytes of any of these pages: {large:,} to {SMALL}",
+            value=sizes[most],
+            at_most=1.3,
+            note=f"most of all {most}",
+        )
 
 
 def _of(servers: dict[int, Server], path: str) -> str | None:
@@ -234,6 +241,8 @@ def _filled(bench: Bench, name: str, size: int) -> Path:
             fill_long(store, size)
         else:
             fill_tasks(store, size, failed=2)
+            for number in range(80):  # more than a page
+                leave_in_doubt(store, "order", f"o-{number}", "ship")
     return path
 
 

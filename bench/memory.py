@@ -1,7 +1,7 @@
 """``python -m bench.memory DATA``: how well memory finds the evidence, and what that takes.
 
-DATA is LoCoMo's ``locomo10.json``. Evidence recall@k is the share of a question's evidence among
-the k that were recalled, averaged over the questions.
+DATA is LoCoMo's ``locomo10.json``; ``--beam`` adds a second set, of another kind. Evidence recall@k
+is the share of a question's evidence among the k that were recalled, averaged over the questions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench import _memory_scale, _memory_sweep
-from bench._locomo import CHOSEN_ON, load
+from bench import _beam, _locomo, _memory_scale, _memory_sweep
 from bench._measure import Bench, Row, milliseconds
 from bench._memory_peers import installed
 from bench._memory_plot import as_svg
@@ -37,8 +36,10 @@ if TYPE_CHECKING:
     from bench._recallers import Recaller
 
 DEPTHS = (5, 10, 20)
+LOCOMO, BEAM = "LoCoMo", "BEAM"
+WORDS, EMBEDDED, TOLD = "Limpet, full text", "Limpet, with embeddings", ", told who speaks"
 #: What is asked of ours at 10; see docs/memory.md.
-TARGETS = {"Limpet, full text": 70.0, "Limpet, with embeddings": 75.0}
+TARGETS = {LOCOMO: {WORDS: 74.0, EMBEDDED: 78.0}, BEAM: {WORDS: 56.0, EMBEDDED: 68.0}}
 
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 
@@ -47,10 +48,10 @@ class Score(Struct):
     """What one way has found, over all questions."""
 
     name: str
-    #: In percent: by depth; at 10, of the last conversations only; at 10, by category.
+    #: In percent: by depth; at 10, of each half of the conversations; at 10, by category.
     recall: dict[int, float] = field(default_factory=dict)
-    rest: float | None = None
-    categories: dict[int, float] = field(default_factory=dict)
+    halves: tuple[float, float] | None = None
+    categories: dict[str, float] = field(default_factory=dict)
     #: Of all turns, of the median question, in seconds, without embedding.
     index: float = 0
     query: float = 0
@@ -85,15 +86,14 @@ def score(
     """Ask *way* every question."""
     clock = Stopwatch(embed)
     shares: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
-    categories: dict[int, list[float]] = defaultdict(list)
-    each: list[list[float]] = []
+    categories: dict[str, list[float]] = defaultdict(list)
+    halves: tuple[list[float], list[float]] = ([], [])
     took: list[float] = []
     found = Score(name)
-    for sample in samples:
+    for number, sample in enumerate(samples):
         clock.start()
         way.index(sample.turns)
         found.index += clock.stop()
-        each.append([])
         for question in sample.questions:
             clock.start()
             ids = way.recall(question.text, max(DEPTHS))
@@ -102,37 +102,52 @@ def score(
                 hit = len(question.evidence.intersection(ids[:depth])) / len(question.evidence)
                 shares[depth].append(100 * hit)
             categories[question.category].append(shares[10][-1])
-            each[-1].append(shares[10][-1] / 100)
+            halves[number % 2].append(shares[10][-1])
         tell(1)
     way.close()
     found.recall = {depth: fmean(values) for depth, values in shares.items()}
-    found.rest = _memory_sweep.halves(each).rest
+    found.halves = (fmean(halves[0]), fmean(halves[1])) if all(halves) else None
     found.categories = {key: fmean(categories[key]) for key in sorted(categories)}
     found.query = median(took)
     return found
 
 
-def ways(embed: Embedder | None, place: Path) -> dict[str, Callable[[], Recaller]]:
-    """All that can be run here, by name; without *embed* only what needs no model."""
+def ways(
+    embed: Embedder | None, place: Path, *, speakers: bool
+) -> dict[str, Callable[[], Recaller]]:
+    """All that can be run here, by name; without *embed* only what needs no model.
+
+    *speakers*: it is known who said what, and ours is told so in rows of their own.
+    """
+    told: dict[str, Callable[[], Recaller]] = {}
+    if speakers:
+        told[WORDS + TOLD] = lambda: Ours(place, with_speaker=True)
+        if embed is not None:
+            told[EMBEDDED + TOLD] = lambda: Ours(place, embed, with_speaker=True)
     found: dict[str, Callable[[], Recaller]] = {
-        "Limpet, full text": lambda: Ours(place),
+        WORDS: lambda: Ours(place),
         "plain BM25": PlainBM25,
         "plain BM25, context added to the text": lambda: PlainBM25(context=True),
     }
     if embed is not None:
         found = {
-            "Limpet, with embeddings": lambda: Ours(place, embed),
+            EMBEDDED: lambda: Ours(place, embed),
             **found,
             "plain vectors": lambda: PlainVectors(embed),
             "plain vectors, context added to the text": lambda: PlainVectors(embed, context=True),
             "reciprocal-rank fusion of both": lambda: RankFusion(embed),
             **installed(embed),
         }
-    return found
+    return {**told, **found}
 
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--beam",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A directory of BEAM's chats, each in a directory of its own: the second set.",
+)
 @click.option("--quick", is_flag=True, help="Two conversations, small stores: to see it work.")
 @click.option("--json", "json_file", type=OUTPUT, help="Write the figures to this file, too.")
 @click.option("--plot", "plot_file", type=OUTPUT, help="Draw recall against depth as SVG.")
@@ -148,6 +163,7 @@ def ways(embed: Embedder | None, place: Path) -> dict[str, Callable[[], Recaller
 def main(
     data: Path,
     *,
+    beam: Path | None,
     quick: bool,
     json_file: Path | None,
     plot_file: Path | None,
@@ -162,7 +178,7 @@ def main(
         tempfile.TemporaryDirectory(prefix=".bench-", dir=directory) as place,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
     ):
-        run = _Run(data, Path(place), bar, vectors_file, quick=quick)
+        run = _Run(data, beam, Path(place), bar, vectors_file, quick=quick)
         for part in (only,) if only else ("recall", "sweep", "scale"):
             getattr(run, part)()
             run.keep()
@@ -170,26 +186,34 @@ def main(
     if json_file is not None:
         json_file.write_bytes(run.as_json())
     if plot_file is not None and run.scores:
-        plot_file.write_text(as_svg(run.scores), encoding="utf-8")
+        plot_file.write_text(as_svg(run.scores[LOCOMO]), encoding="utf-8")
 
 
 class _Run:
     """All parts of a run, and what they have found."""
 
     def __init__(
-        self, data: Path, place: Path, bar: Progress, vectors: Path | None, *, quick: bool
+        self,
+        data: Path,
+        beam: Path | None,
+        place: Path,
+        bar: Progress,
+        vectors: Path | None,
+        *,
+        quick: bool,
     ) -> None:
-        self._data = data
-        self._some = 2 if quick else None
-        self._samples = load(data)[: self._some]
+        some = 2 if quick else None
+        self._sets = {LOCOMO: _locomo.load(data)[:some]}
+        if beam is not None:
+            self._sets[BEAM] = _beam.load(beam)[:some]
         self._place = place
         self._bar = bar
         self._quick = quick
         model = local_model()
         self._embed = Embedder(model, vectors) if model else None
-        self.scores: list[Score] = []
+        self.scores: dict[str, list[Score]] = {}
+        self._paraphrases: float | None = None
         self._points: list[_memory_sweep.Point] = []
-        self._contexts: list[_memory_sweep.Window] = []
         self._rows: list[Row] = []
 
     def keep(self) -> None:
@@ -202,19 +226,22 @@ class _Run:
         return lambda part: self._bar.advance(task, part)
 
     def recall(self) -> None:
-        """Every way, every question."""
-        for name, make in ways(self._embed, self._place).items():
-            tell = self._step(name, len(self._samples))
-            self.scores.append(score(name, make(), self._samples, self._embed, tell))
+        """Every way, every question, of every set."""
+        for name, samples in self._sets.items():
+            speakers = any(turn.by for sample in samples for turn in sample.turns)
+            found = self.scores[name] = []
+            for way, make in ways(self._embed, self._place, speakers=speakers).items():
+                tell = self._step(f"{name}: {way}", len(samples))
+                found.append(score(way, make(), samples, self._embed, tell))
+        if self._embed is not None:
+            ours = Ours(self._place, self._embed)
+            self._paraphrases = _memory_sweep.paraphrased(ours, self._sets[LOCOMO][0])
+            ours.close()
 
     def sweep(self) -> None:
-        """Other weights, other contexts."""
-        tell = self._step("weights", len(self._samples))
-        self._points = _memory_sweep.measure(self._samples, self._place, self._embed, tell)
-        tell = self._step("context", len(_memory_sweep.WINDOWS))
-        self._contexts = _memory_sweep.measure_context(
-            self._data, self._some, self._place, self._embed, tell
-        )
+        """Other numbers than ours."""
+        tell = self._step("numbers", sum(len(values) for *_, values in _memory_sweep.VALUES))
+        self._points = _memory_sweep.measure(self._sets, self._place, self._embed, tell)
 
     def scale(self) -> None:
         """Time, at some sizes."""
@@ -223,13 +250,14 @@ class _Run:
 
     def show(self, console: Console) -> None:
         """A table each."""
-        if self.scores:
-            targets = {} if self._quick else TARGETS
-            console.print(_recalls(self.scores, self._samples, self._embed, targets))
+        for name, scores in self.scores.items():
+            targets = {} if self._quick else TARGETS[name]
+            console.print(_recalls(name, scores, self._sets[name], self._embed, targets))
+            console.print(_by_category(name, scores))
+        if self._paraphrases is not None:
+            console.print(f"Paraphrases found, at 5: {self._paraphrases:.1f} %.")
         if self._points:
             console.print(_memory_sweep.as_table(self._points))
-        if self._contexts:
-            console.print(_memory_sweep.as_context_table(self._contexts))
         if self._rows:
             console.print(as_table(self._rows))
 
@@ -238,14 +266,15 @@ class _Run:
         found = {
             "quick": self._quick,
             "recall": self.scores,
-            "weights": self._points,
-            "context": self._contexts,
+            "paraphrases": self._paraphrases,
+            "numbers": self._points,
             "rows": self._rows,
         }
         return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
 
 
 def _recalls(
+    name: str,
     found: Sequence[Score],
     samples: Sequence[Sample],
     embed: Embedder | None,
@@ -253,29 +282,39 @@ def _recalls(
 ) -> Table:
     questions = sum(len(sample.questions) for sample in samples)
     turns = sum(len(sample.turns) for sample in samples)
-    caption = (
-        f"{questions:,} questions of categories 1 to 4, {turns:,} turns; the rest: without the "
-        f"first {CHOSEN_ON} conversations, by which the context was chosen."
-    )
+    caption = f"{questions:,} questions about {turns:,} turns; halves: every second conversation."
     if embed is not None and embed.count:
         each = embed.seconds / embed.count
         caption += f" Times are without embedding, the same for all: {milliseconds(each)} a text."
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    table.add_column("evidence recall, %")
+    table.add_column(f"{name}, evidence recall, %")
     for depth in DEPTHS:
         table.add_column(f"@{depth}", justify="right")
-    table.add_column("rest @10", justify="right")
-    table.add_column("by category @10", justify="right")
-    table.add_column("index", justify="right")
-    table.add_column("query", justify="right")
+    for column in ("halves @10", "index", "query"):
+        table.add_column(column, justify="right")
     for one in found:
         target = targets.get(one.name)
         mark = "" if target is None else (" ✓" if one.recall[10] >= target else f" ✗ {target:.0f}")
         values = [f"{one.recall[depth]:.1f}" for depth in DEPTHS]
         values[1] += mark
-        values.append("" if one.rest is None else f"{one.rest:.1f}")
-        kinds = " ".join(f"{value:.0f}" for value in one.categories.values())
-        table.add_row(one.name, *values, kinds, f"{one.index:.2f} s", milliseconds(one.query))
+        values.append(" ".join(f"{half:.1f}" for half in one.halves or ()))
+        table.add_row(one.name, *values, f"{one.index:.2f} s", milliseconds(one.query))
+    return table
+
+
+def _by_category(name: str, found: Sequence[Score]) -> Table:
+    """Each category beside the better of the two plain ways, which ours must not fall behind."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    by_name = {one.name: one.categories for one in found}
+    plain = [by_name[way] for way in ("plain BM25", "plain vectors") if way in by_name]
+    ours = [way for way in by_name if way.startswith("Limpet")]
+    table.add_column(f"{name}, by category, @10")
+    for column in (*ours, *(way for way in ("plain BM25", "plain vectors") if way in by_name)):
+        table.add_column(column, justify="right")
+    for category in found[0].categories:
+        values = [f"{by_name[way][category]:.1f}" for way in ours]
+        values += [f"{one[category]:.1f}" for one in plain]
+        table.add_row(category, *values)
     return table
 
 

@@ -1,10 +1,12 @@
 """What the user wants is there for every task; of what has changed, the newest comes first.
 
-$ python preferences.py
-What the user wants, as recorded:
-- "Ada prefers short answers" (source unknown, said by "Ada", 2023-05-02, 1297 days old)
-the newest first: The release is on Friday; The release is on Monday
-last week: Yesterday Ada met Grace
+    $ python preferences.py
+    What the user wants, as recorded:
+    - "Ada prefers short answers" (source unknown, said by "Ada", 2023-05-02, 1297 days old)
+    the newest first: The release is on Friday; The release is on Monday
+    last week: Yesterday Ada met Grace
+
+`limpet --store agents.db memory show acme/support` shows what is remembered.
 """
 
 from datetime import UTC, datetime

@@ -259,7 +259,7 @@ def test_tampering_with_any_act_is_found(tmp_path: Path, number: int, how: str) 
             changed = {number: bodies[other], other: bodies[number]}
         else:
             changed = {n: bodies[min(n + 1, 5)] for n in range(number, 6)}
-        store.backend.rewrite(key, changed, incarnation=head.incarnation)
+        store.backend.rewrite(key, changed, expect=head.expect)
         found = run_to_end(audit.verify(store.scope))
         assert found.problem is not None
     run("--store", str(tmp_path / "s.db"), "audit", "verify", code=1)

@@ -351,6 +351,13 @@ def test_a_record_of_another_history_is_noticed(where: Where) -> None:
     with closing(Sealed(connect(where.url), KEYS)) as store:
         with pytest.raises(Tampered, match="behind another one"):
             store.read(journal)
+        assert len(store.read(journal, limit=3)) == 3
+        with pytest.raises(Tampered):  # page by page, too
+            store.read(journal, after=3)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        assert len(store.read(journal, limit=1, reverse=True)) == 1
+        with pytest.raises(Tampered):
+            store.read(journal, upto=3, reverse=True)
         examined = store.examine(journal)
         # It can be saved all the same: it was written by who had the keys.
         assert [record.body for record, _ in examined] == [b"1", b"2", b"other 3", b"4"]

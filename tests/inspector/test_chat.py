@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx
@@ -13,6 +15,7 @@ import limpet
 from limpet import inspector
 from limpet.backends.contract import Append
 from limpet.core.ids import make_key
+from limpet.llm import tokens
 from tests.support import chats
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
 from tests.support.doubtful import leave_in_doubt
@@ -436,7 +439,7 @@ def test_nothing_but_text_is_made_of_what_was_said(
                 ("chat", about),
                 ("chat", about | {"message": "5"}),
                 ("chat", about | {"text": "javascript:"}),
-                ("chat/fork", about | {"at": "5"}),
+                ("fork", about | {"at": "5"}),
                 ("window", about | {"model": HOSTILE}),
                 ("window", about | {"max_tokens": "10"}),
                 ("window", about | {"max_tokens": "4000000", "all": "1"}),
@@ -507,6 +510,31 @@ def test_a_window_is_what_would_be_sent_and_why_the_rest_is_not(
         page.goto(f"{served.url}/window?kind=conversation&id=alice&max_tokens=many")
         assert "max_tokens is to be a number" in main(page)
     assert full.journal("conversation", "alice").read()[: len(before)] == before
+
+
+def test_other_pages_are_answered_while_the_tokens_of_a_window_are_counted(
+    full: limpet.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large budget that takes seconds, and somebody else is looking at a task."""
+    counting, answered = threading.Event(), threading.Event()
+
+    def count(text: str) -> int:
+        counting.set()
+        assert answered.wait(60)
+        return len(text)
+
+    monkeypatch.setattr(tokens, "estimate", tokens.Counter("slow", count, exact=False))
+    with (
+        inspected(full) as served,
+        httpx.Client(follow_redirects=True, timeout=60) as client,
+        ThreadPoolExecutor(1) as others,
+    ):
+        client.get(served.link())
+        asked = others.submit(client.get, f"{served.url}/window?kind=conversation&id=alice")
+        assert counting.wait(60)
+        assert client.get(f"{served.url}/chat?kind=conversation&id=alice").status_code == 200
+        answered.set()
+        assert "would be sent" in asked.result().text
 
 
 @pytest.mark.parametrize("javascript", [True, False])
@@ -583,7 +611,7 @@ def test_a_team_is_forked_and_a_thread_is_not(full: limpet.Store, browser: Brows
         page.goto(f"{served.url}/chat?kind=thread&id=thread-1")
         assert page.get_by_role("link", name="Fork").count() == 0
         served.expected.append("status of 404")
-        page.goto(f"{served.url}/chat/fork?kind=thread&id=thread-1")
+        page.goto(f"{served.url}/fork?kind=thread&id=thread-1")
         assert "forked by the framework" in main(page)
     assert full.state("readers").load() == full.state("writers").at(8)
 
@@ -687,7 +715,7 @@ def test_who_may_only_read_is_offered_no_change(full: limpet.Store, browser: Bro
             page.goto(f"{served.url}/chat?{query}")
             assert page.locator("main form[method=post]").count() == 0
             assert page.get_by_role("link", name="Fork").count() == 0
-        page.goto(f"{served.url}/chat/fork?kind=conversation&id=alice&at=4")
+        page.goto(f"{served.url}/fork?kind=conversation&id=alice&at=4")
         assert "read-only" in main(page)
         assert page.locator("main form[method=post]").count() == 0
 

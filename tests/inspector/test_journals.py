@@ -111,6 +111,39 @@ def test_new_entries_come_by_themselves(store: limpet.Store, browser: Browser) -
         page.get_by_text("the newest", exact=True).wait_for()
 
 
+def test_a_state_is_forked_as_it_is_or_was(store: limpet.Store, browser: Browser) -> None:
+    """What the new one would begin with is looked at first; the page is that of chats, too."""
+    with (
+        inspected(store, write=True) as served,
+        page_of(browser, served, javascript=False) as page,
+    ):
+        page.goto(f"{served.url}/state?kind=state&id=team")
+        page.get_by_role("link", name="Fork…").click()
+        assert "Fork after save 60, the newest" in page.locator("main").inner_text()
+        page.goto(f"{served.url}/state?kind=state&id=team&at=12")
+        page.get_by_role("link", name="Fork…").click()
+        assert page.locator(".tree > ul > li").first.inner_text() == "turn 11"
+        page.get_by_role("link", name="As JSON").click()
+        assert '"turn": 11' in page.locator("pre.text").inner_text()
+        assert "Fork after save 12" in page.locator("h1").inner_text()
+        assert not wide(page)
+        page.locator("[name=new]").fill("twin")
+        page.get_by_role("button", name="Fork").click()
+        assert "twin begins with team up to save 12." in page.locator("body").inner_text()
+        assert page.locator(".tabs [aria-current]").inner_text() == "State"
+        served.expected.append("status of 404")
+        page.goto(f"{served.url}/fork?kind=task&id=report")
+        assert "a task on its own page" in page.locator("main").inner_text()
+    assert store.state("twin").load() == store.state("team").at(12)
+    with inspected(store) as served, page_of(browser, served) as page:
+        page.goto(f"{served.url}/state?kind=state&id=team")
+        assert page.get_by_role("link", name="Fork").count() == 0
+        page.goto(f"{served.url}/fork?kind=state&id=team&at=3")
+        assert "limpet inspect --write" in page.locator("main").inner_text()
+        axe(page)
+        assert page.get_by_role("button", name="Fork").count() == 0
+
+
 def test_a_state_is_shown_folded_and_as_it_was(store: limpet.Store, browser: Browser) -> None:
     """What is folded opens, what is cut has a link, every version has a page."""
     with inspected(store) as served, page_of(browser, served) as page:

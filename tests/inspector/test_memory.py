@@ -85,14 +85,14 @@ def test_a_namespace_is_listed_searched_and_followed_to_its_sources(
         assert page.get_by_role("link", name="Only what counts now").is_visible()
 
         page.keyboard.press("/")
-        page.keyboard.type("how do we reach Ada")
+        page.keyboard.type("how do we reach Ada by e-mail")
         page.keyboard.press("Enter")
         page.wait_for_selector(".hit")
         screenshot(page, "memory-search")
         axe(page)
         assert "By words." in page.locator("main").inner_text()
         first = page.locator(".hit").first
-        assert first.locator("strong").inner_text() == "0." + first.inner_text()[2:4]
+        assert re.fullmatch(r"[01]\.\d\d", first.locator("strong").inner_text())
         shown = re.findall(r"adds (\d\.\d\d)", first.inner_text())
         assert sum(map(float, shown)) == pytest.approx(
             float(first.locator("strong").inner_text()), abs=0.02

@@ -86,6 +86,7 @@ def test_everything_works_together_on_every_store(where: Where) -> None:
         store.as_tenant("other").set_retention("note 1s")
         assert store.apply_retention().count == 0
     run("doctor", "--store", where.url)
+    run("show", "team", "--store", where.url)
     run("audit", "verify", "--store", where.url)
     with limpet.open(where.url, audit=True) as store:
         assert run_to_end(audit.verify(store.scope)).problem is None

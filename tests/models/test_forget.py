@@ -15,6 +15,7 @@ from limpet.errors import ConversationNotFound, LeaseHeld, StateNotFound
 from limpet.testing.boundaries import Boundaries
 from tests.models.test_redaction import everything_in, fill
 from tests.support.paths import ROOT
+from tests.support.places import EVERYWHERE, Where, find
 
 NAME = "Ada Lovelace"
 #: Long enough to be compressed, and told from all else.
@@ -35,6 +36,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         limpet.Keys.generate().save(tmp_path / "keys")
         monkeypatch.setenv("LIMPET_KEYS", str(tmp_path / "keys"))
     return f"{kind}:{tmp_path}/store{'.db' if kind == 'sqlite' else ''}"
+
+
+@pytest.fixture(params=EVERYWHERE)
+def everywhere(request: pytest.FixtureRequest) -> Where:
+    """An empty place of each backend."""
+    return find(request.param, request)
 
 
 def test_nothing_of_a_subject_is_in_any_file(url: str, tmp_path: Path) -> None:
@@ -292,3 +299,48 @@ def test_the_examples_of_the_guide_print_what_they_show(
         exec(code, names)  # noqa: S102 - our own page
         printed = capsys.readouterr().out
         assert printed == "".join(f"{line[2:]}\n" for line in f"#{shown}".splitlines())
+
+
+def test_on_every_backend_what_is_named_goes_and_what_stays_is_said(everywhere: Where) -> None:
+    """Servers too; and those that cannot change what is stored list what mentions a subject."""
+    with limpet.open(everywhere.url) as store:
+        store.conversation("hers", labels={"user": NAME}).append({"role": "user", "content": "Hi"})
+        store.conversation("other").append({"role": "user", "content": f"I met {NAME}"})
+        store.state("a").save({"log": [f"{NAME} came"], "n": 1})
+        store.state("a").save({"log": [f"{NAME} came", "and went"], "n": 1})
+        store.memory("m").remember(f"{NAME} likes tea")
+        done = store.forget(subject=NAME)
+        assert [one.id for one in done.journals] == ["hers"]
+        assert list(done.memories) == ["m"]
+        assert done.remains != ()
+        (chat,) = store.conversation("other").messages()
+        changes = store.backend.rewrites
+        assert chat["content"] == ("[forgotten]" if changes else f"I met {NAME}")
+        assert {one.stays is None for one in done.mentions} == {changes}
+        assert len(done.mentions) == 2
+        assert store.state("a").load()["log"][1] == "and went"
+        assert store.state("a").save({"log": [], "n": 2}) == 3
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "file"])
+def test_an_encrypted_store_forgets_too(scheme: str, tmp_path: Path) -> None:
+    """Nothing is read there without the keys; texts are replaced, in tasks too."""
+    place = {"memory": "", "sqlite": f"{tmp_path}/s.db", "file": f"{tmp_path}/s"}[scheme]
+    with limpet.open(f"{scheme}:{place}", keys=limpet.Keys.generate()) as store:
+        chat = store.conversation("other")
+        for number in range(5):
+            chat.append({"role": "user", "content": f"{number}: {NAME if number == 2 else 'I'}"})
+        store.conversation("hers", labels={"user": NAME}).append({"role": "user", "content": "Hi"})
+        store.state("a").save({"log": [f"{NAME} came"]})
+        store.submit("kind", "t", f"Write to {NAME}")
+        done = store.forget(subject=NAME)
+        assert [one.id for one in done.journals] == ["hers"]
+        assert {one.kind for one in done.mentions} == {"conversation", "state", "task"}
+        assert {one.stays for one in done.mentions} == {None}
+        assert store.task("t").checkpoint().goal == "[forgotten]"
+        chat.append({"role": "user", "content": "5: on"})
+        texts = [message["content"] for message in store.conversation("other").messages()]
+        assert texts == ["0: I", "1: I", "[forgotten]", "3: I", "4: I", "5: on"]
+        assert store.state("a").load() == {"log": ["[forgotten]"]}
+        assert store.forget(task="t").journals != ()
+        assert "data keys" in " ".join(done.remains)

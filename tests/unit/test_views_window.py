@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from limpet.core.runtime import run_to_end
 from limpet.errors import WindowTooSmall
 from limpet.views.window import window_view
 from tests.support import chats
+from tests.support.filled import counted
 from tests.support.histories import chat as of_chat
 from tests.support.histories import damaged, spoken
 
@@ -93,6 +95,23 @@ def test_what_is_older_than_fits_is_counted_and_begins_to_be_shown(store: Store)
         ((why, count),) = reasons(view)
         assert (why, count) == ("older than what fits", length - len(view.sent))
         assert view.left_out[0].lines[-1].number == view.sent[0].positions[0] - 1
+
+
+def test_what_it_costs_does_not_grow_with_the_conversation(store: Store) -> None:
+    """A window of a thousand times as many messages takes as many records, all of one size."""
+    costs = []
+    for length in (100, 1_000, 100_000):
+        chat = store.conversation(f"of {length}")
+        for start in range(0, length, 10):
+            numbers = range(start, start + 10)
+            chat.append(*({"role": "user", "content": f"Number {n:06}"} for n in numbers))
+        view, cost = counted(store, partial(view_of, store, chat.id, max_tokens=300))
+        assert reasons(view) == [("older than what fits", length - len(view.sent))]
+        costs.append(cost)
+    small, middle, large = costs
+    for what in ("calls", "read"):
+        assert 0 < large[what] <= 1.3 * middle[what]
+        assert large[what] <= 1.3 * small[what]
 
 
 def test_what_is_too_large_stands_as_words_and_is_named(store: Store) -> None:

@@ -63,7 +63,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from msgspec import UNSET, Struct, UnsetType
@@ -78,7 +77,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HIDDEN",
-    "NO_LABELS",
     "UNSET",
     "Append",
     "Appended",
@@ -103,8 +101,6 @@ __all__ = [
 
 #: What the name of a label begins with that is hidden.
 HIDDEN = "\x1f"
-
-NO_LABELS: Mapping[str, str | None] = MappingProxyType({})
 
 
 class Key(NamedTuple):
@@ -342,6 +338,10 @@ class Backend(ABC):
     def head(self, key: Key) -> Head | None:
         """The journal's head, or None where no record was ever added."""
 
+    def has(self, key: Key) -> bool:
+        """Whether there is a journal: what is asked once, of a store that was just opened."""
+        return self.head(key) is not None
+
     def wait(self, key: Key, *, after: int = 0, timeout: float) -> bool:
         """Wait until there are entries numbered over *after*; False if *timeout* seconds pass.
 
@@ -421,17 +421,16 @@ class Backend(ABC):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         """Put *bodies* in the place of those of the records with these numbers; how many it were.
 
-        All or none, and only of this *incarnation*, which is *renewed* to another if one is given:
-        whoever remembers what there was learns so that it is not that any more. Records that are
-        gone are passed over; numbers, times and ids stay. *labels* are merged in the same act, as
-        by an append. If *last* is given, and is not the journal's last number: `Conflict`.
+        All or none, and none where the journal is not as *expect* says. Its incarnation is
+        *renewed* to another if one is given: whoever remembers what there was learns so that it is
+        not that any more. *labels* are set in the same act. Records that are gone are passed over;
+        numbers, times and ids stay.
         """
         msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
         raise NotImplementedError(msg)

@@ -8,15 +8,12 @@ same in SQL and Lua, and the conformance suite holds them to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct, structs
 
 from limpet.backends.contract import (
     UNSET,
     Append,
     Appended,
-    Expect,
     Head,
     Key,
     Lease,
@@ -26,9 +23,6 @@ from limpet.backends.contract import (
     new_incarnation,
 )
 from limpet.errors import Conflict, LeaseHeld, LeaseLost
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "Decision",
@@ -43,7 +37,6 @@ __all__ = [
     "next_epoch",
     "release",
     "renew",
-    "rewritten",
     "visible",
 ]
 
@@ -206,27 +199,6 @@ def next_epoch(last: int, now: int) -> int:
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def rewritten(
-    head: Head | None,
-    *,
-    incarnation: str,
-    renewed: str | None,
-    last: int | None,
-    labels: Mapping[str, str | None],
-) -> Head | None:
-    """What `Backend.rewrite` makes of a live *head*; None if the journal is not the one meant."""
-    if head is None or head.incarnation != incarnation:
-        return None
-    if last is not None and head.seq != last:
-        raise conflict(Append(key=head.key, expect=Expect(incarnation, last)), head.seq)
-    merged = {**head.labels, **labels}
-    return structs.replace(
-        head,
-        incarnation=renewed or incarnation,
-        labels={name: value for name, value in merged.items() if value is not None},
-    )
 
 
 def conflict(request: Append, actual: int) -> Conflict:

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from limpet.backends import decide
 from limpet.backends.contract import (
-    NO_LABELS,
     Append,
     Appended,
     Backend,
+    Expect,
     Head,
     Key,
     Lease,
@@ -166,22 +166,14 @@ class MemoryBackend(Backend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         self.check_writable()
         with self._lock:
             journal = self._live(key, _now())
-            head = decide.rewritten(
-                None if journal is None else journal.head,
-                incarnation=incarnation,
-                renewed=renewed,
-                last=last,
-                labels=labels,
-            )
-            if journal is None or head is None:
+            if journal is None or journal.head.expect != expect:
                 return 0
             count = sum(record.seq in bodies for record in journal.records)
             journal.records = [
@@ -193,7 +185,12 @@ class MemoryBackend(Backend):
                 for id_, record in journal.by_id.items()
             }
             size = sum(len(record.body) for record in journal.records)
-            journal.head = structs.replace(head, size=size)
+            journal.head = structs.replace(
+                journal.head,
+                size=size,
+                incarnation=renewed or journal.head.incarnation,
+                labels={**journal.head.labels, **(labels or {})},
+            )
             return count
 
     def scrub(self) -> bool:

@@ -12,6 +12,7 @@ import click
 from limpet.cli.options import Failure, StoreOptions, pass_store, store_options, user_name
 from limpet.cli.output import Screen
 from limpet.core import audit
+from limpet.core.addresses import is_loopback
 from limpet.core.runtime import run_to_end
 
 __all__ = ["inspect"]
@@ -64,7 +65,7 @@ def inspect(
     """
     from limpet.inspector import security, server  # noqa: PLC0415 - an extra, and slow to load
 
-    local = security.is_loopback(host)
+    local = is_loopback(host)
     token = os.environ.get(TOKEN) or None
     if not local and not allow_remote:
         msg = f"Others could reach {host}: say --allow-remote if they are to."

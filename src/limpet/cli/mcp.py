@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +14,7 @@ import click
 import limpet
 from limpet.cli.options import Failure, StoreOptions, pass_store, store_options
 from limpet.cli.output import Screen
+from limpet.core.addresses import in_url, is_loopback, listen
 
 if TYPE_CHECKING:
     from limpet.mcp.tools import Tools
@@ -97,7 +97,7 @@ def mcp(
             memory = store.memory(namespace, embed=embeddings)
             tools = Tools(store, memory, writes=allow_write, tasks=tasks, by=by, trust=trust)
             if http:
-                await listen(tools, host, port, names)
+                await serve_http(tools, host, port, names)
             else:
                 # The SDK waits for a line that may never come before it lets itself be interrupted;
                 # and what a call has not written yet, nobody was told that it is.
@@ -108,11 +108,11 @@ def mcp(
         asyncio.run(serve())
 
 
-async def listen(tools: Tools, host: str, port: int, names: tuple[str, ...]) -> None:
+async def serve_http(tools: Tools, host: str, port: int, names: tuple[str, ...]) -> None:
     """Serve HTTP to those who have the token."""
     from limpet.mcp import server  # noqa: PLC0415 - as above
 
-    local = server.is_loopback(host)
+    local = is_loopback(host)
     if not local and not names:
         msg = f"Others can reach {host}: say by which name they do, with --allow-host."
         raise click.UsageError(msg)
@@ -121,9 +121,8 @@ async def listen(tools: Tools, host: str, port: int, names: tuple[str, ...]) -> 
         raise Failure(f"${TOKEN} has under {SHORTEST} characters, which can be guessed.")
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise Failure(f"${TOKEN} has a space, a line's end or the like, which no header can carry.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
-        at = f"[{host}]" if ":" in host else host
+    at = in_url(host)
+    with listen(host, port) as listening:
         screen = Screen(stderr=True)
         screen.verbatim(f"Listening at http://{at}:{listening.getsockname()[1]}{server.HTTP_PATH}")
         if token is None:

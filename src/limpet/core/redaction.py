@@ -71,7 +71,7 @@ class Detector(Protocol):
 
 
 class _Rule(Struct, frozen=True):
-    """A pattern, and what it finds: all of it, or the part that is called "it".
+    """Patterns, and what they find: all that matches, or the part of it that is called "it".
 
     A text that has none of *hints*, in small letters, has none of it: patterns are slow. With
     *assigned*, nor has one without a sign of assignment right behind a hint: most have words such
@@ -79,34 +79,39 @@ class _Rule(Struct, frozen=True):
     """
 
     what: str
-    found: re.Pattern[str]
+    found: tuple[re.Pattern[str], ...]
     hints: tuple[str, ...] = ()
     assigned: bool = False
 
     def replace(self, text: str, small: str) -> str:
         """*text* without it; *small* is the same in small letters."""
-        if self.hints and not any(
-            hint in small and self._counts(hint, small) for hint in self.hints
-        ):
-            return text
-        return self.found.sub(self._replaced, text)
-
-    def _counts(self, hint: str, small: str) -> bool:
-        at = small.find(hint) if self.assigned else -1
-        while at >= 0:
-            at += len(hint)
-            behind = small[at : at + NEAR]
-            if ":" in behind or "=" in behind:
-                return True
-            at = small.find(hint, at)
-        return not self.assigned
+        for hint in self.hints:
+            if hint in small and (not self.assigned or _is_assigned(hint, small)):
+                break
+        else:
+            if self.hints:
+                return text
+        for one in self.found:
+            text = one.sub(self._replaced, text)
+        return text
 
     def _replaced(self, found: re.Match[str]) -> str:
-        if "it" not in self.found.groupindex:
+        if "it" not in found.re.groupindex:
             return marker(self.what)
         begin, end = found.span("it")
         whole = found.string
         return whole[found.start() : begin] + marker(self.what) + whole[end : found.end()]
+
+
+def _is_assigned(hint: str, small: str) -> bool:
+    at = small.find(hint)
+    while at >= 0:
+        at += len(hint)
+        behind = small[at : at + NEAR]
+        if ":" in behind or "=" in behind:
+            return True
+        at = small.find(hint, at)
+    return False
 
 
 class Patterns(Struct, frozen=True):
@@ -133,7 +138,7 @@ def pattern(what: str, regex: str | re.Pattern[str]) -> Patterns:
     >>> staff("Ask STAFF-004711.")
     'Ask [redacted: staff number].'
     """
-    return Patterns((_Rule(what, re.compile(regex)),))
+    return Patterns((_Rule(what, (re.compile(regex),)),))
 
 
 # -- secrets ---------------------------------------------------------------------------------------
@@ -153,19 +158,16 @@ _QUOTE = rf"(?P<quote>\\{{0,3}}[\"']){_UNMARKED}"
 _QUOTED = rf"{_QUOTE}(?P<it>(?:(?!(?P=quote)).){{1,4096}})"
 _LONG_QUOTED = rf"{_QUOTE}(?P<it>(?:(?!(?P=quote)).){{8,4096}})"
 _UNQUOTED = rf"{_UNMARKED}(?P<it>[^\s\"'\\,;&<>(){{}}\[\]]"
-_PASSWORDS = "password passwd passphrase pwd"
-_NAMED = (
-    "token secret apikey api_key api-key accesskey access_key access-key privatekey private_key "
-    "private-key accountkey account_key account-key sharedaccess shared_access shared-access"
-)
 
 
-def _secret(what: str, hints: str, *regex: str, flags: int = 0, assigned: bool = False) -> _Rule:
-    return _Rule(what, re.compile("".join(regex), flags), tuple(hints.split()), assigned)
+def _rule(what: str, hints: str, *regexes: str, flags: int = 0) -> _Rule:
+    patterns = tuple(re.compile(regex, flags) for regex in regexes)
+    return _Rule(what, patterns, tuple(hints.split()))
 
 
-def _assigned(what: str, hints: str, *regex: str) -> _Rule:
-    return _secret(what, hints, *regex, flags=re.IGNORECASE | re.DOTALL, assigned=True)
+def _assigned(what: str, hints: str, *regexes: str) -> _Rule:
+    patterns = tuple(re.compile(regex, re.IGNORECASE | re.DOTALL) for regex in regexes)
+    return _Rule(what, patterns, tuple(hints.split()), assigned=True)
 
 
 class _Secrets(Patterns, frozen=True):
@@ -192,34 +194,28 @@ _NAMES = (
 #: credentials in URLs and connection strings.
 SECRETS: Detector = _Secrets(
     (
-        _secret(
+        _rule(
             "private key",
             "-----begin",
-            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?",
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?"
             r"(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
             flags=re.DOTALL,
         ),
-        _secret(
+        _assigned(
             "authorization",
             "authorization",
-            rf"authorization{_IS}[\\\"']{{0,4}}(?:bearer|basic|digest|token|apikey)\s{{1,4}}",
+            rf"authorization{_IS}[\\\"']{{0,4}}(?:bearer|basic|digest|token|apikey)\s{{1,4}}"
             rf"{_UNMARKED}(?P<it>[^\s\"'\\,;]{{4,}})",
-            flags=re.IGNORECASE,
-        ),
-        _secret(
-            "authorization",
-            "authorization",
-            rf"authorization{_IS}[\\\"']{{0,4}}{_UNMARKED}",
+            rf"authorization{_IS}[\\\"']{{0,4}}{_UNMARKED}"
             rf"(?P<it>AWS4-[^\n\"'\\]{{8,}}|{_NO_WORD}[^\s\"'\\,;]{{8,}})",
-            flags=re.IGNORECASE,
         ),
-        _secret(
+        _rule(
             "token",
             "bearer basic",
             rf"(?i:\b(?:bearer|basic))\s{{1,4}}{_UNMARKED}{_NO_WORD}(?P<it>[\w+/=.~-]{{8,}})",
         ),
-        _secret("token", "eyj", r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
-        _secret(
+        _rule("token", "eyj", r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"),
+        _rule(
             "api key",
             "sk- pk- rk- k_live_ k_test_ whsec_ gho_ ghp_ ghr_ ghs_ ghu_ github_pat_ glpat- xox "
             "xapp- hf_ npm_ pypi- dop_v1_ akia asia aiza sg. ya29.",
@@ -233,17 +229,27 @@ SECRETS: Detector = _Secrets(
             r"|AIza[\w-]{35}|SG\.[\w-]{16,}\.[\w-]{16,}|ya29\.[\w-]{20,}"
             r")",
         ),
-        _secret(
+        _rule(
             "credentials",
             "://",
-            rf"[a-z0-9+.-]://{_UNMARKED}",
+            rf"[a-z0-9+.-]://{_UNMARKED}"
             r"(?P<it>[^\s/@:\"'<>\[]{0,256}:[^\s/@\"'<>]{1,256}|[\w-]{20,256})@",
             flags=re.IGNORECASE,
         ),
-        _assigned("password", _PASSWORDS, _PASSWORD, _IS, _QUOTED),
-        _assigned("password", _PASSWORDS, _PASSWORD, _IS, _UNQUOTED, "{4,})"),
-        _assigned("secret", _NAMED, _NAME, _IS, _LONG_QUOTED),
-        _assigned("secret", _NAMED, _NAME, _IS, _NO_WORD, _UNQUOTED, "{8,})"),
+        _assigned(
+            "password",
+            "password passwd passphrase pwd",
+            _PASSWORD + _IS + _QUOTED,
+            _PASSWORD + _IS + _UNQUOTED + "{4,})",
+        ),
+        _assigned(
+            "secret",
+            "token secret apikey api_key api-key accesskey access_key access-key privatekey "
+            "private_key private-key accountkey account_key account-key sharedaccess "
+            "shared_access shared-access",
+            _NAME + _IS + _LONG_QUOTED,
+            _NAME + _IS + _NO_WORD + _UNQUOTED + "{8,})",
+        ),
     )
 )
 
@@ -325,34 +331,20 @@ CARDS: Detector = _Cards()
 
 # -- addresses -------------------------------------------------------------------------------------
 
-#: E-mail addresses.
-EMAILS: Detector = Patterns(
-    (
-        _Rule(
-            "e-mail",
-            re.compile(
-                r"(?<![\w.+-])[\w+-][\w.+-]{0,63}@(?:[\w-]{1,63}\.){1,8}[^\W\d_][\w-]{1,23}(?!\w)"
-            ),
-            ("@",),
-        ),
-    ),
+_EMAIL = r"(?<![\w.+-])[\w+-][\w.+-]{0,63}@(?:[\w-]{1,63}\.){1,8}[^\W\d_][\w-]{1,23}(?!\w)"
+_PHONE = (
+    r"(?<![\w.+-])(?:"
+    r"(?:\+|00)[1-9][0-9]{0,2}(?:[ ./()-]{0,2}[0-9]){6,12}"
+    r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"
+    r"|\(?0[1-9][0-9]{1,4}\)?[ /-](?:[0-9]{2,8}[ -]?){1,3}[0-9]"
+    r")(?![\w+]|[.-][0-9])"
 )
 
+#: E-mail addresses.
+EMAILS: Detector = Patterns((_rule("e-mail", "@", _EMAIL),))
+
 #: Phone numbers: international ones, and those of North America and of Europe with their signs.
-PHONES: Detector = Patterns(
-    (
-        _Rule(
-            "phone number",
-            re.compile(
-                r"(?<![\w.+-])(?:"
-                r"(?:\+|00)[1-9][0-9]{0,2}(?:[ ./()-]{0,2}[0-9]){6,12}"
-                r"|(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[ .-])[2-9][0-9]{2}[ .-][0-9]{4}"
-                r"|\(?0[1-9][0-9]{1,4}\)?[ /-](?:[0-9]{2,8}[ -]?){1,3}[0-9]"
-                r")(?![\w+]|[.-][0-9])"
-            ),
-        ),
-    ),
-)
+PHONES: Detector = Patterns((_rule("phone number", "", _PHONE),))
 
 #: The built-in ones, by the names that ``redact=`` takes.
 DETECTORS: dict[str, Detector] = {

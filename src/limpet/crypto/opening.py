@@ -31,7 +31,7 @@ def given(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
 
 def is_encrypted(backend: Backend) -> bool:
     """Whether what *backend* holds is encrypted."""
-    return backend.head(MARKER) is not None
+    return backend.has(MARKER)
 
 
 def check_plain(backend: Backend) -> None:

@@ -26,7 +26,6 @@ from msgspec import UNSET, Struct, structs
 from limpet.backends import decide, forks
 from limpet.backends.contract import (
     HIDDEN,
-    NO_LABELS,
     Append,
     Appended,
     Backend,
@@ -159,13 +158,6 @@ class _Next(Struct, frozen=True):
     place: _Place
 
 
-class _Anew(Struct, frozen=True):
-    """Records of a journal that are sealed again, and the note that goes with them."""
-
-    bodies: dict[int, bytes]
-    notes: dict[str, str | None]
-
-
 class Sealed(Backend):
     """*inner*, whose content nobody reads without *keys*."""
 
@@ -289,6 +281,7 @@ class Sealed(Backend):
         """*request*, sealed for a journal that stands at *place*."""
         key, origin, journal = request.key, request.origin, place.journal
         seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
+        expect = place.expect if place.fits(request.expect) else _NOWHERE
         if journal is None:
             if not request.count:
                 return self._early(request, place)
@@ -324,7 +317,7 @@ class Sealed(Backend):
             earlier=earlier,
             meta=meta,
             labels=labels,
-            expect=place.expect if place.fits(request.expect) else _NOWHERE,
+            expect=expect,
         )
         return _Next(sealed_request, _Place(seq, tag, journal))
 
@@ -471,66 +464,47 @@ class Sealed(Backend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         if not self.rewrites:
-            return self.inner.rewrite(key, bodies, incarnation=incarnation)  # which refuses it
+            return self.inner.rewrite(key, bodies, expect=expect)  # which refuses it
         self.inner.check_writable()
-        # To the inner backend it is always another journal: places that anybody remembers in it
-        # are behind a record that has another tag now.
-        inner_renewed = renewed or f"{incarnation}{AGAIN}{os.urandom(8).hex()}"
-        for _ in range(TRIES * TRIES):
-            head = self.inner.head(key)
-            now = None if head is None else self._shown(head)
-            meant = decide.rewritten(
-                now, incarnation=incarnation, renewed=renewed, last=last, labels=labels
-            )
-            if head is None or meant is None:
-                return 0
-            made = self._sealed_anew(self._journal_of(head), head, bodies)
-            if made is None:
-                continue
+        with self._locks[hash(key) % LOCKS]:
             try:
-                with self._locks[hash(key) % LOCKS]:
-                    count = self.inner.rewrite(
-                        key,
-                        made.bodies,
-                        incarnation=head.incarnation,
-                        renewed=inner_renewed,
-                        last=head.seq,
-                        labels={**labels, **made.notes},
-                    )
-            except Conflict:
-                continue
+                head = self.inner.head(key)
+                if head is None or Expect(_shown(head.incarnation), head.seq) != expect:
+                    return 0
+                made, notes = self._sealed_anew(self._journal_of(head), head, bodies)
+                if made and max(made) != head.seq:
+                    return 0  # somebody compacts it
+                count = self.inner.rewrite(
+                    key,
+                    made,
+                    expect=head.expect,
+                    # Always another journal to the inner backend: places that anybody remembers in
+                    # it are behind a record that has another tag now.
+                    renewed=renewed or f"{expect.incarnation}{AGAIN}{os.urandom(8).hex()}",
+                    labels={**(labels or {}), **notes},
+                )
             finally:
                 self._forget(key)
-            after = None if count else self.inner.head(key)
-            if count or (after is not None and after.incarnation == inner_renewed):
-                # Those that were compacted away meanwhile came first.
-                there = sorted(made.bodies)[len(made.bodies) - count :]
-                return sum(seq in bodies for seq in there)
-        raise StoreBusy(
-            f"Others write to {key.kind} {key.id!r} all the time: it was not changed. Try again "
-            "when there is less to do."
-        )
+        # Those that were compacted away meanwhile came first.
+        there = sorted(made)[len(made) - count :]
+        return sum(seq in bodies for seq in there)
 
     def _sealed_anew(
         self, journal: _Journal, head: Head, bodies: Mapping[int, bytes]
-    ) -> _Anew | None:
-        """The records from the first of *bodies* on, sealed behind each other, and a note of that.
+    ) -> tuple[dict[int, bytes], dict[str, str]]:
+        """The records from the first of *bodies* on, sealed behind each other; and a note of that.
 
-        None, if others have written or compacted meanwhile.
+        What stands behind a record is sealed for its tag, so one that changes, changes all of them.
         """
         made: dict[int, bytes] = {}
         tag: bytes | None = None
         after = min(bodies, default=head.seq + 1) - 1
-        while after < head.seq:
-            page = self.inner.read(head.key, after=after, upto=head.seq)
-            if not page:
-                break
+        while page := self.inner.read(head.key, after=after, upto=head.seq):
             for record, opened in zip(page, self._opened(journal, page), strict=True):
                 if isinstance(opened, Forged):
                     raise self._error(head.key, opened)
@@ -544,10 +518,8 @@ class Sealed(Backend):
                     tag = tag_of(made[record.seq])
             after = page[-1].seq
         if tag is None:
-            return _Anew({}, {})
-        return (
-            _Anew(made, {END: journal.key.end_note(head.seq, tag)}) if after == head.seq else None
-        )
+            return {}, {}
+        return made, {END: journal.key.end_note(head.seq, tag)}
 
     def rewrap(self, head: Head) -> bool:
         """Wrap the data key of a journal, whose *head* the inner backend gave, by the current key.
@@ -638,8 +610,12 @@ class Sealed(Backend):
                 found = [Forged("there are records, and no head.")]
             # It may have been deleted and begun anew since we saw its key.
             self._forget(key)
+            now = self._find(key)
             looks += 1
-            if looks == LOOKS:
+            same = (
+                now is not None and journal is not None and now.incarnation == journal.incarnation
+            )
+            if looks == LOOKS or (same and any(isinstance(one, _Unchained) for one in found)):
                 return found
 
     def _find(self, key: Key) -> _Journal | None:
@@ -685,6 +661,9 @@ class Sealed(Backend):
     def head(self, key: Key) -> Head | None:
         found = self.inner.head(key)
         return None if found is None else self._shown(found)
+
+    def has(self, key: Key) -> bool:
+        return self.inner.has(key)
 
     def _shown(self, head: Head) -> Head:
         """A *head* of the inner backend's as it is without encryption."""
@@ -839,7 +818,8 @@ class Sealed(Backend):
         return Tampered(
             f"{what} is not what was written there: {why} Nothing was changed, and nothing of it "
             "is given. `limpet doctor` finds all such places. Go back to a backup (`limpet restore "
-            "BACKUP --replace`)."
+            "BACKUP --replace`), or write all that is authentic to a new store (`limpet salvage "
+            "FROM NEW`)."
         )
 
 

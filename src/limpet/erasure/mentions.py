@@ -15,7 +15,7 @@ import msgspec
 from limpet.backends.contract import new_incarnation
 from limpet.core.redaction import Redactor
 from limpet.core.text_index import forget_journal
-from limpet.errors import LimpetError
+from limpet.errors import Conflict, LimpetError
 from limpet.memory.forget import Subject
 from limpet.states import format as states
 from limpet.states.rewriting import Rewriter
@@ -133,12 +133,13 @@ class Mentions:
     ) -> bool:
         backend, call = self._scope.backend, self._scope.runtime.call
         if meta != head.meta:
-            await journal.append(meta=meta, expect=head.expect)
+            try:
+                await journal.append(meta=meta, expect=head.expect)
+            except Conflict:
+                return False
         # A task's is a part of its idempotency keys: with another, effects would happen again.
         renewed = None if head.key.kind == TASK else new_incarnation()
-        count = await call(
-            backend.rewrite, head.key, bodies, incarnation=head.incarnation, renewed=renewed
-        )
+        count = await call(backend.rewrite, head.key, bodies, expect=head.expect, renewed=renewed)
         await call(forget_journal, backend, head.key)
         return count == len(bodies)
 

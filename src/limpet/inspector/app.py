@@ -196,7 +196,7 @@ class Inspector:
             status, said = error.status_code, error.detail
         elif isinstance(error, NotFound):
             status, said = 404, str(error)
-        elif isinstance(error, StoreError):
+        elif isinstance(error, StoreError) and not isinstance(error, Unreadable):
             status, said = 503, error.message
         elif isinstance(error, ValueError) and not isinstance(error, Unreadable):
             status, said = 400, str(error)

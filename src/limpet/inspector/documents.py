@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from limpet.views.document import Node, at_path, outline
+from limpet.views.document import Node, at_path, keys_of, outline
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -50,10 +50,7 @@ def shown(request: Request, site: Site, document: Any, here: Callable[..., str])
         options["text"] = sys.maxsize if path or raw else MOST_TEXT
     node = outline(value, path, start=start, **options)
     parts = path.split("/")[1:]
-    crumbs = [
-        (part.replace("~1", "/").replace("~0", "~"), "/".join(["", *parts[:number]]))
-        for number, part in enumerate(parts, 1)
-    ]
+    crumbs = [(key, "/".join(["", *parts[:number]])) for number, key in enumerate(keys_of(path), 1)]
     depth = sys.maxsize if _size(node) <= UNFOLDED else DEPTH
     return Shown(value, node, path, start, raw, depth, crumbs, here)
 

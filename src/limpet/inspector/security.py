@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,7 +36,6 @@ __all__ = [
     "Guard",
     "Tokens",
     "cookie_name",
-    "is_loopback",
     "read_form",
     "root_of",
 ]
@@ -282,16 +280,6 @@ async def read_form(request: Request) -> dict[str, str]:
     pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=100)
     # A browser ends lines with \r\n, whatever the user typed.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach *host*."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def root_of(request: Request) -> str:

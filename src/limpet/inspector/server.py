@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
+from limpet.core.addresses import in_url, is_loopback, listen
 from limpet.errors import MissingExtra
 from limpet.inspector.app import ENTRY, Inspector
-from limpet.inspector.security import Tokens, is_loopback
+from limpet.inspector.security import Tokens
 
 try:
     import uvicorn
@@ -42,10 +42,8 @@ async def serve(
     *token* of the user's the link has none: the first page asks for it.
     """
     gate = Tokens(by=by, token=token)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
-        at = f"[{host}]" if ":" in host else host
-        bound = listening.getsockname()[1]
+    with listen(host, port) as listening:
+        at, bound = in_url(host), listening.getsockname()[1]
         own = {f"{at}:{bound}"} | ({f"localhost:{bound}"} if is_loopback(host) else set())
         inspector = Inspector(store, gate, write=write, hosts={*own, *names}, place=True)
         config = uvicorn.Config(

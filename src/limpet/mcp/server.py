@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import MissingExtra
@@ -36,7 +35,6 @@ __all__ = [
     "HTTP_PATH",
     "Guard",
     "application",
-    "is_loopback",
     "make_server",
     "serve_http",
     "serve_stdio",
@@ -173,13 +171,3 @@ async def serve_http(
         timeout_graceful_shutdown=GRACE,
     )
     await uvicorn.Server(config).serve(sockets=[listening])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach *host*."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.errors import EmbeddingFailed
 from limpet.memory.vectors import (
+    Embedded,
+    TextVectors,
+    WordVectors,
     combine,
     find_unembedded,
     numpy,
@@ -79,8 +82,8 @@ class Embeddings:
         self._runtime = journal.runtime
         self._embed = embedding_function(embed)
 
-    async def of_query(self, query: str) -> Any:
-        """The vector of *query*; None without an embedding function.
+    async def of_query(self, query: str) -> TextVectors | None:
+        """The vectors of *query*; None without an embedding function.
 
         Some memories get their vector on the way. If that fails, it is logged and not raised: full
         text finds them all the same.
@@ -89,7 +92,7 @@ class Embeddings:
             return None
         namespace = self._journal.key.id
         try:
-            (found,) = await self._call([query])
+            (found,) = await self._vectors([query])
         except EmbeddingFailed as error:
             msg = (
                 f"The query could not be embedded: {_cause(error)}. Nothing was recalled. Try "
@@ -97,7 +100,7 @@ class Embeddings:
                 f"store.memory({namespace!r})."
             )
             raise EmbeddingFailed(msg) from error.__cause__
-        (like,) = pack([found])
+        (like,) = pack([found.vector])
         try:
             await self._catch_up(like, AT_RECALL)
         except (EmbeddingFailed, ValueError) as error:
@@ -159,20 +162,33 @@ class Embeddings:
         texts = [part for row in rows for part in (row.text, row.whole) if part]
         each = list(dict.fromkeys(texts))  # many memories of a task have the same context
         try:
-            found = dict(zip(each, await self._call(each), strict=True))
+            found = dict(zip(each, await self._vectors(each), strict=True))
             vectors = pack(
-                [combine(found[row.text], found[row.whole] if row.whole else None) for row in rows]
+                [
+                    combine(found[row.text].vector, found[row.whole].vector if row.whole else None)
+                    for row in rows
+                ]
             )
         except (EmbeddingFailed, ValueError) as error:
             await self._journal.change_index(store_failure, rows, _cause(error))
             raise
-        await self._journal.change_index(
-            store_vectors, model, list(zip(rows, vectors, strict=True))
-        )
+        words = [found[row.text].words for row in rows]
+        embedded = [
+            Embedded(row, value, None if its is None else its.pack())
+            for row, value, its in zip(rows, vectors, words, strict=True)
+        ]
+        await self._journal.change_index(store_vectors, model, embedded)
 
-    async def _call(self, texts: list[str]) -> Any:
+    async def _vectors(self, texts: list[str]) -> list[TextVectors]:
+        """The vector of each text; and those of its words, if the function can give them."""
+        with_words = getattr(self._embed, "with_words", None)
+        found = await self._call(texts, with_words or self._embed)
+        if with_words is None:
+            return [TextVectors(vector, None) for vector in found]
+        return [TextVectors(vector, WordVectors(*words)) for vector, words in found]
+
+    async def _call(self, texts: list[str], embed: Any) -> Any:
         """What the user's function makes of *texts*, on a thread unless it is async."""
-        embed: Any = self._embed
 
         def call() -> Any:
             try:

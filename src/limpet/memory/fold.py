@@ -13,6 +13,8 @@ from limpet.core.words import indexed
 from limpet.memory import entries as types
 from limpet.memory.dates import spans_in
 from limpet.memory.entries import contexts_quoting
+from limpet.memory.passages import passages
+from limpet.memory.speakers import first_person, speaker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,18 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["Fold"]
 
 _INSERT = """
-INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, said, key, at, valid,
-                   expires, supersedes)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, speaker, first, said,
+                   key, at, valid, expires, supersedes)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _REPLACE = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
-                  said = ?, at = ?
+                  speaker = ?, first = ?, said = ?, at = ?
 WHERE n = ?
 """
-_ADD_WORDS = "INSERT INTO words(rowid, text, context) VALUES(?, ?, ?)"
+_ADD_PASSAGE = "INSERT INTO passage(p, n, text) VALUES(?, ?, ?)"
+_ADD_WORDS = "INSERT INTO words(rowid, text) VALUES(?, ?)"
+_ADD_AROUND = "INSERT INTO around(rowid, context) VALUES(?, ?)"
 #: FTS5 has to be given the words that it held, and then leaves no trace of them.
-_REMOVE_WORDS = "INSERT INTO words(words, rowid, text, context) VALUES('delete', ?, ?, ?)"
+_REMOVE_WORDS = "INSERT INTO words(words, rowid, text) VALUES('delete', ?, ?)"
+_REMOVE_AROUND = "INSERT INTO around(around, rowid, context) VALUES('delete', ?, ?)"
 
 
 class Fold:
@@ -89,17 +94,17 @@ class Fold:
         return [(column, value) for (value,) in self._run(sql, (json.dumps(values),))]
 
     def _add_words_and_tags(self, rows: list[tuple[int, MemoryEntry]]) -> None:
-        many = self._database.executemany
-        texts = [(n, *_words(one.body["text"], one.body.get("context"))) for n, one in rows]
-        self._add_words(texts)
+        self._add_words([(n, one.body["text"], one.body.get("context")) for n, one in rows])
         tagged = [(tag, n) for n, entry in rows for tag in entry.body.get("tags", ())]
-        many("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
+        self._database.executemany("INSERT OR IGNORE INTO tag(tag, n) VALUES(?, ?)", tagged)
         dated = [
             (n, to_micros(start), to_micros(end))
             for n, entry in rows
             for start, end in spans_in(entry.body["text"], from_micros(_said(entry)))
         ]
-        many("INSERT OR IGNORE INTO dated(n, start, end) VALUES(?, ?, ?)", dated)
+        self._database.executemany(
+            "INSERT OR IGNORE INTO dated(n, start, end) VALUES(?, ?, ?)", dated
+        )
 
     def _remember_again(self, entry: MemoryEntry) -> None:
         """Let it hold for as long as any of its entries say; the first key that it got stays."""
@@ -126,20 +131,42 @@ class Fold:
     def _replace(self, n: int, entry: MemoryEntry) -> None:
         """Let row *n* be as *entry* has it, but for its key, since when and how long it holds."""
         self._remove_words(n, *next(iter(self._run(_TEXT, (n,)))))
-        for table in ("dated", "tag", "vector"):
+        for table in ("dated", "tag"):
             self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         _, _, *fields, _key, at, _begins, _ends, _ = _row(n, entry)
         self._run(_REPLACE, (*fields, at, n))
         self._add_words_and_tags([(n, entry)])
 
     def _add_words(self, rows: list[tuple[int, str, str | None]]) -> None:
-        self._database.executemany(_ADD_WORDS, rows)
-        count_texts(self._database, (f"{text} {context or ''}" for _, text, context in rows), 1)
+        """Let *rows* be found: each passage by its words, what is a passage by its context, too."""
+        p = (self._run("SELECT max(p) FROM passage").fetchone() or (0,))[0] or 0
+        parts, around = [], []
+        for n, text, context in rows:
+            found = passages(text)
+            for passage in found:
+                p += 1
+                parts.append((p, n, passage if len(found) > 1 else None, indexed(passage)))
+            # A longer text says enough by itself, and is not found by what others said around it.
+            if context and len(found) == 1:
+                around.append((n, indexed(context)))
+        many = self._database.executemany
+        many(_ADD_PASSAGE, [(p, n, text) for p, n, text, _ in parts])
+        many(_ADD_WORDS, [(p, words) for p, _, _, words in parts])
+        many(_ADD_AROUND, around)
+        count_texts(self._database, [words for *_, words in parts], 1)
+        count_texts(self._database, [words for _, words in around], 1)
 
     def _remove_words(self, n: int, text: str, context: str | None) -> None:
-        indexed_text, indexed_context = _words(text, context)
-        self._run(_REMOVE_WORDS, (n, indexed_text, indexed_context))
-        count_texts(self._database, [f"{indexed_text} {indexed_context or ''}"], -1)
+        """Leave nothing of row *n* by which it is found: passages, words, vectors."""
+        rows: Any = self._run("SELECT p, coalesce(text, ?) FROM passage WHERE n = ?", (text, n))
+        parts = [(p, indexed(passage)) for p, passage in rows.fetchall()]
+        around = [(n, indexed(context))] if context and len(parts) == 1 else []
+        many = self._database.executemany
+        many(_REMOVE_WORDS, parts)
+        many(_REMOVE_AROUND, around)
+        many("DELETE FROM vector WHERE p = ?", [(p,) for p, _ in parts])
+        self._run("DELETE FROM passage WHERE n = ?", (n,))
+        count_texts(self._database, (words for _, words in [*parts, *around]), -1)
 
     # -- links and uses ------------------------------------------------------------------------
 
@@ -193,7 +220,7 @@ class Fold:
         rows = [row for id_ in entry.body["ids"] if (row := self._find(id_))]
         for n, _, text, context in rows:
             self._remove_words(n, text, context)
-            for table in ("memory", "dated", "tag", "used", "vector"):
+            for table in ("memory", "dated", "tag", "used"):
                 self._run(f"DELETE FROM {table} WHERE n = ?", (n,))  # noqa: S608 - a table of ours
         self._unlink(entry.body["ids"])
         self._remove_quotes({text for _, _, text, _ in rows})
@@ -223,9 +250,8 @@ class Fold:
         for n, text, context in rows:
             if context in quoted:
                 self._remove_words(n, text, context)
-                self._add_words([(n, *_words(text, None))])
+                self._add_words([(n, text, None)])
                 self._run("UPDATE memory SET context = NULL WHERE n = ?", (n,))
-                self._run("DELETE FROM vector WHERE n = ?", (n,))
 
 
 _TEXT = "SELECT text, context FROM memory WHERE n = ?"
@@ -246,6 +272,8 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
         body.get("source"),
         body.get("by"),
         body.get("trust"),
+        speaker_of(body["text"], body.get("by")),
+        max(map(first_person, passages(body["text"]))),
         _said(entry),
         body.get("key"),
         entry.at,
@@ -258,8 +286,3 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
 def _said(entry: MemoryEntry) -> int:
     said = entry.body.get("said")
     return entry.at if said is None else to_micros(datetime.fromisoformat(said))
-
-
-def _words(text: str, context: str | None) -> tuple[str, str | None]:
-    """What the index of words takes."""
-    return indexed(text), indexed(context) if context else None

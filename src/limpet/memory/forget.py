@@ -26,6 +26,7 @@ from limpet.errors import Conflict, MemoryNotFound
 from limpet.memory.entries import FORGOTTEN, REMEMBERED, MemoryEntry, contexts_quoting
 from limpet.memory.index import ONE_OF, Index
 from limpet.memory.indexed_journal import now_micros
+from limpet.memory.passages import WHOLE
 from limpet.memory.results import Receipt
 
 if TYPE_CHECKING:
@@ -148,7 +149,10 @@ def _select(
     rows = index.run("SELECT id, context FROM memory WHERE context NOTNULL")
     quoted = contexts_quoting({one.text for one in gone.values()}, (text for _, text in rows))
     contexts = [id_ for id_, context in rows if id_ not in gone and context in quoted]
-    vectors = f"SELECT count(*) FROM vector JOIN memory USING (n) WHERE id {ONE_OF}"  # noqa: S608 - all of it is ours
+    vectors = (
+        "SELECT count(*) FROM vector JOIN passage USING (p) JOIN memory USING (n)"  # noqa: S608 - all of it is ours
+        f" WHERE id {ONE_OF}"
+    )
     return Selection(chosen, contexts, index.value(vectors, [json.dumps(chosen)]))
 
 
@@ -182,15 +186,28 @@ _NOT_ASCII = (
 )
 
 
+_IN_TEXT = "m.n IN (SELECT p.n FROM words JOIN passage p ON p.p = words.rowid WHERE words MATCH ?)"
+# The context of a long text is in no index.
+_IN_CONTEXT = (
+    "m.n IN (SELECT rowid FROM around WHERE around MATCH ?)"  # noqa: S608 - as above
+    f" OR (m.context NOTNULL AND length(m.text) > {WHOLE:d})"
+)
+
+
 def _about(index: Index, name: str) -> list[str]:
     """Those with *name* as a tag, or in their text or context: as it is, not by its stem."""
     words = _plain(name.replace('"', " ")).strip()
     if any(sign.isalnum() for sign in words):
         tags = [tag for (tag,) in index.run("SELECT DISTINCT tag FROM tag") if same_name(tag, name)]
         tagged = f"m.n IN (SELECT t.n FROM tag t WHERE t.tag {ONE_OF})"  # noqa: S608 - of ours
-        # Beyond ASCII, the index of words does not know all capitals: Weiß is WEISS.
-        match = f"m.n IN (SELECT rowid FROM words WHERE words MATCH ?) OR {_NOT_ASCII}"  # noqa: S608 - of ours
-        perhaps = [*_ids(index, tagged, json.dumps(tags)), *_ids(index, match, f'"{words}"')]
+        # Each word by itself: two of a name may be in two passages. Beyond ASCII, the index of
+        # words does not know all capitals: Weiß is WEISS.
+        each = [f'"{word}"' for word in words.split()]
+        in_text = " AND ".join([_IN_TEXT] * len(each))
+        match = f"({in_text}) OR {_IN_CONTEXT} OR {_NOT_ASCII}"
+        sql = f"SELECT m.id FROM memory m WHERE {match}"  # noqa: S608 - all of it is ours
+        found = index.run(sql, [*each, f'"{words}"'])
+        perhaps = [*_ids(index, tagged, json.dumps(tags)), *(id_ for (id_,) in found)]
     else:
         perhaps = [id_ for (id_,) in index.run("SELECT id FROM memory")]  # signs are not indexed
     is_about = Subject(name)

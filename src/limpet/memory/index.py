@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 6
+VERSION = 8
 
 _IS_STANDING = "kind IN ({})".format(", ".join(f"'{kind}'" for kind in STANDING))
 
@@ -50,7 +50,8 @@ CREATE TABLE model(name TEXT, removed INTEGER NOT NULL, failed TEXT) STRICT;
 INSERT INTO model VALUES(NULL, 0, NULL);
 CREATE TABLE memory(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
-    kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, key TEXT UNIQUE,
+    kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, speaker TEXT,
+    first REAL NOT NULL, key TEXT UNIQUE,
     at INTEGER NOT NULL, said INTEGER NOT NULL, valid INTEGER, expires INTEGER,
     supersedes TEXT, superseded TEXT, because TEXT, contradicted TEXT,
     confirmed INTEGER NOT NULL DEFAULT 0
@@ -68,14 +69,22 @@ CREATE TABLE tag(tag TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY(tag, n)) STR
 CREATE TABLE used(
     n INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(n, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE vector(v INTEGER PRIMARY KEY, n INTEGER NOT NULL UNIQUE, value BLOB NOT NULL) STRICT;
+CREATE TABLE passage(p INTEGER PRIMARY KEY, n INTEGER NOT NULL, text TEXT) STRICT;
+CREATE INDEX passage_n ON passage(n);
+CREATE TABLE vector(
+    v INTEGER PRIMARY KEY, p INTEGER NOT NULL UNIQUE, value BLOB NOT NULL, words BLOB
+) STRICT;
 CREATE TRIGGER vector_removed AFTER DELETE ON vector
 BEGIN UPDATE model SET removed = removed + 1; END;
 CREATE VIRTUAL TABLE words USING fts5(
-    text, context, content=memory, content_rowid=n,
-    tokenize="porter {TOKENIZER}"
+    text, content=passage, content_rowid=p, tokenize="porter {TOKENIZER}"
+);
+CREATE VIRTUAL TABLE around USING fts5(
+    context, content=memory, content_rowid=n, tokenize="porter {TOKENIZER}"
 );
 INSERT INTO words(words, rank) VALUES('secure-delete', 1);
+INSERT INTO around(around, rank) VALUES('secure-delete', 1);
+INSERT INTO around(around, rank) VALUES('hashsize', 16000000);
 INSERT INTO words(words, rank) VALUES('hashsize', 16000000);
 {vocabulary.TABLE}
 """  # noqa: S608 - all of it is ours
@@ -349,13 +358,19 @@ class Index:
     # -- words and vectors ---------------------------------------------------------------------
 
     def count_words(self, words: Iterable[str]) -> tuple[int, dict[str, int]]:
-        """How many texts there are, and how many of them have each of *words*."""
+        """How many passages there are, and how many of them have each of *words*.
+
+        Of a word that is in contexts alone: how many of these have it.
+        """
         known = self._words_now()
         found = {}
         for word in words:
             if word not in known.counts:
-                count = "SELECT count(*) FROM words WHERE words MATCH ?"
-                known.counts[word] = self.value(count, [f'"{word}"'])
+                in_texts = "SELECT count(*) FROM words WHERE words MATCH ?"
+                in_contexts = "SELECT count(*) FROM around WHERE around MATCH ?"
+                match = [f'"{word}"']
+                count = self.value(in_texts, match) or self.value(in_contexts, match)
+                known.counts[word] = count
             found[word] = known.counts[word]
         return known.total, found
 
@@ -372,7 +387,7 @@ class Index:
         version = (self.value("SELECT seen FROM state") or 0, self.database.data_version())
         known = self._word_counts
         if known is None or known.version != version:
-            total = self.value("SELECT count(*) FROM memory")
+            total = self.value("SELECT count(*) FROM passage")
             known = self._word_counts = _WordCounts(version, total, {})
         return known
 
@@ -398,7 +413,8 @@ class Index:
         by_kind = dict(self.run(kinds, [now, now]))
         ((model, failed),) = self.run("SELECT name, failed FROM model")
         every = self.value("SELECT count(*) FROM memory")
-        embedded = self.value("SELECT count(*) FROM vector")
+        lacking = "SELECT count(DISTINCT n) FROM passage WHERE p NOT IN (SELECT p FROM vector)"
+        embedded = every - self.value(lacking)
         return {
             "memories": sum(by_kind.values()),
             "superseded": superseded,
@@ -418,9 +434,10 @@ class Index:
 
 
 def _clear(database: apsw.Connection) -> None:
-    # The index of words has no rows of its own to delete: they are those of `memory`.
+    # The indexes of words have no rows of their own to delete: they are those of other tables.
     database.execute("INSERT INTO words(words) VALUES('delete-all')")
-    for table in ("state", "memory", "dated", "tag", "used", "vector", "vocabulary"):
+    database.execute("INSERT INTO around(around) VALUES('delete-all')")
+    for table in ("state", "memory", "dated", "passage", "tag", "used", "vector", "vocabulary"):
         database.execute(f"DELETE FROM {table}")  # noqa: S608 - a table of ours
 
 

@@ -13,11 +13,15 @@ import importlib
 import os
 import threading
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.core import vocabulary
 from limpet.errors import LimpetError, MissingExtra
+from limpet.memory.ranking import STOP_WORDS
 from limpet.memory.vectors import numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["LocalModel", "WordPieces"]
 
@@ -26,6 +30,8 @@ SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 #: The length of a vector; how many pieces of a text are read; and texts in one run: more take more
 #: memory, and no less time.
 WIDTH, LONGEST_TEXT, AT_ONCE = 384, 256, 4
+#: That of the vector of a word.
+WORD_WIDTH = 128
 #: A word of more characters is an unknown one.
 LONGEST_WORD = 100
 
@@ -64,6 +70,9 @@ class LocalModel:
         self._session = onnxruntime.InferenceSession(
             data, options, providers=["CPUExecutionProvider"]
         )
+        # Directions at random keep distances nearly as they are, in a third of the space.
+        draw = self._np.random.default_rng(1).standard_normal((WIDTH, WORD_WIDTH))
+        self._fewer = self._np.linalg.qr(draw)[0].astype(self._np.float32)
         self._inputs = {wanted.name for wanted in self._session.get_inputs()}
         self._pieces = WordPieces()
 
@@ -77,17 +86,24 @@ class LocalModel:
 
     def __call__(self, texts: list[str]) -> Any:
         """A vector for each text."""
-        np = self._np
+        return [vector for vector, _ in self.with_words(texts)]
+
+    def with_words(self, texts: list[str]) -> list[tuple[Any, tuple[list[str], Any]]]:
+        """A vector for each text; and its words, with a vector for each as it is meant there."""
         numbers = [self._pieces.numbers(text, LONGEST_TEXT) for text in texts]
-        found = np.empty((len(texts), WIDTH), dtype=np.float32)
+        found: list[Any] = [None] * len(texts)
         # By length, so that few are padded.
         order = sorted(range(len(texts)), key=lambda at: len(numbers[at]))
         for start in range(0, len(order), AT_ONCE):
             some = order[start : start + AT_ONCE]
-            found[some] = self._run([numbers[at] for at in some])
+            lines = [numbers[at] for at in some]
+            for at, line, pieces in zip(some, lines, self._run(lines), strict=True):
+                inner = pieces[: len(line)]
+                found[at] = (self._unit(inner.mean(axis=0)), self._words(line, inner))
         return found
 
     def _run(self, numbers: list[list[int]]) -> Any:
+        """A vector for each piece of each text."""
         np = self._np
         longest = max(map(len, numbers))
         ids = np.zeros((len(numbers), longest), dtype=np.int64)
@@ -96,11 +112,24 @@ class LocalModel:
             ids[row, : len(line)] = line
             mask[row, : len(line)] = 1
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        out = self._session.run(None, {k: v for k, v in given.items() if k in self._inputs})[0]
-        if out.ndim == 3:  # noqa: PLR2004 - one vector a piece: their mean is the text's
-            weight = mask[:, :, None].astype(np.float32)
-            out = (out * weight).sum(axis=1) / weight.sum(axis=1)
-        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        return self._session.run(None, {k: v for k, v in given.items() if k in self._inputs})[0]
+
+    def _words(self, numbers: list[int], vectors: Any) -> tuple[list[str], Any]:
+        """The words that say something: of each, the mean of its pieces, in fewer dimensions."""
+        words, starts, ends = [], [], []
+        for word, start, end in self._pieces.words(numbers):
+            if word not in STOP_WORDS:
+                words.append(word)
+                starts.append(start)
+                ends.append(end)
+        if not words:
+            return [], self._np.zeros((0, WORD_WIDTH), dtype=self._np.float32)
+        means = [vectors[start:end].mean(axis=0) for start, end in zip(starts, ends, strict=True)]
+        return words, self._unit(self._np.stack(means) @ self._fewer)
+
+    def _unit(self, vectors: Any) -> Any:
+        np = self._np
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 class WordPieces:
@@ -109,6 +138,7 @@ class WordPieces:
     def __init__(self) -> None:
         with open(_FILE, encoding="utf-8") as file:
             self._numbers = {line.rstrip("\n"): number for number, line in enumerate(file)}
+        self._names = list(self._numbers)
         self._unknown = self._numbers["[UNK]"]
         self._first, self._last = self._numbers["[CLS]"], self._numbers["[SEP]"]
         # Per instance: the same words come again and again.
@@ -122,6 +152,19 @@ class WordPieces:
             if len(found) >= most:
                 break
         return [*found[: most - 1], self._last]
+
+    def words(self, numbers: list[int]) -> Iterator[tuple[str, int, int]]:
+        """The words among *numbers*, each with the number of its first piece, and of the next."""
+        word, start = "", 0
+        for at, number in enumerate([*numbers, self._last]):
+            piece = self._names[number]
+            if word and piece.startswith("##"):
+                word += piece[2:]
+                continue
+            if word:
+                yield word, start, at
+            known = number not in (self._first, self._last, self._unknown)
+            word, start = (piece if known and any(map(str.isalnum, piece)) else ""), at
 
     def _split(self, word: str) -> tuple[int, ...]:
         """The longest pieces that *word* is made of, from its beginning."""

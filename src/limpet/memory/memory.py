@@ -199,12 +199,12 @@ class AsyncMemory:
             raise TypeError(f"A query is text, not {type(query).__name__}.")
         if not isinstance(min_score, (int, float, NoneType)):
             raise TypeError(f"min_score is a number, not {type(min_score).__name__}.")
-        vector = await self._embeddings.of_query(query)
+        vectors = await self._embeddings.of_query(query)
         wanted = Query(
             text=query,
             k=k,
             now=now_micros(),
-            vector=vector,
+            vectors=vectors,
             filters=_filters(kinds, tags, since, until),
             min_score=min_score,
             asked_at=datetime.now(UTC) if now is None else check_aware(now, "now"),
@@ -228,11 +228,13 @@ class AsyncMemory:
         standing: bool = True,
         max_tokens: int | None = None,
         count: Callable[[str], int] | Counter | None = None,
+        passages: bool = False,
     ) -> list[dict[str, Any]]:
         """What `recall` finds as chat messages, quoted as data; none if it finds nothing.
 
-        In at most *max_tokens*, the best first. Before that, in up to a third of it, all that is
-        `standing`, whatever the query; unless *standing* is False.
+        In at most *max_tokens*, the best first; of long texts, the *passages* that match, if you
+        say so. Before that, in a share of it, all that is `standing`, whatever the query; unless
+        *standing* is False.
         """
         hits = await self.recall(
             query,
@@ -244,6 +246,8 @@ class AsyncMemory:
             now=now,
             min_score=min_score,
         )
+        if passages:
+            hits = [structs.replace(hit, text=hit.passage.strip()) for hit in hits]
         wishes = await self.standing() if standing else []
         return messages(hits, max_tokens, count, standing=wishes)
 

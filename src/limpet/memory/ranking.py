@@ -1,8 +1,9 @@
-"""How well memories match a query: scores of words and of meaning, added up; a little for use.
+"""How well memories match a query: scores of words and of meaning on one scale, and added up.
 
-By score, not by rank: that the second best is far behind the best is worth knowing. Both parts say
-how good a match is in itself, from 0 to 1, so that scores of different queries can be compared, and
-`min_score` means something. All here is plain arithmetic on what the index found.
+How far the best stands out is read from what each way of searching has found for this query: from
+what is usual among all memories up to the best. So neither has to be weighed anew for texts of
+another kind. The parts say how good a match is in itself, from 0 to 1; the score of the best hit
+is what these amount to, so that `min_score` means something. All here is plain arithmetic.
 """
 
 from __future__ import annotations
@@ -21,69 +22,158 @@ __all__ = [
     "CONTEXT",
     "MEANING",
     "SAME",
+    "SPEAKER",
+    "STOP_WORDS",
+    "WHOLE",
     "WORDS",
+    "WORD_BY_WORD",
     "Gist",
     "Parts",
+    "Usual",
     "activation",
     "alike",
-    "fused",
+    "covered",
     "ideal",
     "rarity",
     "same",
+    "score",
     "shares",
     "words_of",
 ]
 
-#: What words and meaning weigh where both are known. That is not a fine point: docs/memory.md.
-WORDS, MEANING = 0.5, 0.5
+#: What the parts of a fit weigh, and how far it counts who said it. docs/memory.md has what is
+#: found with other numbers: none of them is a fine point.
+WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 0.75, 0.3
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What the time weighs, where a question asks about one.
 TIME = 0.45
-#: What a word in the context counts, where one in the text counts 1.
-CONTEXT = 0.5
+#: How much of what a text lacks of the query its context can make up for.
+CONTEXT = 0.85
+#: What the vector of context and text counts, where that of the text counts 1.
+WHOLE = 0.5
 #: Of the pairs of words of two texts, the share in common from which on they say the same.
 SAME = 0.9
+
+# Words that questions are made of, and that say nothing about what is asked.
+STOP_WORDS = frozenset(
+    """a about all also am an and any are as at be because been before being but by can could
+    did do does doing don for from get had has have having he her here hers him his how i if in
+    into is it its itself just ll me more most my no not now of on once only or other our out
+    over own re s same she should so some such t than that the their them then there these they
+    this those through to too under until up ve very was we were what when where which while who
+    whom whose why will with would you your yours""".split()  # noqa: SIM905 - as people read it
+)
 
 _WORD = re.compile(r"\w+")
 _DIGIT = re.compile(r"\d")
 _DAY = 86_400.0
+#: A difference that is none.
+_NOTHING = 1e-9
 #: Uses within a minute are as one that is a minute old.
 _YOUNGEST = 60.0
 
 
 class Parts(Struct, frozen=True, gc=False):
-    """The parts of a score, each from 0 to 1; *meaning* is None where there are no embeddings.
+    """The parts of a score, each from 0 to 1; None of what was not looked at.
 
-    *time* is None where none was asked for.
+    *words*: how much of the query it has. *meaning*: how near it is to the query; *word_by_word*:
+    to each of its words. *speaker*: whether the query asks about whoever said it. *activation*: how
+    recently and how often it was used. *time*: how well it fits the time that the query asks about.
     """
 
     words: float
-    meaning: float | None
-    activation: float
+    meaning: float | None = None
+    word_by_word: float | None = None
+    speaker: float | None = None
+    activation: float = 0.0
     time: float | None = None
 
 
-def fused(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> float:
-    """One score from 0 to 1."""
-    added = shares(parts, words, meaning)
-    return added.words + (added.meaning or 0.0) + added.activation + (added.time or 0.0)
+class Usual(Struct, frozen=True):
+    """What is usual among all memories, and is the zero of a part's scale."""
+
+    meaning: float = 0.0
+    word_by_word: float = 0.0
 
 
-def shares(parts: Parts, words: float = WORDS, meaning: float = MEANING) -> Parts:
-    """What each part adds to the score, which is their sum.
+def shares(found: Sequence[Parts], usual: Usual) -> list[Parts]:
+    """What each part adds to the scores of what was *found* for a query: a score is their sum.
 
-    >>> shares(Parts(1.0, None, 0.5))
-    Parts(words=0.95, meaning=None, activation=0.025, time=None)
+    >>> shares([Parts(words=1.0, activation=0.5)], Usual())
+    [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025, time=None)]
     """
-    time = None if parts.time is None else TIME * parts.time
-    whole = 1.0 if time is None else 1 - TIME
-    fit = whole * (1 - ACTIVATION)
-    active = whole * ACTIVATION * parts.activation
-    if parts.meaning is None:
-        return Parts(fit * parts.words, None, active, time)
-    fit /= words + meaning
-    return Parts(fit * words * parts.words, fit * meaning * parts.meaning, active, time)
+    scales = (
+        _Scale([one.words for one in found], 0.0, WORDS),
+        _Scale([one.meaning for one in found], usual.meaning, MEANING),
+        _Scale([one.word_by_word for one in found], usual.word_by_word, WORD_BY_WORD),
+    )
+    whole = sum(scale.weight for scale in scales if scale.known)
+    each: list[list[float | None]] = []
+    for one in found:
+        values = (one.words, one.meaning, one.word_by_word)
+        # What has no vector yet is judged by what is known of it.
+        known = sum(
+            scale.weight for scale, value in zip(scales, values, strict=True) if value is not None
+        )
+        by = whole / known
+        each.append(
+            [
+                None if value is None else by * scale(value)
+                for scale, value in zip(scales, values, strict=True)
+            ]
+        )
+    best = max((sum(filter(None, line)) for line in each), default=0.0)
+    top = max(map(_quality, found), default=0.0)
+    about = SPEAKER * max((one.speaker or 0.0 for one in found), default=0.0)
+    rest = 1.0 if all(one.time is None for one in found) else 1 - TIME
+    unit = rest * (1 - ACTIVATION) * top / (1 + about)
+    fit = unit / best if best else 0.0
+    return [
+        Parts(
+            (words or 0.0) * fit,
+            None if meaning is None else meaning * fit,
+            None if near is None else near * fit,
+            None if one.speaker is None else SPEAKER * one.speaker * unit,
+            rest * ACTIVATION * one.activation,
+            None if one.time is None else TIME * one.time,
+        )
+        for one, (words, meaning, near) in zip(found, each, strict=True)
+    ]
+
+
+def score(parts: Parts) -> float:
+    """The sum of `shares`."""
+    fit = parts.words + (parts.meaning or 0.0) + (parts.word_by_word or 0.0)
+    return fit + (parts.speaker or 0.0) + parts.activation + (parts.time or 0.0)
+
+
+class _Scale:
+    """From what is usual, which is 0, up to the best of *values*, which is the *weight*."""
+
+    def __init__(self, values: Sequence[float | None], usual: float, weight: float) -> None:
+        there = [value for value in values if value is not None]
+        best = max(there, default=0.0)
+        self.known = bool(there)
+        self.weight = weight
+        self._usual = usual
+        self._by = weight / (best - usual) if best - usual > _NOTHING else 0.0
+
+    def __call__(self, value: float) -> float:
+        return max(value - self._usual, 0.0) * self._by
+
+
+def _quality(parts: Parts) -> float:
+    """How good a match is in itself, by words and by meaning, whatever else there is."""
+    return parts.words if parts.meaning is None else (parts.words + parts.meaning) / 2
+
+
+def covered(text: float, context: float, best: float) -> float:
+    """How much of a query a memory has, by its *text* and, as far as that lacks it, its *context*.
+
+    *best* is what the best text has: of one that has as much, the context does not count.
+    """
+    return text + CONTEXT * context * max(1 - text / best, 0.0) if best else CONTEXT * context
 
 
 def ideal(total: int, counts: Iterable[int]) -> float:

@@ -17,19 +17,25 @@ from limpet.core.vocabulary import bare
 from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
 from limpet.memory.index import LIVE, ONE_OF, condition
+from limpet.memory.passages import WHOLE
 from limpet.memory.ranking import (
     Gist,
     Parts,
+    Usual,
     activation,
     alike,
-    fused,
+    covered,
     ideal,
     rarity,
     same,
+    score,
+    shares,
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
+from limpet.memory.speakers import Asked
 from limpet.memory.updates import is_telling, outdated
+from limpet.memory.vectors import TextVectors, word_by_word
 from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
@@ -37,11 +43,14 @@ if TYPE_CHECKING:
 
     from limpet.memory.index import Index
     from limpet.memory.results import Remembered
+    from limpet.memory.vectors import WordVectors
 
 __all__ = ["Query", "any_of", "find", "names_in", "related", "similar_groups", "terms"]
 
 #: How many candidates each way of searching gives at least, and for each hit that is wanted.
 LEAST, EACH = 50, 5
+#: Of how many candidates, the best, each word is compared with each of the query's.
+LOOK_CLOSER = 50
 #: How many times as many, when too few of those count.
 WIDER = 4
 #: Texts that are scored for a query: where more have a word of it, only those with a rare one; and
@@ -64,8 +73,9 @@ WITH RECURSIVE line(found, n, next, depth) AS (
     SELECT line.found, m.n, m.superseded, depth + 1 FROM line JOIN memory m ON m.id = line.next
     WHERE depth < 1000
 )
-SELECT line.found, m.n, m.at, (SELECT group_concat(u.at) FROM used u WHERE u.n = m.n)
-FROM line JOIN memory m ON m.n = line.n
+SELECT line.found, m.n, m.at, (SELECT group_concat(u.at) FROM used u WHERE u.n = m.n),
+       f.speaker, f.first
+FROM line JOIN memory m ON m.n = line.n JOIN memory f ON f.n = line.found
 WHERE line.next IS NULL AND {LIVE} ORDER BY line.found
 """  # noqa: S608 - all of it is ours
 
@@ -88,14 +98,13 @@ class Query(Struct, frozen=True, kw_only=True):
     text: str
     k: int
     now: int
-    vector: Any = None
+    vectors: TextVectors | None = None
     filters: dict[str, Any] = {}
     min_score: float | None = None
     #: Whether to leave out what says the same as a better hit.
     distinct: bool = True
     #: How many times as many candidates as usual are looked at.
     wider: int = 1
-    weights: tuple[float, float] = (ranking.WORDS, ranking.MEANING)
     #: When it is asked, if a time in it is to count; and what that amounts to, once looked up.
     asked_at: datetime | None = None
     when: When | None = None
@@ -108,14 +117,40 @@ class Query(Struct, frozen=True, kw_only=True):
         return max(LEAST, EACH * self.k) * self.wider
 
 
+class _Found(Struct, gc=False):
+    """What the ways of searching found of a memory."""
+
+    words: float = 0.0
+    #: The passages that match best, by words and by meaning.
+    passages: tuple[int, ...] = ()
+
+
+class _Row(Struct, frozen=True, gc=False):
+    """A memory that was found by its row, or by that of an older version: what _NEWEST returns."""
+
+    found: int
+    n: int
+    at: int
+    uses: str | None
+    speaker: str | None
+    first: float
+
+    def activation(self, now: int) -> float:
+        """How active it is."""
+        times = [self.at, *map(int, self.uses.split(","))] if self.uses else [self.at]
+        return activation([(now - time) / 1e6 for time in times])
+
+
 class _Scored(Struct, frozen=True, gc=False):
-    """A memory by its row, with its score and what that is made of."""
+    """A memory by its row, with its score, what that is made of, and the passage that fits best."""
 
     score: float
     at: int
     n: int
     parts: Parts
+    adds: Parts
     older: bool
+    passage: int | None
 
 
 def find(index: Index, query: Query) -> list[MemoryHit]:
@@ -134,7 +169,8 @@ def find(index: Index, query: Query) -> list[MemoryHit]:
         while True:
             scored, more = _score(index, query)
             hits = _distinct(index, query, scored)
-            if query.distinct:
+            # Who asks about a time asks for what was so then.
+            if query.distinct and query.when is None:
                 hits = _newest_first(index, query, hits, scored)
             least = query.min_score
             too_low = least is not None and scored and scored[-1].score < least
@@ -146,31 +182,87 @@ def find(index: Index, query: Query) -> list[MemoryHit]:
 
 def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
     """The candidates, best first; and whether there may be more."""
-    by_words = _by_words(index, query)
-    vectors, near = None, {}
-    if query.vector is not None:
+    found, many = _by_words(index, query)
+    vectors, usual = None, Usual()
+    if query.vectors is not None:
         vectors = index.vectors
-        near = vectors.nearest(index, query.vector, query.most, _passing(index, query.filters))
-    best: dict[int, _Scored] = {}
-    rows = by_words.keys() | near.keys()
+        passing = _passing(index, query.filters)
+        near = vectors.nearest(index, query.vectors.vector, query.most, passing)
+        usual = Usual(near.usual)
+        for n, p in near.passages.items():
+            known = found.setdefault(n, _Found())
+            known.passages = tuple(dict.fromkeys([p, *known.passages]))
+        many = max(many, len(near.scores))
     fits: dict[int, float] = {}
     if query.when is not None:
-        rows |= set(query.when.rows(index, query.filters, query.most))
-        fits = query.when.fits(index, rows)
-    listed = json.dumps(list(rows))
+        for n in query.when.rows(index, query.filters, query.most):
+            found.setdefault(n, _Found())
+        fits = query.when.fits(index, found)
+    rows = [
+        _Row(*row) for row in index.run(_NEWEST, [json.dumps(list(found)), query.now, query.now])
+    ]
+    asked = Asked(query.text, ranking.STOP_WORDS)
+    about = [asked.about(row.speaker, row.first) for row in rows]
+    parts = [
+        Parts(
+            found[row.found].words,
+            None if vectors is None else vectors.score(row.found),
+            speaker=its if any(about) else None,
+            activation=row.activation(query.now),
+            time=fits.get(row.found),
+        )
+        for row, its in zip(rows, about, strict=True)
+    ]
+    adds = shares(parts, usual)
+    best_passages: dict[int, int] = {}
+    words = None if query.vectors is None else query.vectors.words
+    if words is not None and words.words:
+        order = sorted(range(len(rows)), key=lambda at: -score(adds[at]))
+        order = order[: max(LOOK_CLOSER, 2 * query.k) * query.wider]
+        rows = [rows[at] for at in order]
+        passages = {row.found: found[row.found].passages for row in rows}
+        near_words, best_passages = _word_by_word(index, words, passages)
+        parts = [
+            structs.replace(parts[at], word_by_word=near_words[row.found])
+            for at, row in zip(order, rows, strict=True)
+        ]
+        least = min((near for near in near_words.values() if near is not None), default=0.0)
+        adds = shares(parts, Usual(usual.meaning, least))
+    best: dict[int, _Scored] = {}
     # Each row that was found stands for the newest version of its memory, row n.
-    for found, n, at, uses in index.run(_NEWEST, [listed, query.now, query.now]):
-        meaning = None if vectors is None else near.get(found) or vectors.score(found)
-        times = [at, *map(int, uses.split(","))] if uses else [at]
-        active = activation([(query.now - time) / 1e6 for time in times])
-        parts = Parts(by_words.get(found, 0.0), meaning, active, fits.get(found))
-        one = _Scored(fused(parts, *query.weights), at, n, parts, n != found)
-        known = best.get(n)
+    for row, one, added in zip(rows, parts, adds, strict=True):
+        passage = best_passages.get(row.found) or next(iter(found[row.found].passages), None)
+        older = row.n != row.found
+        scored = _Scored(score(added), row.at, row.n, one, added, older, passage)
+        other = best.get(row.n)
         # Both a memory and an older version of it may match: the better match counts.
-        if known is None or known.score < one.score:
-            best[n] = one
-    scored = sorted(best.values(), key=lambda one: (-one.score, -one.at, -one.n))
-    return scored, max(len(by_words), len(near)) >= query.most
+        if other is None or other.score < scored.score:
+            best[row.n] = scored
+    ordered = sorted(best.values(), key=lambda one: (-one.score, -one.at, -one.n))
+    return ordered, many >= query.most
+
+
+def _word_by_word(
+    index: Index, query: WordVectors, passages: dict[int, tuple[int, ...]]
+) -> tuple[dict[int, float | None], dict[int, int]]:
+    """How near memories come to each word of *query*, by their *passages*; and the best of these.
+
+    None of those that have no vectors yet.
+    """
+    total, counts = index.count_words(query.words)
+    weights = [rarity(total, counts[word]) for word in query.words]
+    listed = json.dumps([p for some in passages.values() for p in some])
+    sql = f"SELECT p, words FROM vector WHERE p {ONE_OF} AND words NOTNULL"  # noqa: S608 - all of it is ours
+    stored = dict(index.run(sql, [listed]))
+    near = dict(zip(stored, word_by_word(query, weights, list(stored.values())), strict=True))
+    scores: dict[int, float | None] = {}
+    best = {}
+    for n, some in passages.items():
+        known = [(float(near[p]), p) for p in some if p in near]
+        scores[n] = max(known)[0] if known else None
+        if known:
+            best[n] = max(known)[1]
+    return scores, best
 
 
 def _passing(index: Index, filters: dict[str, Any]) -> list[int] | None:
@@ -201,7 +293,7 @@ def _distinct(index: Index, query: Query, scored: list[_Scored]) -> list[MemoryH
         else:
             gists.append(gist)
             why = _why(query, one, memory)
-            hits.append(_hit(memory, one.score, why, query.now))
+            hits.append(_hit(memory, one.score, why, query.now, _passage(index, one, memory)))
     return hits
 
 
@@ -232,7 +324,8 @@ def _newest_first(
             continue
         if newer not in place:
             one, memory = others[newer]
-            hits = [*hits, _hit(memory, one.score, _why(query, one, memory), query.now)]
+            why = _why(query, one, memory)
+            hits = [*hits, _hit(memory, one.score, why, query.now, _passage(index, one, memory))]
         at = {hit.id: at for at, hit in enumerate(hits)}
         first = min(at[id_] for id_ in older)
         found = hits.pop(at[newer])
@@ -248,7 +341,23 @@ def _newest_first(
 def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
     parts = one.parts
     near = _near_in(query.words.near, memory) if query.words else ()
-    return Why(parts.words, parts.meaning, parts.activation, one.older, near=near, time=parts.time)
+    return Why(
+        *(parts.words, parts.meaning, parts.activation, one.older),
+        near=near,
+        word_by_word=parts.word_by_word,
+        speaker=parts.speaker,
+        adds=one.adds,
+        time=parts.time,
+    )
+
+
+def _passage(index: Index, one: _Scored, memory: Remembered) -> str | None:
+    """The text of the passage that fits best; None if that is all of a memory."""
+    # Of an older version that matches, the passage is not in the newest.
+    if one.older or one.passage is None or len(memory.text) <= WHOLE:
+        return None
+    text: str | None = index.value("SELECT text FROM passage WHERE p = ?", [one.passage])
+    return text
 
 
 def _near_in(near: dict[str, list[str]], memory: Remembered) -> tuple[tuple[str, str], ...]:
@@ -271,28 +380,21 @@ def _memories(
         yield from ((one, memories[one.n]) for one in some if one.n in memories)
 
 
-def _hit(memory: Remembered, score: float, why: Why, now: int) -> MemoryHit:
+def _hit(
+    memory: Remembered, score: float, why: Why, now: int, passage: str | None = None
+) -> MemoryHit:
     age = max(from_micros(now) - (memory.said_at or memory.at), timedelta(0))
-    return MemoryHit(**structs.asdict(memory), score=score, why=why, age=age)
+    fields = structs.asdict(memory)
+    return MemoryHit(**fields, score=score, why=why, age=age, passage=passage or memory.text)
 
 
 # -- by words --------------------------------------------------------------------------------------
-
-# Words that questions are made of, and that say nothing about what is asked.
-_STOP = frozenset(
-    """a about all also am an and any are as at be because been before being but by can could
-    did do does doing don for from get had has have having he her here hers him his how i if in
-    into is it its itself just ll me more most my no not now of on once only or other our out
-    over own re s same she should so some such t than that the their them then there these they
-    this those through to too under until up ve very was we were what when where which while who
-    whom whose why will with would you your yours""".split()  # noqa: SIM905 - as people read it
-)
 
 
 def terms(query: str) -> list[str]:
     """The words of *query* that matter, each once; all of them if none does."""
     words = dict.fromkeys(phrases(query))
-    matter = [word for word in words if word not in _STOP]
+    matter = [word for word in words if word not in ranking.STOP_WORDS]
     return (matter or list(words))[:MOST_TERMS]
 
 
@@ -314,22 +416,34 @@ def _look_up(index: Index, text: str) -> Words:
     return Words(total, counts, found, near)
 
 
-def _by_words(index: Index, query: Query) -> dict[int, float]:
-    """Rows by how much of the query they have, from 0 to 1."""
+def _by_words(index: Index, query: Query) -> tuple[dict[int, _Found], int]:
+    """Rows by how much of the query they have, from 0 to 1; and how many passages that were."""
     words = query.words or _look_up(index, query.text)
-    total, counts, found = words.total, words.counts, words.found
-    if not found:
-        return {}
-    if total < SMALL:
-        return _by_coverage(index, query, total, counts, found)
-    rows: list[tuple[int, float]] = []
-    if sum(found.values()) > ENOUGH:
-        rows = _matches(index, query, any_of(found), among=any_of(_rarest(found, total)))
-    if len(rows) < query.most:  # there are few texts; or filters let few with a rare word pass
-        rows = _matches(index, query, any_of(found))
+    if not words.found:
+        return {}, 0
+    if words.total < SMALL:
+        in_texts, in_contexts = _by_coverage(index, query, words)
+        most = 1.0
+    else:
+        in_texts = _matches(index, query, words, _TEXTS)
+        in_contexts = _matches(index, query, words, _CONTEXTS)
+        most = ideal(words.total, words.counts.values())
+    texts: dict[int, tuple[Any, ...]] = {}
+    for n, p, fit in in_texts:  # the best first, which decides
+        texts.setdefault(n, (fit, p))
+    contexts = {n: fit for n, _, fit in in_contexts}
+    # Of few texts, the best may have little of the query: there, what all of it is worth counts.
+    best = max((fit for fit, _ in texts.values()), default=0.0)
+    best = best if words.total >= SMALL else most
+    found: dict[int, _Found] = {}
+    for n in texts.keys() | contexts.keys():
+        fit, *passage = texts.get(n, (0.0,))
+        found[n] = _Found(covered(fit, contexts.get(n, 0.0), best), tuple(passage))
     # A text may have a word more than once, and so score more than all of the query once.
-    most = max([ideal(total, counts.values()), *(score for _, score in rows)])
-    return {n: score / most for n, score in rows}
+    most = max([most, *(one.words for one in found.values())])
+    for one in found.values():
+        one.words /= most
+    return found, len(in_texts)
 
 
 def _rarest(counts: dict[str, int], total: int) -> Iterator[str]:
@@ -345,43 +459,93 @@ def _rarest(counts: dict[str, int], total: int) -> Iterator[str]:
 
 
 def _by_coverage(
-    index: Index, query: Query, total: int, counts: dict[str, int], words: dict[str, int]
-) -> dict[int, float]:
-    """The same for few texts, where BM25 gives nothing for a word that half of them have."""
-    most = sum(rarity(total, count) for count in counts.values())
-    found: dict[int, float] = {}
-    for word, count in words.items():
-        worth = rarity(total, count) / most
-        in_text, in_context = (
-            {n for n, _ in _matches(index, query, f'{column} : "{word}"', limit=total)}
-            for column in ("text", "context")
-        )
-        for n in in_text | in_context:
-            found[n] = found.get(n, 0.0) + worth * (1 if n in in_text else ranking.CONTEXT)
-    return {n: min(score, 1.0) for n, score in found.items()}
+    index: Index, query: Query, words: Words
+) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
+    """What texts and contexts match, where they are few.
+
+    BM25 gives nothing for a word that half of them have.
+    """
+    most = sum(rarity(words.total, count) for count in words.counts.values())
+    both = []
+    for table in (_TEXTS, _CONTEXTS):
+        found: dict[tuple[int, int], float] = {}
+        for word, count in words.found.items():
+            worth = rarity(words.total, count) / most
+            for n, p, _ in _matching(index, query, table, any_of([word]), limit=words.total):
+                found[n, p] = min(found.get((n, p), 0.0) + worth, 1.0)
+        order = sorted(found.items(), key=lambda one: -one[1])
+        both.append([(n, p, score) for (n, p), score in order])
+    return both[0], both[1]
 
 
 def _matches(
-    index: Index, query: Query, match: str, *, among: str | None = None, limit: int | None = None
-) -> list[tuple[int, float]]:
-    """Rows that *match*, and *among*, with what BM25 gives them, the best first."""
+    index: Index, query: Query, words: Words, table: _Table
+) -> list[tuple[int, int, float]]:
+    """Rows of memories and their passages that match, with what BM25 gives them, the best first."""
+    match, rows = any_of(words.found), []
+    if sum(words.found.values()) > ENOUGH:
+        rare = any_of(_rarest(words.found, words.total))
+        rows = _matching(index, query, table, match, among=rare)
+    if len(rows) < query.most:  # there are few texts; or filters let few with a rare word pass
+        rows = _matching(index, query, table, match)
+    return rows
+
+
+class _Table(Struct, frozen=True):
+    """An index of words, and how it is asked."""
+
+    name: str
+    sql: str
+    #: What leads from its rows to those of memories.
+    joined: str
+    #: All rows that match.
+    rowids: str
+
+
+# Not by FTS5's own "rank", which takes half as long again.
+_TEXTS = _Table(
+    "words",
+    """
+    SELECT passage.n, passage.p, -score FROM (
+        SELECT words.rowid AS p, bm25(words) AS score FROM words {joined}
+        WHERE words MATCH ? AND {where} ORDER BY score LIMIT ?
+    ) JOIN passage USING (p) ORDER BY score
+    """,
+    "JOIN passage q ON q.p = words.rowid JOIN memory m ON m.n = q.n",
+    "SELECT rowid FROM words WHERE words MATCH ?",
+)
+_CONTEXTS = _Table(
+    "around",
+    """
+    SELECT around.rowid, NULL, -bm25(around) AS score FROM around {joined}
+    WHERE around MATCH ? AND {where} ORDER BY score DESC LIMIT ?
+    """,
+    "JOIN memory m ON m.n = around.rowid",
+    "SELECT rowid FROM around WHERE around MATCH ?",
+)
+
+
+def _matching(
+    index: Index,
+    query: Query,
+    table: _Table,
+    match: str,
+    *,
+    among: str | None = None,
+    limit: int | None = None,
+) -> list[tuple[int, int, float]]:
     where, values = condition(query.filters)
     if among is not None:
         # With a plus, SQLite only sieves by it what *match* has found: to score a row costs most.
-        where += " AND +words.rowid IN (SELECT rowid FROM words WHERE words MATCH ?)"
+        where += f" AND +{table.name}.rowid IN ({table.rowids})"
         values.append(among)
     if index.value("SELECT 1 FROM memory WHERE expires NOTNULL LIMIT 1"):
         where += " AND (m.expires IS NULL OR m.expires > ?)"
         values.append(query.now)
     # Only where it must be: a row of the table costs more than one of the words.
-    joined = "JOIN memory m ON m.n = words.rowid" if "m." in where else ""
-    # Not by FTS5's own "rank", which takes half as long again.
-    sql = (
-        f"SELECT words.rowid, bm25(words, 1.0, {ranking.CONTEXT}) AS score FROM words {joined}"  # noqa: S608 - all of it is ours
-        f" WHERE words MATCH ? AND {where} ORDER BY score LIMIT ?"
-    )
+    joined = table.joined if "m." in where else ""
     most = query.most if limit is None else limit
-    return [(n, -score) for n, score in index.run(sql, [match, *values, most])]
+    return index.run(table.sql.format(joined=joined, where=where), [match, *values, most])
 
 
 # -- related ---------------------------------------------------------------------------------------

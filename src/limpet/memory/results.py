@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from limpet.core.recalled import Recalled
-from limpet.memory.ranking import Parts, shares
+from limpet.memory.ranking import Parts
 
 __all__ = ["MemoryHit", "MemoryPage", "Receipt", "Remembered", "Stats", "Why"]
 
@@ -52,10 +52,13 @@ class Why(Struct, frozen=True):
     it is to the query's meaning; None without embeddings. *activation*: how recently and how often
     it was used. *older*: the query matched an older version, which this one replaced. *same*: the
     ids of memories that say the same, and were left out for it. *near*: words of the query that no
-    memory has, each with one that it was found by instead. *time*: how well
-    it fits the time that the query asks about; None if it asks about none. *newer_than*: the ids of
-    other hits that say otherwise about the same, and were said earlier; it comes before them,
-    whatever their scores, and they are *outdated*, as far as their words tell.
+    memory has, each with one that it was found by instead. *word_by_word*: how near its words are
+    to each of the query's; None where the model does not say. *speaker*: whether the query asks
+    about whoever said it; None if it asks about nobody. *time*: how well it fits the time that the
+    query asks about; None if it asks about none. *adds*: what each part adds to the score.
+
+    *newer_than*: the ids of other hits that say otherwise about the same, and were said earlier; it
+    comes before them, whatever their scores, and they are *outdated*, as far as their words tell.
     """
 
     words: float
@@ -64,18 +67,25 @@ class Why(Struct, frozen=True):
     older: bool = False
     same: tuple[str, ...] = ()
     near: tuple[tuple[str, str], ...] = ()
+    word_by_word: float | None = None
+    speaker: float | None = None
+    adds: Parts = Parts(0.0)
     time: float | None = None
     newer_than: tuple[str, ...] = ()
     outdated: bool = False
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
-        return shares(Parts(self.words, self.meaning, self.activation, self.time))
+        return self.adds
 
     def __str__(self) -> str:
         parts = [f"words {self.words:.2f}"]
         if self.meaning is not None:
             parts.append(f"meaning {self.meaning:.2f}")
+        if self.word_by_word is not None:
+            parts.append(f"word by word {self.word_by_word:.2f}")
+        if self.speaker is not None:
+            parts.append(f"speaker {self.speaker:.2f}")
         parts.append(f"activation {self.activation:.2f}")
         if self.time is not None:
             parts.append(f"time {self.time:.2f}")
@@ -92,11 +102,15 @@ class Why(Struct, frozen=True):
 
 
 class MemoryHit(Remembered, frozen=True, kw_only=True):
-    """A memory that matches a query; the better it does, the higher its *score*, up to 1."""
+    """A memory that matches a query; the better it does, the higher its *score*, up to 1.
+
+    *passage* is the part of a long text that matches best; of a short one it is the text.
+    """
 
     score: float
     why: Why
     age: timedelta
+    passage: str
 
     def __repr__(self) -> str:
         return f"MemoryHit({self.id!r}, {self.kind!r}, score={self.score:.2f})"

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.errors import MissingExtra
-from limpet.memory.ranking import CONTEXT
+from limpet.memory import ranking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backoff",
+    "Embedded",
+    "Nearest",
     "SavedVectors",
+    "TextVectors",
     "Unembedded",
     "Vectors",
+    "WordVectors",
     "combine",
     "find_unembedded",
     "numpy",
     "pack",
     "store_failure",
     "store_vectors",
+    "word_by_word",
 ]
 
 
@@ -51,7 +56,7 @@ def pack(vectors: Sequence[Any]) -> list[bytes]:
 def combine(text: Any, whole: Any) -> Any:
     """The vector of a memory: that of its text, and a part of that of context and text as one."""
     (alone,) = _unit([text])
-    return alone if whole is None else alone + CONTEXT * _unit([whole])[0]
+    return alone if whole is None else alone + ranking.WHOLE * _unit([whole])[0]
 
 
 def _unit(vectors: Sequence[Any]) -> Any:
@@ -71,11 +76,23 @@ def _unit(vectors: Sequence[Any]) -> Any:
 # -- searching -------------------------------------------------------------------------------------
 
 
+class Nearest(NamedTuple):
+    """What is nearest to a vector, by rows of memories: how near, and by which passage of each.
+
+    *usual* is how near a passage is on average.
+    """
+
+    scores: dict[int, float]
+    passages: dict[int, int]
+    usual: float
+
+
 class Vectors:
     """The vectors of one index in memory; before each search the new ones are read."""
 
     def __init__(self) -> None:
         self._np = numpy()
+        #: How near each memory is to the vector of the last search, by its row.
         self._scores: Any = None
         self._reset(removed=-1)
 
@@ -83,10 +100,10 @@ class Vectors:
         #: How many vectors had been removed from the index when these were read, and the last one.
         self._removed = removed
         self._last = 0
-        #: One vector a line, with spare lines at the end; which row each is of, and the reverse.
+        #: One vector a line, with spare lines at the end; which passage each is of, which memory.
         self._matrix: Any = None
+        self._passages: Any = self._np.zeros(0, dtype=self._np.int64)
         self._rows: Any = self._np.zeros(0, dtype=self._np.int64)
-        self._lines: dict[int, int] = {}
 
     def _refresh(self, index: Index) -> None:
         """Read the vectors that are new; all of them, if some were removed."""
@@ -95,7 +112,7 @@ class Vectors:
             removed = index.value("SELECT removed FROM model")
             if removed != self._removed:
                 self._reset(removed)
-            sql = "SELECT v, n, value FROM vector WHERE v > ? ORDER BY v"
+            sql = "SELECT v, p, n, value FROM vector JOIN passage USING (p) WHERE v > ? ORDER BY v"
             stored = index.run(sql, [self._last])
         if not stored:
             return
@@ -108,36 +125,102 @@ class Vectors:
                 larger[:used] = self._matrix[:used]
             self._matrix = larger
         self._matrix[used:needed] = new
-        numbers = [n for _, n, _ in stored]
-        self._lines.update((n, used + at) for at, n in enumerate(numbers))
-        self._rows = np.concatenate([self._rows, np.array(numbers)])
+        self._passages = np.concatenate([self._passages, [p for _, p, *_ in stored]])
+        self._rows = np.concatenate([self._rows, [n for *_, n, _ in stored]])
         self._last = stored[-1][0]
 
-    def nearest(
-        self, index: Index, vector: Any, most: int, among: list[int] | None
-    ) -> dict[int, float]:
-        """The *most* rows nearest to *vector*, only those *among* some, and how near: 0 to 1."""
+    def nearest(self, index: Index, vector: Any, most: int, among: list[int] | None) -> Nearest:
+        """The memories of the *most* passages nearest to *vector*, only those *among* some rows."""
         self._refresh(index)
         self._scores = None
         if self._matrix is None:
-            return {}
+            return Nearest({}, {}, 0.0)
         np = self._np
         matrix = self._matrix[: len(self._rows)]
         # Not by "@": for so little work, waking other threads takes longer than the work itself.
-        self._scores = np.clip(np.einsum("ij,j->i", matrix, _unit([vector])[0]), 0, 1)
-        scores, rows = self._scores, self._rows
+        scores = np.einsum("ij,j->i", matrix, _unit([vector])[0])
+        usual, rows, passages = float(scores.mean()), self._rows, self._passages
+        np.clip(scores, 0, 1, out=scores)
+        count = np.bincount(rows)
+        if count.max() > 1:
+            # The best of many is higher than that of few by chance alone: as much is taken off as
+            # the highest of so many draws is over their mean.
+            many = np.maximum(count, 1)
+            mean = np.bincount(rows, scores) / many
+            spread = np.sqrt(np.maximum(np.bincount(rows, scores**2) / many - mean**2, 0))
+            by_chance = spread * np.sqrt(2 * np.log(many))
+            scores = np.clip(scores - by_chance[rows].astype(np.float32), 0, 1)
+        # The best passage decides.
+        self._scores = np.full(int(rows.max()) + 1, -1, dtype=np.float32)
+        np.maximum.at(self._scores, rows, scores)
         if among is not None:
             wanted = np.isin(rows, among)
-            scores, rows = scores[wanted], rows[wanted]
+            scores, rows, passages = scores[wanted], rows[wanted], passages[wanted]
         if len(scores) > most:
             best = np.argpartition(scores, -most)[-most:]
-            scores, rows = scores[best], rows[best]
-        return dict(zip(rows.tolist(), scores.tolist(), strict=True))
+            scores, rows, passages = scores[best], rows[best], passages[best]
+        order = np.argsort(scores, kind="stable")
+        of = rows[order].tolist()
+        return Nearest(
+            dict(zip(of, scores[order].tolist(), strict=True)),
+            dict(zip(of, passages[order].tolist(), strict=True)),
+            max(usual, 0.0),
+        )
 
-    def score(self, n: int) -> float:
-        """How near row *n* is to the vector of the last search; 0 if it has no vector yet."""
-        line = self._lines.get(n)
-        return 0.0 if line is None or self._scores is None else float(self._scores[line])
+    def score(self, n: int) -> float | None:
+        """How near row *n* is to the vector of the last search; None if it has no vector yet."""
+        if self._scores is None or n >= len(self._scores) or self._scores[n] < 0:
+            return None
+        return float(self._scores[n])
+
+
+# -- word by word ----------------------------------------------------------------------------------
+
+
+class WordVectors(NamedTuple):
+    """The words of a text that say something, and what each means there: a vector a word."""
+
+    words: list[str]
+    vectors: Any
+
+    def pack(self) -> bytes:
+        """As they are stored: a byte a number; how long they are does not matter."""
+        np = numpy()
+        if not self.words:
+            return b""
+        longest = np.maximum(np.abs(self.vectors).max(axis=1, keepdims=True), 1e-12)
+        packed: bytes = np.rint(self.vectors / longest * 127).astype(np.int8).tobytes()
+        return packed
+
+
+class TextVectors(NamedTuple):
+    """What a model makes of a text: its vector, and those of its words, if it gives them."""
+
+    vector: Any
+    words: WordVectors | None
+
+
+def word_by_word(query: WordVectors, weights: Sequence[float], packed: Sequence[bytes]) -> Any:
+    """How near each text comes to the words of *query*, each taken by itself, from 0 to 1.
+
+    Of a text, the word counts that is nearest to the one of the query. *packed* are the words of
+    the texts; for one without any it is 0.
+    """
+    np = numpy()
+    width = query.vectors.shape[1]
+    counts = np.array([len(one) // width for one in packed])
+    found = np.zeros(len(packed), dtype=np.float32)
+    if not counts.any():
+        return found
+    words = np.frombuffer(b"".join(packed), dtype=np.int8).reshape(-1, width).astype(np.float32)
+    # Not by "@", as above.
+    near = np.einsum("ij,kj->ik", words, _unit(query.vectors))
+    near /= np.maximum(np.sqrt(np.einsum("ij,ij->i", words, words)), 1e-12)[:, None]
+    there = counts > 0
+    starts = np.concatenate([[0], np.cumsum(counts[there])[:-1]])
+    share = np.asarray(weights, dtype=np.float32) / sum(weights)
+    found[there] = np.maximum.reduceat(near, starts, axis=0) @ share
+    return np.clip(found, 0, 1)
 
 
 # -- keeping them ----------------------------------------------------------------------------------
@@ -152,11 +235,13 @@ class SavedVectors:
     """
 
     def __init__(self, database: apsw.Connection) -> None:
-        sql = "SELECT m.text, m.context, v.value FROM vector v JOIN memory m USING (n)"
-        rows: Any = database.execute(sql)
-        self._vectors = {_digest(text, context): value for text, context, value in rows}
+        rows: Any = database.execute(
+            f"SELECT {_TEXT}, {_CONTEXT}, v.value, v.words"  # noqa: S608 - all of it is ours
+            " FROM vector v JOIN passage q USING (p) JOIN memory m USING (n)"
+        )
+        self._vectors = {_digest(text, context): found for text, context, *found in rows}
         self._model = _model(database)
-        self._length = next((len(value) for value in self._vectors.values()), None)
+        self._length = next((len(value) for value, _ in self._vectors.values()), None)
 
     def put_back(self, database: apsw.Connection) -> None:
         """Give a vector to every row whose text had one, unless they are of another model."""
@@ -164,10 +249,13 @@ class SavedVectors:
         same = _model(database) == self._model and length in (None, (self._length,))
         if not self._vectors or not same:
             return
-        rows: Any = database.execute(f"SELECT n, text, context FROM memory m WHERE {_NO_VECTOR}")  # noqa: S608 - all of it is ours
-        known = [(n, self._vectors.get(_digest(text, context))) for n, text, context in rows]
-        found = [(n, value) for n, value in known if value is not None]
-        database.executemany("INSERT INTO vector(n, value) VALUES(?, ?)", found)
+        rows: Any = database.execute(
+            f"SELECT q.p, {_TEXT}, {_CONTEXT} FROM passage q JOIN memory m USING (n)"  # noqa: S608 - all of it is ours
+            f" WHERE {_NO_VECTOR}"
+        )
+        known = [(p, self._vectors.get(_digest(text, context))) for p, text, context in rows]
+        found = [(p, *vector) for p, vector in known if vector is not None]
+        database.executemany("INSERT INTO vector(p, value, words) VALUES(?, ?, ?)", found)
 
 
 def _model(database: apsw.Connection) -> Any:
@@ -179,7 +267,7 @@ def _digest(text: str, context: str | None) -> bytes:
     return hashlib.blake2b(words.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-# -- memories without a vector ---------------------------------------------------------------------
+# -- passages without a vector ---------------------------------------------------------------------
 
 #: Texts that are embedded in one call.
 BATCH = 64
@@ -187,12 +275,17 @@ BATCH = 64
 TRY_AGAIN = 600.0
 
 _ONE_OF = "IN (SELECT value FROM json_each(?))"
-_NO_VECTOR = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.n = m.n)"
+_NO_VECTOR = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.p = q.p)"
+# The text of a passage; and the context of one that is all of its memory: a longer text says enough
+# by itself.
+_TEXT = "coalesce(q.text, m.text)"
+_CONTEXT = "CASE WHEN q.text IS NULL THEN m.context END"
 # Context and text as one: what an answer means depends on the question. Null without a context.
-_WHOLE = "context || ' ' || text"
+_WHOLE = f"{_CONTEXT} || ' ' || m.text"
 _STORE = f"""
-INSERT OR REPLACE INTO vector(n, value)
-SELECT n, ? FROM memory WHERE n = ? AND id = ? AND text = ? AND {_WHOLE} IS ?
+INSERT OR REPLACE INTO vector(p, value, words)
+SELECT q.p, ?, ? FROM passage q JOIN memory m USING (n)
+WHERE q.p = ? AND m.id = ? AND {_TEXT} = ? AND {_WHOLE} IS ?
 """  # noqa: S608 - all of it is ours
 
 
@@ -235,18 +328,26 @@ class Backoff:
 
 
 class Unembedded(NamedTuple):
-    """A memory without a vector: its row, id and text, and its context and text as one."""
+    """A passage without a vector, the id of its memory, its text, and context and text as one."""
 
-    n: int
+    p: int
     id: str
     text: str
     whole: str | None
 
 
+class Embedded(NamedTuple):
+    """A passage with its vector, and the vectors of its words, if the model gives them."""
+
+    passage: Unembedded
+    value: bytes
+    words: bytes | None
+
+
 def find_unembedded(
     index: Index, model: str, like: bytes | None, most: int | None
 ) -> tuple[int, list[Unembedded]]:
-    """How many memories have no vector of *model*, and the next of them, newest first.
+    """How many passages have no vector of *model*, and the next of them, newest first.
 
     Up to *most*, and no more than a batch. *like* is one of its vectors: if those that are stored
     have another length they are another model's, whatever it is called, and are removed.
@@ -256,30 +357,33 @@ def find_unembedded(
         if index.value("SELECT name FROM model") != model or not _fits(index, like):
             _start_over(index, model)
         left_out = json.dumps(index.backoff.left_out())
-        every = index.value("SELECT (SELECT count(*) FROM memory) - (SELECT count(*) FROM vector)")
-        refused = f"SELECT count(*) FROM memory m WHERE m.id {_ONE_OF} AND {_NO_VECTOR}"  # noqa: S608 - all of it is ours
+        every = index.value("SELECT (SELECT count(*) FROM passage) - (SELECT count(*) FROM vector)")
+        joined = "FROM passage q JOIN memory m USING (n)"
+        refused = f"SELECT count(*) {joined} WHERE m.id {_ONE_OF} AND {_NO_VECTOR}"
         count = every - index.value(refused, [left_out])
         # No more than there are: to look for one that is not there means to look at all.
         size = min(index.backoff.size, count, count if most is None else most)
         sql = (
-            f"SELECT n, id, text, {_WHOLE} FROM memory m WHERE {_NO_VECTOR}"  # noqa: S608 - as above
-            f" AND m.id NOT {_ONE_OF} ORDER BY n DESC LIMIT ?"
+            f"SELECT q.p, m.id, {_TEXT}, {_WHOLE} {joined} WHERE {_NO_VECTOR}"
+            f" AND m.id NOT {_ONE_OF} ORDER BY q.p DESC LIMIT ?"
         )
         rows = index.run(sql, [left_out, size]) if size > 0 else []
         return count, [Unembedded(*row) for row in rows]
 
 
-def store_vectors(index: Index, model: str, vectors: Sequence[tuple[Unembedded, bytes]]) -> None:
-    """Store what *model* made of memories, if they still are what they were.
+def store_vectors(index: Index, model: str, vectors: Sequence[Embedded]) -> None:
+    """Store what *model* made of passages, if they still are what they were.
 
     Meanwhile something may have been forgotten that their contexts quoted.
     """
     with index.lock:
-        if not _fits(index, vectors[0][1]):
+        if not _fits(index, vectors[0].value):
             _start_over(index, model)
         with index.writing() as database:
             if index.value("SELECT name FROM model") == model:
-                database.executemany(_STORE, [(value, *one) for one, value in vectors])
+                database.executemany(
+                    _STORE, [(one.value, one.words, *one.passage) for one in vectors]
+                )
                 database.execute("UPDATE model SET failed = NULL")
         index.backoff.succeeded()
 

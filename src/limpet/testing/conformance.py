@@ -217,7 +217,8 @@ class BackendContract:
     def test_a_journal_that_was_never_written_is_not_there(self, store: Caller) -> None:
         """Nothing is nothing, not an error."""
         assert store.head(KEY) is None
-        assert store.read(KEY) == []
+        assert store.has(KEY) is False
+        assert store.read(KEY) == store.examine(KEY) == []
         assert store.delete(KEY) is False
         assert store.compact(KEY, 5) == 0
 
@@ -226,6 +227,8 @@ class BackendContract:
         assert store.append(count=2).seq == 2
         assert store.append().seq == 3
         assert [(r.seq, r.count) for r in store.read(KEY)] == [(2, 2), (3, 1)]
+        assert store.has(KEY) is True
+        assert store.examine(KEY, after=2) == [(record, None) for record in store.read(KEY)[1:]]
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 1_500_000])
     def test_bodies_come_back_to_the_byte(self, store: Caller, size: int) -> None:
@@ -603,49 +606,33 @@ class BackendContract:
         """Numbers, times and ids stay; and whoever knew the journal learns that it is another."""
         if not store.backend.rewrites:
             with pytest.raises(NotImplementedError):
-                store.rewrite(KEY, {1: b"x"}, incarnation="abc")
+                store.rewrite(KEY, {1: b"x"}, expect=Expect("abc", 1))
             return
         for number in range(3):
             store.append(body=b"%d" % number, count=2, id=str(number))
         assert store.compact(KEY, 3) == 2
         before, head = store.read(KEY), store.head(KEY)
-        assert store.rewrite(KEY, {4: b"changed"}, incarnation="another") == 0
-        assert store.rewrite(KEY, {2: b"gone", 4: b"changed"}, incarnation=head.incarnation) == 1
-        after = store.read(KEY)
+        changed = {2: b"gone", 4: b"changed"}
+        for wrong in (Expect("another", 6), Expect(head.incarnation, 4)):
+            assert store.rewrite(KEY, changed, expect=wrong) == 0
+        assert store.rewrite(KEY, changed, expect=head.expect) == 1
+        assert store.head(KEY).expect == head.expect
+        after, head = store.read(KEY), store.head(KEY)
         assert [record.body for record in after] == [b"changed", b"2"]
         assert [(r.seq, r.count, r.at, r.id) for r in after] == [
             (r.seq, r.count, r.at, r.id) for r in before
         ]
-        assert store.head(KEY).size == 8 + 2 * store.overhead
-        assert store.rewrite(KEY, {}, incarnation=head.incarnation, renewed="anew") == 0
-        assert store.head(KEY).incarnation == "anew"
+        assert head.size == 8 + 2 * store.backend.overhead
+        labels = {"a": "b"}
+        assert store.rewrite(KEY, {}, expect=head.expect, renewed="anew", labels=labels) == 0
+        assert (store.head(KEY).incarnation, store.head(KEY).labels) == ("anew", labels)
+        assert _scanned(store, labels=labels) == [KEY.id]
         with pytest.raises(Conflict):
             store.append(expect=head.expect)
         assert store.append(id="2", count=2).repeated
-        done = store.append(expect=Expect("anew", 6))
-        more = len(store.read(KEY)[-1].body)
-        assert (done.seq, store.head(KEY).size) == (7, 8 + more + 3 * store.overhead)
-
-    def test_bodies_and_labels_are_replaced_in_one_act_or_neither(self, store: Caller) -> None:
-        """And, for who asks for it, only while nobody has written."""
-        if not store.backend.rewrites:
-            pytest.skip("This backend cannot change what is stored.")
-        store.append(body=b"1", labels={"a": "1", "b": "2"}, status="busy")
-        store.append(body=b"2")
-        head = store.head(KEY)
-        changes: dict[str, Any] = {"incarnation": head.incarnation, "labels": {"a": None, "c": "3"}}
-        with pytest.raises(Conflict):
-            store.rewrite(KEY, {1: b"x"}, last=1, **changes)
-        assert (store.head(KEY), store.read(KEY)[0].body) == (head, b"1")
-        assert store.rewrite(KEY, {1: b"x"}, last=2, **changes) == 1
-        after = store.head(KEY)
-        assert (after.labels, after.status) == ({"b": "2", "c": "3"}, "busy")
-        assert (after.incarnation, after.seq) == (head.incarnation, 2)
-        assert [record.body for record in store.read(KEY)] == [b"x", b"2"]
-        page = store.scan("acme", "note", labels={"c": "3"})
-        assert [one.key for one in page.heads] == [KEY]
-        assert store.scan("acme", "note", labels={"a": "1"}).heads == []
-        assert store.append(expect=after.expect).seq == 3
+        assert store.append(body=b"3", expect=Expect("anew", 6)).seq == 7
+        assert store.head(KEY).size == 9 + 3 * store.backend.overhead
+        assert [record.body for record in store.read(KEY)] == [b"changed", b"2", b"3"]
 
     def test_a_copy_keeps_its_times_and_its_first_number(self, store: Caller) -> None:
         """As if it had been written here, then."""

@@ -67,7 +67,7 @@ async def attention(scope: Scope, survey: Survey | None) -> Attention:
     found: dict[str, Group] = {}
     if survey is not None:
         for name, newest, holds in (
-            ("doubt", survey.doubtful, _has_doubts),
+            ("doubt", survey.doubtful, lambda view: bool(view.doubts)),
             ("stuck", survey.stuck, lambda view: is_stuck(view, now)),
         ):
             heads = await _still(scope, newest, holds)
@@ -87,10 +87,6 @@ async def attention(scope: Scope, survey: Survey | None) -> Attention:
         found[name] = Group(name, shown, len(asking) > SHOWN or len(heads) > len(rows))
     order = ("doubt", "asked", "failed", "stuck", "paused")
     return Attention([found[name] for name in order if name in found and found[name].rows])
-
-
-def _has_doubts(view: HeadView) -> bool:
-    return bool(view.doubts)
 
 
 async def _still(scope: Scope, newest: Newest, holds: Callable[[HeadView], bool]) -> list[Head]:

@@ -40,12 +40,11 @@ class Told(Struct, frozen=True):
 
 def messages_in(document: Any) -> list[Told]:
     """Every list of messages in *document*: threads first, the outermost first of all."""
-    found = list(_messages_in(document, ""))
-    return sorted(found, key=lambda told: (not told.is_thread, _depth(told.path)))
 
+    def order(told: Told) -> tuple[bool, int]:
+        return not told.is_thread, len(told.path.split("/")) if told.path else 0
 
-def _depth(path: str) -> int:
-    return path.count("/") + 1 if path else 0
+    return sorted(_messages_in(document, ""), key=order)
 
 
 def _messages_in(state: Any, path: str) -> Iterator[Told]:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field, structs
 
 from limpet.llm.messages.shape import role_of
-from limpet.views.messages import spoken
-
-if TYPE_CHECKING:
-    from limpet.views.messages import Spoken
+from limpet.views.messages import Spoken, spoken
 
 __all__ = [
     "DAMAGED",
@@ -75,19 +72,13 @@ class Result(Struct, frozen=True):
         return self.text.startswith(STANDS_IN)
 
 
-class Part(Struct, frozen=True):
-    """A piece of a message; its *kind* and *text* are those of `limpet.views.messages.Spoken`.
+class Part(Spoken, frozen=True):
+    """A piece of a message in a chat.
 
     A call has its *result*, where that is known, and where not a *note* that says why. A part of
     kind ``result`` is one whose call is not here.
     """
 
-    kind: str
-    text: str
-    id: str = ""
-    name: str = ""
-    arguments: Any = None
-    error: bool = False
     result: Result | None = None
     note: str = ""
 
@@ -202,7 +193,10 @@ class _Pairs:
             here = (index, len(self.parts[index])) if shown else None
             self._waiting.setdefault(said.id, []).append(here)
         if shown:
-            self.parts[index].append(_part(said, failed=one.failed))
+            error = said.error or (one.failed and said.kind == "result")
+            self.parts[index].append(
+                Part(said.kind, said.text, said.id, said.name, said.arguments, error)
+            )
 
     def explain(self, notes: Mapping[str, str], missing: str, *, waits: bool) -> None:
         """Say of each call that has no result why; *waits*: it may come, at the very end."""
@@ -216,11 +210,6 @@ class _Pairs:
     def _change(self, place: tuple[int, int], **changes: Any) -> None:
         index, number = place
         self.parts[index][number] = structs.replace(self.parts[index][number], **changes)
-
-
-def _part(said: Spoken, *, failed: bool) -> Part:
-    error = said.error or (failed and said.kind == "result")
-    return Part(said.kind, said.text, said.id, said.name, said.arguments, error)
 
 
 def _message(one: Stored, parts: list[Part]) -> Message:

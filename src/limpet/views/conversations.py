@@ -21,6 +21,7 @@ from limpet.integrations.openai import turn
 from limpet.integrations.openai_agents.session import WRAPPED
 from limpet.views import WHOLE
 from limpet.views.chat import DAMAGED, REACH, Event, Line, Mark, Stored, Usage, called_in, together
+from limpet.views.heads import HeadView
 from limpet.views.journal import Backwards, Gap, read_slice
 from limpet.views.messages import summary
 from limpet.views.text import count
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.backends.contract import Head
-    from limpet.core.calls import Call
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
 
@@ -160,7 +160,7 @@ class _Reader:
         later = [_stored(one) for one in ahead if _is_message(one)]
         doubts = {
             call.id: "in doubt: it began, and nobody knows whether it happened"
-            for call in _in_doubt(self._head)
+            for call in HeadView.of(self._head).doubts
         }
         messages = together(stored, later, complete=complete, notes=doubts)
         return sorted([*messages, *events], key=lambda line: line.number)
@@ -230,18 +230,11 @@ class _Reader:
 _SILENT = (calls.BEGAN, types.POPPED)
 
 
-def _summary(body: dict[str, Any]) -> str:
-    begin = "A summary stands" if body.get("text") else "Nothing stands"
-    return f"{begin} in windows for the messages up to {body.get('upto')}"
-
-
-def _pins(body: dict[str, Any]) -> str:
-    """Nothing for pins of the messages that follow, which are marked."""
-    return f"Pinned: {_list(body['positions'])}" if "positions" in body else ""
-
-
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    types.SUMMARY: _summary,
+    types.SUMMARY: lambda body: (
+        ("A summary stands" if body.get("text") else "Nothing stands")
+        + f" in windows for the messages up to {body.get('upto')}"
+    ),
     types.CLEARED: lambda body: (
         "All messages before this were "
         + ("replaced by what follows" if body.get("replaced") else "removed")
@@ -251,7 +244,8 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"Models are shown outputs up to message {body.get('upto')} cut to "
         f"{body.get('most')} characters"
     ),
-    types.PINNED: _pins,
+    # Pins of the messages that follow say no positions: those messages are marked.
+    types.PINNED: lambda body: f"Pinned: {_list(body['positions'])}" if "positions" in body else "",
     types.UNPINNED: lambda body: f"No longer pinned: {_list(body.get('positions'))}",
     turn.DROPPED: lambda body: (
         f"Left out, as nobody knows what came of them: {_list(body.get('calls'))}"
@@ -272,13 +266,6 @@ def _usage(body: dict[str, Any]) -> Usage:
         seconds=float(seconds) if seconds.__class__ in (int, float) else None,
         ended=ended if ended in ("length", "content_filter", "incomplete") else None,
     )
-
-
-def _in_doubt(head: Head) -> list[Call]:
-    try:
-        return calls.calls_in_doubt(head)
-    except Unreadable:
-        return []
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from limpet.errors import NotFound
 from limpet.views.text import count, json_line, one_line, shorten
 
-__all__ = ["Node", "at_path", "outline"]
+__all__ = ["Node", "at_path", "keys_of", "outline"]
 
 #: Values that an outline shows, items of one list or object, and characters of one text.
 NODES = 400
@@ -66,13 +66,17 @@ def outline(
 def at_path(document: Any, path: str) -> Any:
     """The value of *document* at the JSON pointer *path*; `NotFound` if there is none."""
     found = document
-    for part in path.split("/")[1:] if path else ():
-        key = part.replace("~1", "/").replace("~0", "~")
+    for key in keys_of(path):
         try:
             found = found[int(key)] if isinstance(found, list) else dict(found)[key]
         except (LookupError, ValueError, TypeError) as error:
             raise NotFound(f"There is nothing at {path!r} in this document.") from error
     return found
+
+
+def keys_of(path: str) -> list[str]:
+    """The names on the way of a JSON pointer, as they are in the document."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:

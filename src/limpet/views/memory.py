@@ -138,7 +138,8 @@ class HitView(Struct, frozen=True):
     """A memory that fits, and why: its score is the sum of what its parts add.
 
     *older*: an older version fits, which this one replaced. *same*: the ids of memories that say
-    the same, and were left out for it.
+    the same, and were left out for it. *newer_than*: those of hits that say otherwise, and are
+    *outdated*. *near*: words of the query with those that it was found by instead.
     """
 
     view: MemoryView
@@ -146,6 +147,9 @@ class HitView(Struct, frozen=True):
     parts: list[ScorePart]
     older: bool
     same: tuple[str, ...]
+    newer_than: tuple[str, ...] = ()
+    outdated: bool = False
+    near: tuple[tuple[str, str], ...] = ()
 
 
 class SearchedMemory(Struct, frozen=True):
@@ -162,6 +166,8 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
     values = (
         ("words", why.words, shares.words),
         ("meaning", why.meaning, shares.meaning),
+        ("word by word", why.word_by_word, shares.word_by_word),
+        ("speaker", why.speaker, shares.speaker),
         ("use and recency", why.activation, shares.activation),
         ("time", why.time, shares.time),
     )
@@ -170,7 +176,12 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
         for name, value, adds in values
         if value is not None and adds is not None
     ]
-    return HitView(memory_view(hit, origins), hit.score, parts, why.older, why.same)
+    return HitView(
+        *(memory_view(hit, origins), hit.score, parts, why.older, why.same),
+        newer_than=why.newer_than,
+        outdated=why.outdated,
+        near=why.near,
+    )
 
 
 async def memory_search(

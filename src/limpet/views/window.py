@@ -175,10 +175,12 @@ async def _left_out(
 
     transcript = Transcript(scope.journal(KIND, head.key.id))
     summed_up = 0 if front.summary is None else front.summary.messages
-    if oldest - begin <= WHOLE:
+    # A pin that came or went since the summary is counted there as it was then: so they are counted
+    # themselves. Without a summary the head knows exactly how many there are.
+    if front.summary is not None and oldest - begin <= WHOLE:
         items = await transcript.items(after=begin, upto=oldest - 1)
         older = sum(position not in taken for position, _ in items)
-    else:  # by what the head knows
+    else:
         older = meta.length(head.seq) - len(taken) - summed_up
         older -= sum(one.count or 0 for one in found if one.stored)
     if older > 0:

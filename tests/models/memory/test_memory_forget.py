@@ -78,7 +78,9 @@ def test_no_byte_of_what_is_forgotten_is_left(url: str, tmp_path: Path) -> None:
     memory.remember_all(filler[25:])
     memory.embed()
     index = memory._core._indexed.open_index()
-    vector = "SELECT value FROM vector JOIN memory USING (n) WHERE id IN (?, ?)"
+    vector = (
+        "SELECT value FROM vector JOIN passage USING (p) JOIN memory USING (n) WHERE id IN (?, ?)"
+    )
     vectors = [value for (value,) in index.run(vector, (made.id, newer.id))]
     ids = [one.id.encode() for one in (made, newer)]
     words = [b"xyloph", b"quagg", b"-4711", b"-4712", *vectors, *ids]

@@ -14,6 +14,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 import limpet
 from limpet.backends.contract import Key
@@ -24,7 +25,7 @@ from limpet.memory.embeddings import embedding_function, model_name
 from limpet.memory.index import Index, open_index
 from limpet.memory.indexed_journal import IndexedJournal
 from limpet.memory.local_model import LocalModel, WordPieces
-from limpet.memory.ranking import Parts, activation, alike, fused, words_of
+from limpet.memory.ranking import Parts, Usual, activation, alike, score, shares, words_of
 from limpet.memory.recall import any_of, terms
 from tests.support import stores
 
@@ -359,21 +360,49 @@ def test_pieces_of_words_are_those_that_the_model_was_taught_with() -> None:
 part = st.floats(0, 1)
 
 
-@given(part, part, part, part)
-def test_a_better_part_never_makes_a_worse_score(a: float, b: float, c: float, more: float) -> None:
-    """And every score is from 0 to 1."""
-    score = fused(Parts(a, b, c))
-    assert 0 <= score <= 1 + 1e-9
-    assert fused(Parts(max(a, more), b, c)) >= score
-    assert fused(Parts(a, max(b, more), c)) >= score
-    assert fused(Parts(a, b, max(c, more))) >= score
+perhaps = part | st.none()
+found = st.builds(Parts, part, part, perhaps, perhaps, part) | st.builds(
+    Parts, part, speaker=perhaps, activation=part
+)
+
+
+def scores(*parts: Parts, usual: Usual | None = None) -> list[float]:
+    """What those score who were found for one query."""
+    return [score(one) for one in shares(parts, usual or Usual())]
+
+
+@given(st.lists(found, min_size=1, max_size=9), st.builds(Usual, part, part))
+def test_a_score_is_from_0_to_1(parts: list[Parts], usual: Usual) -> None:
+    """Whatever was found, and whatever is usual."""
+    assert all(0 <= one <= 1 + 1e-9 for one in scores(*parts, usual=usual))
+
+
+@given(part, part, part, part, part)
+def test_who_is_better_in_one_part_is_before(
+    words: float, meaning: float, near: float, active: float, more: float
+) -> None:
+    """And as good in all others."""
+    one = Parts(words, meaning, near, 0.5, active)
+    for name in ("words", "meaning", "word_by_word", "speaker", "activation"):
+        better = structs.replace(one, **{name: max(more, getattr(one, name))})
+        first, second = scores(better, one)
+        assert first >= second - 1e-9
 
 
 @given(part, part)
 def test_use_decides_between_equals_only(a: float, b: float) -> None:
     """Who fits better by more than a twentieth is first, however popular the other is."""
     if a > b + 0.06:
-        assert fused(Parts(a, None, 0)) > fused(Parts(b, None, 1))
+        first, second = scores(Parts(a), Parts(b, activation=1.0))
+        assert first > second
+
+
+def test_words_and_meaning_are_on_one_scale() -> None:
+    """A cosine that all memories have is worth nothing, one that stands out as much as words do."""
+    usual = Usual(meaning=0.6)
+    named, meant, neither = scores(Parts(0.5, 0.6), Parts(0.0, 0.9), Parts(0.0, 0.61), usual=usual)
+    assert named > meant > neither
+    assert neither < 0.05
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=5), st.floats(0, 1e9))
@@ -449,15 +478,15 @@ def test_texts_are_not_scored_for_a_word_that_most_have(
     monkeypatch.setattr(recall, "EACH", 1)
     memory.remember_all([f"a customer called number{n}" for n in range(200)])
     memory.remember_all([f"zebra {n} of a customer" for n in ("one", "two", "three")])
-    real, looked_at = recall._matches, []
+    real, looked_at = recall._matching, []
 
     def noted(*values: Any, among: str | None = None, **more: Any) -> Any:
         looked_at.append(among)
         return real(*values, among=among, **more)
 
-    monkeypatch.setattr(recall, "_matches", noted)
+    monkeypatch.setattr(recall, "_matching", noted)
     assert all("zebra" in hit.text for hit in memory.recall("zebra customer", k=3))
-    assert looked_at == ['"zebra"']
+    assert looked_at == ['"zebra"', '"zebra"', None]  # in texts; in contexts, of which is none
     assert len(memory.recall("customer", k=9)) == 9
 
 

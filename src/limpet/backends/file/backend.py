@@ -17,10 +17,10 @@ from msgspec import structs
 
 from limpet.backends import decide, forks
 from limpet.backends.contract import (
-    NO_LABELS,
     Append,
     Appended,
     Backend,
+    Expect,
     Head,
     Key,
     Lease,
@@ -147,20 +147,12 @@ class FileBackend(Backend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         return self._write(
-            key,
-            Stripe.change,
-            key,
-            bodies,
-            incarnation=incarnation,
-            renewed=renewed,
-            last=last,
-            labels=labels,
+            key, Stripe.change, key, bodies, expect=expect, renewed=renewed, labels=labels or {}
         )
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:

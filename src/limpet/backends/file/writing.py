@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -29,7 +29,7 @@ from limpet.errors import NotAStore, SchemaTooNew, StoreCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from limpet.backends.contract import Append, Head, Key, Lease, Record
+    from limpet.backends.contract import Append, Expect, Head, Key, Lease, Record
     from limpet.backends.file.directory import Paths
 
 __all__ = ["UNUSABLE", "OpenJournal", "Stripe", "is_idle"]
@@ -211,9 +211,7 @@ class OpenJournal:
     def changed(self, bodies: Mapping[int, bytes], head: Head) -> tuple[int, Iterator[bytes]]:
         """How many records get another of *bodies*, and the text of a file in which they have it.
 
-        The journal then has this *head*, but for its size.
-
-        Of status, labels and meta, lines have nothing that was there before.
+        Of status, labels and meta, its lines have what *head* says, and nothing from before.
         """
         file = JournalFile(self.handle, self._path)
         numbers = {line.seq for _, line in file.lines() if line.count}
@@ -312,12 +310,25 @@ class Stripe:
             self.rewrite(paths, text)
         return count
 
-    def change(self, paths: Paths, /, key: Key, bodies: Mapping[int, bytes], **how: Any) -> int:
+    def change(
+        self,
+        paths: Paths,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        *,
+        expect: Expect,
+        renewed: str | None,
+        labels: Mapping[str, str],
+    ) -> int:
         """`Backend.rewrite`."""
         journal = self._live(paths, key, disk.now())
-        head = decide.rewritten(None if journal is None else journal.head, **how)
-        if journal is None or head is None:
+        if journal is None or journal.head.expect != expect:
             return 0
+        head = structs.replace(
+            journal.head,
+            incarnation=renewed or expect.incarnation,
+            labels={**journal.head.labels, **labels},
+        )
         count, text = journal.changed(bodies, head)
         self.rewrite(paths, text)
         return count

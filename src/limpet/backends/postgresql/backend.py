@@ -18,7 +18,6 @@ import msgspec
 
 from limpet.backends import decide, forks, sql
 from limpet.backends.contract import (
-    NO_LABELS,
     Append,
     Appended,
     Expect,
@@ -262,22 +261,19 @@ class PostgresBackend(TransactionalBackend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         self.check_writable()
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                values = {**key._asdict(), "incarnation": incarnation}
-                found = connection.row(self._queries["lock_incarnation"], **values)
+                values = {**key._asdict(), "incarnation": expect.incarnation, "seq": expect.seq}
+                found = connection.row(self._queries["lock_expected"], **values)
                 if found is None:
                     return 0
-                journal, seq = found
-                if last is not None and seq != last:
-                    raise decide.conflict(Append(key=key, expect=Expect(incarnation, last)), seq)
+                (journal,) = found
                 count = grown = 0
                 for seq, body in bodies.items():
                     record = {"journal": journal, "seq": seq, "body": body}
@@ -286,8 +282,8 @@ class PostgresBackend(TransactionalBackend):
                 values = {
                     **key._asdict(),
                     "grown": grown,
-                    "renewed": renewed or incarnation,
-                    "labels": msgspec.json.encode(dict(labels)).decode(),
+                    "renewed": renewed or expect.incarnation,
+                    "labels": msgspec.json.encode(labels or {}).decode(),
                 }
                 connection.run(self._queries["set_rewritten"], **values)
                 return count

@@ -226,8 +226,9 @@ SELECT max(seq), sum(size)::bigint FROM gone
 -- name: set_first
 UPDATE {journals} AS j SET first = %(first)s, size = j.size - %(dropped)s WHERE {key}
 
--- name: lock_incarnation
-SELECT j.journal, j.seq FROM {journals} j WHERE {key} AND {live} AND j.incarnation = %(incarnation)s FOR UPDATE
+-- name: lock_expected
+SELECT j.journal FROM {journals} j
+WHERE {key} AND {live} AND j.incarnation = %(incarnation)s AND j.seq = %(seq)s FOR UPDATE
 
 -- Returns the size that it had.
 -- name: set_body
@@ -237,8 +238,9 @@ FROM (SELECT journal, seq, octet_length(body) AS size FROM {records}
 WHERE r.journal = old.journal AND r.seq = old.seq RETURNING old.size
 
 -- name: set_rewritten
-UPDATE {journals} AS j SET incarnation = %(renewed)s, size = j.size + %(grown)s,
-    labels = nullif(jsonb_strip_nulls(coalesce(j.labels, '{}') || %(labels)s::jsonb), '{}')
+UPDATE {journals} AS j
+SET incarnation = %(renewed)s, size = j.size + %(grown)s,
+    labels = nullif(coalesce(j.labels, jsonb_build_object()) || %(labels)s::jsonb, jsonb_build_object())
 WHERE {key}
 
 -- name: is_to_be_swept

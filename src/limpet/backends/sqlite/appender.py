@@ -23,7 +23,7 @@ from limpet.errors import LimpetError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from limpet.backends.contract import Append, Record
+    from limpet.backends.contract import Append, Expect, Record
     from limpet.backends.decide import Decision
 
 __all__ = ["END", "QUERIES", "Appender", "Stored", "find", "listed", "now"]
@@ -388,11 +388,19 @@ class Appender:
         self._heads[key] = Stored(head, found.journal, total)
         return int(seq) + 1 - found.head.first
 
-    def rewrite(self, key: Key, bodies: Mapping[int, bytes], at: int, **how: Any) -> int:
+    def rewrite(
+        self,
+        key: Key,
+        bodies: Mapping[int, bytes],
+        at: int,
+        *,
+        expect: Expect,
+        renewed: str | None,
+        labels: Mapping[str, str],
+    ) -> int:
         """`Backend.rewrite`."""
         found = self.live(key, at)
-        head = decide.rewritten(None if found is None else found.head, **how)
-        if found is None or head is None:
+        if found is None or found.head.expect != expect:
             return 0
         self.flush()
         count, total = 0, found.dropped
@@ -405,11 +413,12 @@ class Appender:
                 count += 1
             elif total != was:
                 self.connection.execute(QUERIES["set_total"], (total, record))
-        if head.labels != found.head.labels:
-            self._set_labels(found.journal, found.head.labels, head.labels)
-        self.connection.execute(
-            QUERIES["set_rewritten"], (head.incarnation, _attributes(head)[-1], found.journal)
-        )
+        head = found.head
+        all_labels = {**head.labels, **labels}
+        self._set_labels(found.journal, head.labels, all_labels)
+        encoded = msgspec.json.encode(all_labels).decode() if all_labels else None
+        values = (renewed or head.incarnation, encoded, found.journal)
+        self.connection.execute(QUERIES["set_rewritten"], values)
         self._heads.pop(key, None)
         return count
 

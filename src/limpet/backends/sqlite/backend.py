@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import NO_LABELS, Append, Appended, Head, Key, Lease, Page, Record
+from limpet.backends.contract import Append, Appended, Expect, Head, Key, Lease, Page, Record
 from limpet.backends.group_commit import GroupCommit, Ticket
 from limpet.backends.sqlite import files
 from limpet.backends.sqlite.appender import END, QUERIES, Appender, find, listed, now
@@ -132,20 +132,13 @@ class SqliteBackend(TransactionalBackend):
         key: Key,
         bodies: Mapping[int, bytes],
         *,
-        incarnation: str,
+        expect: Expect,
         renewed: str | None = None,
-        last: int | None = None,
-        labels: Mapping[str, str | None] = NO_LABELS,
+        labels: Mapping[str, str] | None = None,
     ) -> int:
         return self._write(
             lambda appender, at: appender.rewrite(
-                key,
-                bodies,
-                at,
-                incarnation=incarnation,
-                renewed=renewed,
-                last=last,
-                labels=labels,
+                key, bodies, at, expect=expect, renewed=renewed, labels=labels or {}
             )
         )
 
@@ -261,6 +254,12 @@ class SqliteBackend(TransactionalBackend):
         with self._database.reader() as connection:
             found = find(connection, key)
         return None if found is None else decide.visible(found.head, now())
+
+    def has(self, key: Key) -> bool:
+        # By the connection that is open already: whoever only writes has no other.
+        database = self._database
+        with database.translated(), database.writing:
+            return bool(database.writer().execute(QUERIES["has_journal"], key).fetchall())
 
     def scan(
         self,

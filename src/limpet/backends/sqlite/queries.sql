@@ -9,6 +9,9 @@ status, meta, labels, holder, epoch, until
 SELECT {stored}, last_record, last_seq, last_at, last_total
 FROM limpet_heads j WHERE tenant = ? AND kind = ? AND id = ?
 
+-- name: has_journal
+SELECT 1 FROM limpet_journals WHERE tenant = ? AND kind = ? AND id = ?
+
 -- By the index, of a journal whose last record is missing.
 -- name: last_number
 SELECT max(seq) FROM (SELECT max(seq) AS seq FROM limpet_index WHERE journal = ?1 UNION ALL

@@ -2,11 +2,11 @@
 
 from limpet.inspector.pages import (
     chat,
-    chat_fork,
     doctor,
     doubts,
     events,
     export,
+    fork,
     home,
     journal,
     memory,
@@ -25,7 +25,7 @@ _MODULES = (
     task,
     chat,
     window,
-    chat_fork,
+    fork,
     state,
     memory,
     versions,

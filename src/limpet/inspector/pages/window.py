@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from limpet.conversations.conversation import KIND
+from limpet.core.runtime import run_to_end
 from limpet.inspector.pages.chat import look
 from limpet.inspector.site import Page
 from limpet.views import PAGE
@@ -40,14 +42,16 @@ async def window(request: Request, site: Site) -> Response:
     if most_tokens is None and most_messages is None:
         most_tokens = TOKENS
     reserve, model = site.number("reserve") or 0, query.get("model", "").strip()
-    found = await window_view(
-        site.scope,
+    making = window_view(
+        site.scope.as_sync(),
         head,
         max_tokens=most_tokens,
         max_messages=most_messages,
         model=model,
         reserve=reserve,
     )
+    # Counting the tokens of a large budget takes seconds, in which other pages are answered.
+    found = await asyncio.to_thread(run_to_end, making)
     whole, made = query.get("all") == "1", blocks(found, most_tokens, reserve)
     first = 0 if whole else max(len(found.sent) - LISTED, 0)
     return site.page(

@@ -1,19 +1,22 @@
-"""A fork of a conversation or of a team's state: what it would begin with, and making it."""
+"""A fork of a conversation or of a state: what it would begin with, and making it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from limpet.conversations.conversation import KIND as CONVERSATION
 from limpet.errors import NotFound
-from limpet.inspector.pages.chat import FORKED, cache_of, chat_head, look
+from limpet.inspector.documents import shown
+from limpet.inspector.pages.chat import FORKED, cache_of, look
 from limpet.inspector.site import Action, Done, Page, field
 from limpet.states.format import KIND as STATE
 from limpet.views.chat import Message
 from limpet.views.heads import HeadView, head_of
-from limpet.views.transcript import transcript
+from limpet.views.states import state_view
+from limpet.views.transcript import is_chat, transcript
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from limpet.backends.contract import Head
     from limpet.inspector.site import Site
     from limpet.views.chat import Line
 
@@ -29,16 +33,36 @@ __all__ = ["ACTIONS", "PAGES"]
 #: Messages that are shown of what the fork would end with.
 LAST = 4
 
+NOT_HERE = (
+    "Conversations and states are forked here. A thread or a run is forked by the framework that "
+    "it is of, a task on its own page."
+)
+
 
 async def preview(request: Request, site: Site) -> Response:
-    """The last that the fork would have, before anything is made."""
-    head = await chat_head(request, site)
-    view = HeadView.of(head)
-    if view.kind not in FORKED:
-        raise NotFound(f"A {view.kind} is forked by the framework that it is of.")
+    """What the fork would begin with, before anything is made: the last of it, if it is long."""
+    kind, id_ = request.query_params.get("kind", ""), request.query_params.get("id", "")
+    if kind not in FORKED:
+        raise NotFound(NOT_HERE)
+    head = await head_of(site.scope, kind, id_)
     given = site.number("at", least=1)
     at = min(given or head.seq, head.seq)
-    is_state = view.kind == STATE
+    if is_chat(head):
+        begins = await _as_chat(site, head, given, at)
+    else:
+        found = await state_view(site.scope, head, given)
+        here = partial(site.url, "fork", kind=kind, id=id_, at=given)
+        begins = {
+            "document": shown(request, site, found.document, here),
+            "problem": found.damage,
+            "open_calls": [],
+        }
+    return site.page("fork.html", view=HeadView.of(head), at=at, **begins, **look(whole=False))
+
+
+async def _as_chat(site: Site, head: Head, given: int | None, at: int) -> dict[str, Any]:
+    """The last messages, and the calls among them that would have no result."""
+    is_state = head.key.kind == STATE
     found = await transcript(
         site.scope,
         head,
@@ -48,15 +72,7 @@ async def preview(request: Request, site: Site) -> Response:
         cache=cache_of(site),
     )
     lines, open_calls = (found.lines, []) if is_state else _up_to(found.lines, at)
-    return site.page(
-        "chat_fork.html",
-        view=view,
-        at=at,
-        lines=lines,
-        problem=found.problem,
-        open_calls=open_calls,
-        **look(whole=False),
-    )
+    return {"lines": lines, "problem": found.problem, "open_calls": open_calls}
 
 
 def _up_to(lines: Sequence[Line], at: int) -> tuple[list[Line], list[str]]:
@@ -91,10 +107,10 @@ async def fork(_request: Request, site: Site, form: Mapping[str, str]) -> Done:
         await site.store.state(id_).fork(new, at=int(at))
         what = f"save {at}"
     else:
-        raise ValueError(f"A {kind} is forked by the framework that it is of.")
+        raise ValueError(NOT_HERE)
     made = HeadView.of(await head_of(site.scope, kind, new))
     return Done(f"{new} begins with {id_} up to {what}.", site.head_url(made))
 
 
-PAGES = [Page("chat-fork", "/chat/fork", preview)]
-ACTIONS = [Action("fork-chat", "/chat/fork", fork)]
+PAGES = [Page("fork", "/fork", preview)]
+ACTIONS = [Action("make-fork", "/fork", fork)]
