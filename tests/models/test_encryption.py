@@ -105,10 +105,13 @@ def test_pseudonyms_keep_ids_and_labels_to_those_with_keys(here: Path, keys: Key
     """For who cannot have a name in an id."""
     with limpet.open("agents.db", keys=keys) as store:
         name = keys.pseudonym("ada@example.com")
-        chat = store.conversation(name, labels={"customer": keys.pseudonym("Ada")})
+        chat = store.conversation(name, labels={"customer": keys.pseudonym("Ada Lovelace")})
         chat.append({"role": "user", "content": "Hello"})
-        assert [one.id for one in store.conversations(labels={"customer": keys.pseudonym("Ada")})]
-    assert files_with("ada@example.com", here) == files_with("Ada", here) == []
+        assert [
+            one.id
+            for one in store.conversations(labels={"customer": keys.pseudonym("Ada Lovelace")})
+        ]
+    assert files_with("ada@example.com", here) == files_with("Ada Lovelace", here) == []
 
 
 def test_an_async_store_is_encrypted_as_well(here: Path, keys: Keys) -> None:

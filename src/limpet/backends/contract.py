@@ -24,8 +24,10 @@ under one id, so that whoever reads the end of a journal reads no more than that
 whether it can (``splits``).
 
 *Attributes.* Status, labels, meta and ttl change with an append, in the same act. ``status`` and
-``labels`` are what people list by. ``meta`` is the model's own: what it wants to know of a journal
-without reading it. It is small, it is JSON, and the backend returns it as it was given.
+``labels`` are what people list by. (A label whose name begins with `HIDDEN` belongs to a backend
+that wraps another one: it is in the head like any, and `scan` need not find by it.) ``meta`` is the
+model's own: what it wants to know of a journal without reading it. It is small, it is JSON, and the
+backend returns it as it was given.
 
 *Expiry.* A journal with a ``ttl`` expires that many seconds after its last append (or after the ttl
 was set, if that is later), but not while a lease on it is valid. From that moment it does not
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from limpet.backends.facts import Fact
 
 __all__ = [
+    "HIDDEN",
     "UNSET",
     "Append",
     "Appended",
@@ -94,6 +97,10 @@ __all__ = [
     "new_incarnation",
     "to_micros",
 ]
+
+
+#: What the name of a label begins with that is hidden.
+HIDDEN = "\x1f"
 
 
 class Key(NamedTuple):

@@ -141,6 +141,15 @@ class Vectors:
         scores = np.einsum("ij,j->i", matrix, _unit([vector])[0])
         usual, rows, passages = float(scores.mean()), self._rows, self._passages
         np.clip(scores, 0, 1, out=scores)
+        count = np.bincount(rows)
+        if count.max() > 1:
+            # The best of many is higher than that of few by chance alone: as much is taken off as
+            # the highest of so many draws is over their mean.
+            many = np.maximum(count, 1)
+            mean = np.bincount(rows, scores) / many
+            spread = np.sqrt(np.maximum(np.bincount(rows, scores**2) / many - mean**2, 0))
+            by_chance = spread * np.sqrt(2 * np.log(many))
+            scores = np.clip(scores - by_chance[rows].astype(np.float32), 0, 1)
         # The best passage decides.
         self._scores = np.full(int(rows.max()) + 1, -1, dtype=np.float32)
         np.maximum.at(self._scores, rows, scores)
@@ -204,7 +213,8 @@ def word_by_word(query: WordVectors, weights: Sequence[float], packed: Sequence[
     if not counts.any():
         return found
     words = np.frombuffer(b"".join(packed), dtype=np.int8).reshape(-1, width).astype(np.float32)
-    near = words @ _unit(query.vectors).T
+    # Not by "@", as above.
+    near = np.einsum("ij,kj->ik", words, _unit(query.vectors))
     near /= np.maximum(np.sqrt(np.einsum("ij,ij->i", words, words)), 1e-12)[:, None]
     there = counts > 0
     starts = np.concatenate([[0], np.cumsum(counts[there])[:-1]])

@@ -137,7 +137,7 @@ class ContractMachine(RuleBasedStateMachine):
         epoch = model.lease.epoch if model.lease else 1
         return epoch if under == "lease" else epoch - 1
 
-    def _refused(self, error: type[Exception], call: partial[object]) -> None:
+    def _refused(self, error: type[Exception], call: partial[Any]) -> None:
         try:
             call()
         except error:
