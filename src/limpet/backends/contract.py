@@ -112,7 +112,7 @@ class Key(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """Where an append expects the journal to be: this incarnation of it, at this number.
+    """Where an append or a delete expects the journal: this incarnation of it, at this number.
 
     Number 0 expects no journal. Without an incarnation, any will do.
     """
