@@ -25,7 +25,6 @@ from limpet.backends.dynamodb.layout import (
     Item,
     Stored,
     attribute,
-    current,
     ended,
     head_key,
     head_update,
@@ -198,7 +197,8 @@ class Remover:
             stored = attempt.stored
             if expect is not None:
                 # Nobody appends or takes the lease between this and the write: its rev would move.
-                decide.check_delete(current(stored, now).head, key, expect, now)
+                head = None if stored is None else decide.live(stored.head, now)
+                decide.check_delete(head, key, expect, now)
             if stored is None or (stored.head is None and not stored.uploads):
                 attempt.require_fresh()
                 return False
