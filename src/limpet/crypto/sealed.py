@@ -131,7 +131,7 @@ class _Journal:
         self.tags[seq] = tag
 
 
-class _Place(Struct, frozen=True):
+class _Place(Struct, frozen=True, gc=False):
     """Where a journal stands, for what comes next: its last number, and that record's tag."""
 
     seq: int
@@ -151,7 +151,7 @@ class _Place(Struct, frozen=True):
         return expect.seq == self.seq and (not self.seq or expect.incarnation in (None, ours))
 
 
-class _Next(Struct, frozen=True):
+class _Next(Struct, frozen=True, gc=False):
     """A request as it is to be sent, and where the journal is when it was done."""
 
     request: Append
@@ -777,8 +777,9 @@ class Sealed(Backend):
         return self.inner.lost(key)
 
     def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
         self.inner.close()
         super().close()
 
