@@ -720,6 +720,8 @@ class Sealed(Backend):
             raise Forged(f"it ends at {head.seq}, and was at {noted} already.")
         if head.seq > noted:
             self._forget(head.key)
+            for record in self.inner.read(head.key, after=noted, limit=1):
+                self._body(journal, record)  # which says so, if it is not encrypted
             raise Forged(f"it ends at {head.seq}, and nobody with its key has written that.")
         if head.first > 1 and head.first - 1 > max(self._cuts(head, journal).values(), default=0):
             raise Forged(f"entries before {head.first} are gone, and nobody has compacted them.")
