@@ -37,7 +37,6 @@ from limpet.core.runtime import (
     wrapped,
 )
 from limpet.core.scope import OpenStore, Scope
-from limpet.crypto.opening import opened
 from limpet.errors import LeaseHeld, NotFound
 from limpet.tasks import control, task
 from limpet.tasks.entries import RESULTS
@@ -595,6 +594,17 @@ def as_async(store: object) -> AsyncStore:
     return AsyncStore(core_of(store).scope.as_async())
 
 
+def _connected(
+    url: str | os.PathLike[str] | None,
+    keys: Keys | str | os.PathLike[str] | None,
+    options: dict[str, Any],
+) -> Backend:
+    """The backend that *url* names, with its *keys* if it is encrypted."""
+    from limpet.crypto.opening import opened  # noqa: PLC0415 - what imports us need not open any
+
+    return opened(connect(url, **options), keys)
+
+
 def open(
     url: str | os.PathLike[str] | None = None,
     *,
@@ -628,7 +638,7 @@ def open(
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor, embed = _redactor(redact), _embedding(embed)
-    backend = opened(connect(url, **options), keys)
+    backend = _connected(url, keys, options)
     scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)
@@ -653,7 +663,7 @@ def open_async(
     """
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor, embed = _redactor(redact), _embedding(embed)
-    backend = opened(connect(url, **options), keys)
+    backend = _connected(url, keys, options)
     scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
         _begin_audit(scope)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import limpet
-from limpet.backends.contract import Append, Key, Origin
+from limpet.backends.contract import Key
 from limpet.cli import main
 from limpet.core import audit
 from limpet.core.codec import Codec
@@ -17,6 +17,7 @@ from limpet.core.runtime import run_to_end
 from limpet.erasure.receipt import is_about
 from limpet.workers.worker import Worker
 from tests.support.commands import run
+from tests.support.filled import fill_old
 
 NAME = "Ada Lovelace"
 
@@ -89,10 +90,7 @@ def test_forget_needs_one_option(path: Path) -> None:
 def old(path: Path, kind: str, id_: str, **attributes: Any) -> None:
     """A journal that was last written to long ago."""
     with limpet.open(path) as store:
-        body = Codec().encode([("x", {"role": "user", "content": "x"})])
-        origin = Origin(at=1_000_000, created=1_000_000, first=1, incarnation=f"old-{id_}")
-        key = Key("default", kind, id_)
-        store.backend.append(Append(key=key, body=body, count=1, origin=origin, **attributes))
+        fill_old(store, kind, id_, **attributes)
 
 
 def test_rules_are_listed_and_removed(path: Path) -> None:

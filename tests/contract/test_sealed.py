@@ -44,7 +44,7 @@ def sealed(kind: type[Backend]) -> type[Backend]:
 
 
 class TestSealedSqlite(BackendContract):
-    """SQLite, in a file; with a note of the end at every 16th record."""
+    """SQLite, in a file."""
 
     backend = sealed(SqliteBackend)
 
@@ -106,7 +106,7 @@ class TestSealedDynamodb(BackendContract):
 
 
 class TestSealedMemory(BackendContract):
-    """A dict; with a note of the end at every record."""
+    """A dict."""
 
     @pytest.fixture
     def url(self) -> str:
@@ -130,7 +130,7 @@ class TestSealedMemory(BackendContract):
 def a_file() -> Iterator[Callable[[], Backend]]:
     """A place for SQLite."""
     with TemporaryDirectory() as directory:
-        yield lambda: Sealed(SqliteBackend(f"{directory}/agents.db"), KEYS, note_every=3)
+        yield lambda: Sealed(SqliteBackend(f"{directory}/agents.db"), KEYS)
 
 
 @contextmanager

@@ -28,10 +28,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIMPET_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["sqlite", "file"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store in files."""
-    return f"{request.param}:{tmp_path}/store{'.db' if request.param == 'sqlite' else ''}"
+@pytest.fixture(params=["sqlite", "file", "sqlite encrypted", "file encrypted"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store in files, encrypted or not."""
+    kind, _, encrypted = request.param.partition(" ")
+    if encrypted:
+        limpet.Keys.generate().save(tmp_path / "keys")
+        monkeypatch.setenv("LIMPET_KEYS", str(tmp_path / "keys"))
+    return f"{kind}:{tmp_path}/store{'.db' if kind == 'sqlite' else ''}"
 
 
 @pytest.fixture(params=EVERYWHERE)
@@ -50,8 +54,8 @@ def test_nothing_of_a_subject_is_in_any_file(url: str, tmp_path: Path) -> None:
         store.memory("m").recall("London")
         store.search_conversations("London")
         before = everything_in(tmp_path)
-        assert NAME.encode() in before
-        assert ODD_WORD.encode() in before
+        assert NAME.encode() in before  # labels are not encrypted
+        assert (ODD_WORD.encode() in before) != store.backend.private
         planned = store.forget(subject=NAME, dry_run=True)
         assert planned.at is None
         assert NAME.encode() in everything_in(tmp_path)
@@ -320,7 +324,7 @@ def test_on_every_backend_what_is_named_goes_and_what_stays_is_said(everywhere: 
 
 @pytest.mark.parametrize("scheme", ["memory", "sqlite", "file"])
 def test_an_encrypted_store_forgets_too(scheme: str, tmp_path: Path) -> None:
-    """Nothing is read there without the keys; texts are replaced but in tasks, which is said."""
+    """Nothing is read there without the keys; texts are replaced, in tasks too."""
     place = {"memory": "", "sqlite": f"{tmp_path}/s.db", "file": f"{tmp_path}/s"}[scheme]
     with limpet.open(f"{scheme}:{place}", keys=limpet.Keys.generate()) as store:
         chat = store.conversation("other")
@@ -331,9 +335,9 @@ def test_an_encrypted_store_forgets_too(scheme: str, tmp_path: Path) -> None:
         store.submit("kind", "t", f"Write to {NAME}")
         done = store.forget(subject=NAME)
         assert [one.id for one in done.journals] == ["hers"]
-        assert {one.kind for one in done.mentions if one.stays is None} == {"conversation", "state"}
-        (stays,) = [one for one in done.mentions if one.stays is not None]
-        assert stays.kind == "task"
+        assert {one.kind for one in done.mentions} == {"conversation", "state", "task"}
+        assert {one.stays for one in done.mentions} == {None}
+        assert store.task("t").checkpoint().goal == "[forgotten]"
         chat.append({"role": "user", "content": "5: on"})
         texts = [message["content"] for message in store.conversation("other").messages()]
         assert texts == ["0: I", "1: I", "[forgotten]", "3: I", "4: I", "5: on"]

@@ -556,7 +556,7 @@ def test_any_other_cancelled_call_is_settled_too(
         async with limpet.open_async(tmp_path / "agents.db") as store:
             begun, settled = threading.Event(), threading.Event()
 
-            def delete(_: object) -> bool:
+            def delete(_: object, **__: object) -> bool:
                 begun.set()
                 time.sleep(0.05)
                 settled.set()

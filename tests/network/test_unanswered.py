@@ -17,6 +17,7 @@ from limpet.backends.contract import Append, Expect
 from limpet.backends.postgresql.backend import PostgresBackend
 from limpet.backends.postgresql.connections import LostSessions
 from limpet.backends.url import connect
+from limpet.errors import Conflict
 from limpet.testing.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.tables import KEY, append
@@ -108,6 +109,29 @@ def test_a_delete_takes_nothing_that_was_begun_since(far: Far) -> None:
 
     for key, anew in each_request_unanswered(far, far.store.delete, begin_anew):
         assert [body for _, body in far.others.bodies(key)] == [b"new"] * anew
+
+
+def test_a_delete_of_what_is_expected_says_what_became_of_it(far: Far) -> None:
+    """It was done, or others were faster: never both, whichever answer was lost."""
+
+    def come_back(key: Key) -> bool:
+        append(far.others, b"new", key)
+        return True
+
+    refused: set[Key] = set()
+
+    def delete(key: Key) -> None:
+        head = far.others.head(key)
+        try:
+            assert far.store.delete(key, expect=head.expect if head else Expect(None, 0)) is (
+                head is not None
+            )
+        except Conflict:
+            refused.add(key)
+
+    for key, came_back in each_request_unanswered(far, delete, come_back):
+        old = [b"1", b"2", b"3", b"4"] if key in refused else []
+        assert [body for _, body in far.others.bodies(key)] == old + [b"new"] * came_back
 
 
 def test_a_compaction_drops_nothing_that_was_begun_since(far: Far) -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
+from limpet.backends.contract import Append, Key, Origin
+from limpet.core.codec import Codec
 from limpet.core.ids import make_key
 from limpet.core.journal import AsyncJournal
 
@@ -13,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from limpet import Store
-    from limpet.backends.contract import Append
 
-__all__ = ["LONG", "counted", "fill_journal", "fill_long", "fill_tasks", "task_request"]
+__all__ = ["LONG", "counted", "fill_journal", "fill_long", "fill_old", "fill_tasks", "task_request"]
 
 #: A task of which two steps of four are done.
 ENTRIES: list[tuple[str, Any]] = [
@@ -23,6 +24,14 @@ ENTRIES: list[tuple[str, Any]] = [
     ("step", {"name": "fetch", "result": 1}),
     ("step", {"name": "add", "result": 2}),
 ]
+
+
+def fill_old(store: Store, kind: str, id_: str, **attributes: Any) -> None:
+    """A journal that was last written to in 1970."""
+    body = Codec().encode([("x", {"role": "user", "content": "x"})])
+    origin = Origin(at=1_000_000, created=1_000_000, first=1, incarnation=f"old-{id_}")
+    key = Key("default", kind, id_)
+    store.backend.append(Append(key=key, body=body, count=1, origin=origin, **attributes))
 
 
 def task_request(

@@ -24,8 +24,10 @@ under one id, so that whoever reads the end of a journal reads no more than that
 whether it can (``splits``).
 
 *Attributes.* Status, labels, meta and ttl change with an append, in the same act. ``status`` and
-``labels`` are what people list by. ``meta`` is the model's own: what it wants to know of a journal
-without reading it. It is small, it is JSON, and the backend returns it as it was given.
+``labels`` are what people list by. (A label whose name begins with `HIDDEN` belongs to a backend
+that wraps another one: it is in the head like any, and `scan` need not find by it.) ``meta`` is the
+model's own: what it wants to know of a journal without reading it. It is small, it is JSON, and the
+backend returns it as it was given.
 
 *Expiry.* A journal with a ``ttl`` expires that many seconds after its last append (or after the ttl
 was set, if that is later), but not while a lease on it is valid. From that moment it does not
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from limpet.backends.facts import Fact
 
 __all__ = [
+    "HIDDEN",
     "UNSET",
     "Append",
     "Appended",
@@ -96,6 +99,10 @@ __all__ = [
 ]
 
 
+#: What the name of a label begins with that is hidden.
+HIDDEN = "\x1f"
+
+
 class Key(NamedTuple):
     """A journal's name. The parts are valid ids: the core has checked them."""
 
@@ -105,7 +112,7 @@ class Key(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """Where an append expects the journal to be: this incarnation of it, at this number.
+    """Where an append or a delete expects the journal: this incarnation of it, at this number.
 
     Number 0 expects no journal. Without an incarnation, any will do.
     """
@@ -399,8 +406,12 @@ class Backend(ABC):
         """The (tenant, kind) pairs under which there are journals, in order: what to scan."""
 
     @abstractmethod
-    def delete(self, key: Key) -> bool:
-        """Remove the journal, its records, labels and lease. False if it did not exist."""
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
+        """Remove the journal, its records, labels and lease. False if it did not exist.
+
+        With *expect* in one act with a look at it: only if it stands there and no lease on it is
+        valid, else `Conflict`. So what somebody adds meanwhile is not lost.
+        """
 
     @abstractmethod
     def compact(self, key: Key, before: int) -> int:

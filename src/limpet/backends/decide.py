@@ -14,6 +14,7 @@ from limpet.backends.contract import (
     UNSET,
     Append,
     Appended,
+    Expect,
     Head,
     Key,
     Lease,
@@ -27,12 +28,15 @@ from limpet.errors import Conflict, LeaseHeld, LeaseLost
 __all__ = [
     "Decision",
     "acquire",
+    "check_delete",
+    "check_expect",
     "conflict",
     "decide",
     "holder_for_people",
     "is_leased",
     "lease_held",
     "lease_lost",
+    "leased",
     "live",
     "next_epoch",
     "release",
@@ -70,11 +74,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
     if request.epoch is not None and (lease is None or lease.epoch != request.epoch):
         raise lease_lost(request.key)
     if request.expect is not None:
-        incarnation, seq = ("", 0) if head is None else (head.incarnation, head.seq)
-        if request.expect.seq != seq or (
-            seq and request.expect.incarnation not in (None, incarnation)
-        ):
-            raise conflict(request, seq)
+        check_expect(head, request.key, request.expect)
     if head is None:
         if not request.count:
             return Decision(Appended(0, now, ""))
@@ -132,6 +132,20 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
         head.lease,
     )
     return Decision(Appended(seq, updated, incarnation), head, records)
+
+
+def check_expect(head: Head | None, key: Key, expect: Expect) -> None:
+    """`Conflict`, if the journal with this live *head* is not where *expect* says."""
+    incarnation, seq = ("", 0) if head is None else (head.incarnation, head.seq)
+    if expect.seq != seq or (seq and expect.incarnation not in (None, incarnation)):
+        raise conflict(key, expect, seq)
+
+
+def check_delete(head: Head | None, key: Key, expect: Expect, now: int) -> None:
+    """`Conflict`, if the same, or if somebody has the right to write the journal."""
+    check_expect(head, key, expect)
+    if head is not None and head.lease is not None and is_leased(head, now):
+        raise leased(key, expect, head.lease)
 
 
 # -- expiry --------------------------------------------------------------------------------------
@@ -201,10 +215,10 @@ def next_epoch(last: int, now: int) -> int:
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def conflict(request: Append, actual: int) -> Conflict:
+def conflict(key: Key, expect: Expect | None, actual: int) -> Conflict:
     """The error for a journal that is not where the writer expected it."""
-    kind, id_ = request.key.kind, request.key.id
-    expected = 0 if request.expect is None else request.expect.seq
+    kind, id_ = key.kind, key.id
+    expected = 0 if expect is None else expect.seq
     if expected == actual:
         what = f"{kind} {id_!r} was deleted and begun anew: what is at {actual} now is another's."
     else:
@@ -213,6 +227,18 @@ def conflict(request: Append, actual: int) -> Conflict:
         f"{what} Read what is new, decide again, and retry with the new position.",
         expected,
         actual,
+    )
+
+
+def leased(key: Key, expect: Expect, lease: Lease) -> Conflict:
+    """The error for a journal that was to be deleted, and that somebody works on."""
+    until = from_micros(lease.until)
+    return Conflict(
+        f"{key.kind} {key.id!r} is held by {holder_for_people(lease.holder)} until "
+        f"{until:%Y-%m-%d %H:%M:%S} UTC, and was not deleted. Read it anew when that lease ends, "
+        "and decide again.",
+        expect.seq,
+        expect.seq,
     )
 
 

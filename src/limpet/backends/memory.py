@@ -137,10 +137,13 @@ class MemoryBackend(Backend):
             now = _now()
             return sorted({key[:2] for key in list(self._journals) if self._visible(key, now)})
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self.check_writable()
         with self._lock:
-            existed = self._visible(key, _now()) is not None
+            now = _now()
+            if expect is not None:
+                decide.check_delete(self._stored(key, now), key, expect, now)
+            existed = self._visible(key, now) is not None
             self._journals.pop(key, None)
             return existed
 

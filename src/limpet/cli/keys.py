@@ -45,7 +45,7 @@ def file_of(path: str | None) -> str:
     return os.path.expanduser(found)
 
 
-@keys.command()
+@keys.command(short_help="Make a file with a key in it, or add a key.")
 @click.argument("path", metavar="[FILE]", required=False)
 @click.option("--spare", is_flag=True, help="Only add it: the current key stays what it is.")
 def new(*, path: str | None, spare: bool) -> None:
@@ -65,7 +65,7 @@ def new(*, path: str | None, spare: bool) -> None:
     )
 
 
-@keys.command()
+@keys.command(short_help="Make another key the current one.")
 @click.argument("number", metavar="N", type=click.IntRange(min=1))
 @click.argument("path", metavar="[FILE]", required=False)
 def use(*, number: int, path: str | None) -> None:
@@ -75,7 +75,7 @@ def use(*, number: int, path: str | None) -> None:
     Screen().line(f"{safe(file)}: the current key is {number}.")
 
 
-@keys.command(name="status")
+@keys.command(name="status", short_help="Say which keys the store needs.")
 @json_option
 @store_options
 @pass_store
@@ -90,7 +90,7 @@ def status_(context: click.Context, options: StoreOptions, *, as_json: bool) -> 
     context.exit(FAILED if needs.unknown else 0)
 
 
-@keys.command(name="rotate")
+@keys.command(name="rotate", short_help="Bring all journals under the current key.")
 @json_option
 @store_options
 @pass_store
@@ -107,7 +107,7 @@ def rotate_(context: click.Context, options: StoreOptions, *, as_json: bool) -> 
     context.exit(FAILED if needs.unknown else 0)
 
 
-@keys.command()
+@keys.command(short_help="Take a key out that nothing needs any more.")
 @click.argument("number", metavar="N", type=click.IntRange(min=1))
 @store_options
 @pass_store

@@ -305,9 +305,9 @@ class AsyncJournal:
         self.ttl = ttl
         return changed > 0
 
-    async def delete(self) -> bool:
-        """Remove all of it. False if it did not exist."""
-        return await self.runtime.call(self.runtime.backend.delete, self.key)
+    async def delete(self, *, expect: Expect | None = None) -> bool:
+        """Remove all of it. False if it did not exist. See `Backend.delete`."""
+        return await self.runtime.call(self.runtime.backend.delete, self.key, expect=expect)
 
     async def compact(self, before: int) -> int:
         """Drop records that end before entry *before*; returns how many entries went."""

@@ -9,9 +9,7 @@ A record is sealed for its number, behind the tag of the one before it. So every
 conditional on the head that it was sealed for; where another writer was first, it is sealed again.
 A journal that begins anew has a new data key: by that, what belongs to an earlier one is known.
 
-The note of the end goes with every append where a head is written with every append anyway, and
-with every 16th of the others (*note_every*). What was cut off behind the newest note cannot be told
-from a journal that is not so far yet.
+The note of the end goes with every record: what was cut off at the end is known by that.
 """
 
 from __future__ import annotations
@@ -26,7 +24,16 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import UNSET, Struct, structs
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Backend, Expect, Head, Page, Record
+from limpet.backends.contract import (
+    HIDDEN,
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Page,
+    Record,
+)
 from limpet.backends.facts import Fact
 from limpet.crypto.envelope import (
     OVERHEAD,
@@ -60,13 +67,14 @@ if TYPE_CHECKING:
 __all__ = ["CUT", "END", "WRAPPED", "Sealed"]
 
 #: Our labels. No label of a user's begins so.
-OURS = "\x1f"
-WRAPPED = "\x1fkey"
-END = "\x1fend"
-CUT = "\x1fcut-"
+WRAPPED = HIDDEN + "key"
+END = HIDDEN + "end"
+CUT = HIDDEN + "cut-"
 
-#: How often a note of the end is written, where it costs a row that is not written otherwise.
-NOTE_EVERY = 16
+#: Behind the incarnation of a journal that was rewritten and is to be taken for the same: what is
+#: behind it is another each time, so that nobody writes behind a record that is not there any more.
+AGAIN = "~"
+
 #: Journals of which something is remembered; where there are more, all is read again.
 MOST_JOURNALS = 10_000
 #: Tags that are remembered of a journal: those at the edges of the pages that were read.
@@ -82,14 +90,17 @@ LOCKS = 256
 # the backend says what comes before that (a known id, a lease that was lost), and writes nothing.
 _NOWHERE = Expect("", (1 << 53) - 1)
 
-_KEPT = (
-    "Backups have data keys of their own copies, and are read by whoever has the store's key: "
-    "rotate that, and destroy the retired one, where they are to be unreadable."
-)
-
 _PASSED_ON = (
     *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
     *("beside", "rewrites"),
+)
+
+#: What a receipt says beside what it says of the place itself.
+_KEEPS = (
+    "The data keys of what was deleted are deleted with it. Backups made before have them still: "
+    "whoever has one and your key of then reads it there. `limpet keys new`, `limpet keys rotate`, "
+    "`limpet keys retire N`, and every copy of key N destroyed, make all backups from before the "
+    "rotation unreadable, for you too."
 )
 
 
@@ -105,7 +116,7 @@ class _Journal:
     """What is known of one incarnation of a journal: its key, and tags of its records."""
 
     def __init__(self, incarnation: str, wrapped: str, key: DataKey) -> None:
-        self.incarnation = incarnation
+        self.incarnation = incarnation  # as the inner backend has it
         self.wrapped = wrapped
         self.key = key
         #: The newest note of its end that was seen, and the number in it.
@@ -120,7 +131,7 @@ class _Journal:
         self.tags[seq] = tag
 
 
-class _Place(Struct, frozen=True):
+class _Place(Struct, frozen=True, gc=False):
     """Where a journal stands, for what comes next: its last number, and that record's tag."""
 
     seq: int
@@ -136,11 +147,11 @@ class _Place(Struct, frozen=True):
         """Whether this is where a caller expects it."""
         if expect is None:
             return True
-        ours = self.journal.incarnation if self.journal else None
+        ours = _shown(self.journal.incarnation) if self.journal else None
         return expect.seq == self.seq and (not self.seq or expect.incarnation in (None, ours))
 
 
-class _Next(Struct, frozen=True):
+class _Next(Struct, frozen=True, gc=False):
     """A request as it is to be sent, and where the journal is when it was done."""
 
     request: Append
@@ -152,7 +163,7 @@ class Sealed(Backend):
 
     private = True
 
-    def __init__(self, inner: Backend, keys: Keys, *, note_every: int | None = None) -> None:
+    def __init__(self, inner: Backend, keys: Keys) -> None:
         super().__init__(inner.url, readonly=inner.readonly)
         self.inner = inner
         self.keys = keys
@@ -160,12 +171,9 @@ class Sealed(Backend):
         self.overhead = inner.overhead + OVERHEAD
         for name in _PASSED_ON:
             setattr(self, name, getattr(inner, name))
-        self.keeps = (*inner.keeps, _KEPT)  # type: ignore[misc] # it is of the place inside
+        vars(self)["keeps"] = (*inner.keeps, _KEEPS)
         if inner.append_async is not None:
             self.append_async = self._append_async
-        if note_every is None:
-            note_every = NOTE_EVERY if inner.transactional else 1
-        self._note_every = note_every
         self._start()
         forks.register(self)
 
@@ -183,8 +191,8 @@ class Sealed(Backend):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, request: Append) -> Appended:
-        if not request.count and (request.meta is UNSET or request.meta is None):
-            return self.inner.append(request)
+        if _goes_as_it_is(request):
+            return _answer(self.inner.append(request))
         self.inner.check_writable()
         # One by one, or all but one of those that come together would be sealed for nothing.
         with self._locks[hash(request.key) % LOCKS]:
@@ -203,7 +211,7 @@ class Sealed(Backend):
             except Conflict as conflict:
                 before, place = place, self._look(key)
                 if not place.fits(request.expect) and not before.fits(request.expect):
-                    raise decide.conflict(request, place.seq) from conflict
+                    raise decide.conflict(request.key, request.expect, place.seq) from conflict
                 # If it fits no more it is sent once again: it may be there by now, under its id.
                 tries += place.expect == before.expect
                 if tries == TRIES:
@@ -215,13 +223,13 @@ class Sealed(Backend):
             else:
                 if not done.repeated:
                     self._keep(following, done)
-                return done
+                return _answer(done)
 
     async def _append_async(self, request: Append) -> Appended:
         """`append` for async callers: on their loop, while nobody comes between."""
         assert self.inner.append_async is not None  # noqa: S101 - or this is not called
-        if not request.count and (request.meta is UNSET or request.meta is None):
-            return await self.inner.append_async(request)
+        if _goes_as_it_is(request):
+            return _answer(await self.inner.append_async(request))
         place = self._places.get(request.key)
         if place is not None and place.fits(request.expect):
             following = self._next(request, place)
@@ -235,7 +243,7 @@ class Sealed(Backend):
             else:
                 if not done.repeated:
                     self._keep(following, done)
-                return done
+                return _answer(done)
         import asyncio  # noqa: PLC0415 - sync programs never pay for it
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
 
@@ -274,17 +282,6 @@ class Sealed(Backend):
         key, origin, journal = request.key, request.origin, place.journal
         seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
         expect = place.expect if place.fits(request.expect) else _NOWHERE
-        if (
-            journal is not None
-            and request.count
-            and request.meta is UNSET
-            and not request.earlier
-            and seq + request.count - journal.note[1] < self._note_every
-        ):  # as most are: a record, and nothing else
-            seq += request.count
-            body = journal.key.seal(request.body, seq=seq, count=request.count, chain=tag)
-            plainly = structs.replace(request, body=body, expect=expect)
-            return _Next(plainly, _Place(seq, tag_of(body), journal))
         if journal is None:
             if not request.count:
                 return self._early(request, place)
@@ -309,7 +306,7 @@ class Sealed(Backend):
         meta = request.meta
         if meta is not UNSET and meta is not None:
             meta = data.seal_meta(meta, seq)
-        if ours or meta is not request.meta or seq - journal.note[1] >= self._note_every:
+        if request.count:
             ours[END] = data.end_note(seq, tag)
         labels: Mapping[str, str | None] | Any = request.labels
         if ours:
@@ -379,13 +376,16 @@ class Sealed(Backend):
                     known |= found
                     continue
                 if misfits:
-                    raise decide.conflict(misfits[0], now[misfits[0].key].seq) from conflict
+                    misfit = misfits[0]
+                    actual = now[misfit.key].seq
+                    raise decide.conflict(misfit.key, misfit.expect, actual) from conflict
                 raise
             finally:
                 for key in before:
                     self._places.pop(key, None)
-            return done
-        raise decide.conflict(requests[0], self._look(requests[0].key).seq)
+            return [_answer(one) for one in done]
+        first = requests[0]
+        raise decide.conflict(first.key, first.expect, self._look(first.key).seq)
 
     def _next_all(
         self, requests: Sequence[Append], places: Mapping[Key, _Place], known: set[int]
@@ -432,9 +432,9 @@ class Sealed(Backend):
         self._places.pop(request.key, None)
         return self._append(request, opened.append)
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self._forget(key)
-        return self.inner.delete(key)
+        return self.inner.delete(key, expect=expect)
 
     def compact(self, key: Key, before: int) -> int:
         for _ in range(TRIES * TRIES):
@@ -471,42 +471,58 @@ class Sealed(Backend):
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> int:
-        """As the contract has it; but the incarnation must be *renewed*.
-
-        What stands behind a record is sealed for its tag, so all from the first one on is sealed
-        anew. Who remembers tags of the journal must learn of it.
-        """
-        if renewed is None:
-            msg = f"{key.kind} {key.id!r} is encrypted: it is rewritten under a new incarnation."
-            raise NotImplementedError(msg)
+        if not self.rewrites:
+            return self.inner.rewrite(key, bodies, expect=expect)  # which refuses it
+        self.inner.check_writable()
         with self._locks[hash(key) % LOCKS]:
-            self._forget(key)
-            head = self.inner.head(key)
-            if head is None or head.expect != expect:
-                return 0
-            journal = self._journal_of(head)
-            made: dict[int, bytes] = {}
-            tag, after = START, head.first - 1
-            while page := self.inner.read(key, after=after, upto=head.seq, limit=1000):
-                for sealed, plain in zip(page, self._opened(journal, page), strict=True):
-                    if isinstance(plain, Forged):
-                        raise self._error(key, plain)
-                    if not made and plain.seq not in bodies:
-                        tag = tag_of(sealed.body)
-                        continue
-                    chain = tag if made or tag != START else chain_of(sealed.body)
-                    body = bodies.get(plain.seq, plain.body)
-                    made[plain.seq] = journal.key.seal(
-                        body, seq=plain.seq, count=plain.count, chain=chain
+            try:
+                head = self.inner.head(key)
+                if head is None or Expect(_shown(head.incarnation), head.seq) != expect:
+                    return 0
+                made, notes = self._sealed_anew(self._journal_of(head), head, bodies)
+                if made and max(made) != head.seq:
+                    return 0  # somebody compacts it
+                count = self.inner.rewrite(
+                    key,
+                    made,
+                    expect=head.expect,
+                    # Always another journal to the inner backend: places that anybody remembers in
+                    # it are behind a record that has another tag now.
+                    renewed=renewed or f"{expect.incarnation}{AGAIN}{os.urandom(8).hex()}",
+                    labels={**(labels or {}), **notes},
+                )
+            finally:
+                self._forget(key)
+        # Those that were compacted away meanwhile came first.
+        there = sorted(made)[len(made) - count :]
+        return sum(seq in bodies for seq in there)
+
+    def _sealed_anew(
+        self, journal: _Journal, head: Head, bodies: Mapping[int, bytes]
+    ) -> tuple[dict[int, bytes], dict[str, str]]:
+        """The records from the first of *bodies* on, sealed behind each other; and a note of that.
+
+        What stands behind a record is sealed for its tag, so one that changes, changes all of them.
+        """
+        made: dict[int, bytes] = {}
+        tag: bytes | None = None
+        after = min(bodies, default=head.seq + 1) - 1
+        while page := self.inner.read(head.key, after=after, upto=head.seq):
+            for record, opened in zip(page, self._opened(journal, page), strict=True):
+                if isinstance(opened, Forged):
+                    raise self._error(head.key, opened)
+                if tag is not None or record.seq in bodies:
+                    made[record.seq] = journal.key.seal(
+                        bodies.get(record.seq, opened.body),
+                        seq=record.seq,
+                        count=record.count,
+                        chain=chain_of(record.body) if tag is None else tag,
                     )
-                    tag = tag_of(made[plain.seq])
-                after = page[-1].seq
-            ours = {**(labels or {})}
-            if made:
-                ours[END] = journal.key.end_note(head.seq, tag)
-            changed = self.inner.rewrite(key, made, expect=expect, renewed=renewed, labels=ours)
-            self._forget(key)
-            return len(made.keys() & bodies.keys()) if changed == len(made) else 0
+                    tag = tag_of(made[record.seq])
+            after = page[-1].seq
+        if tag is None:
+            return {}, {}
+        return made, {END: journal.key.end_note(head.seq, tag)}
 
     def rewrap(self, head: Head) -> bool:
         """Wrap the data key of a journal, whose *head* the inner backend gave, by the current key.
@@ -533,7 +549,7 @@ class Sealed(Backend):
                 head = now
             else:
                 return True
-        raise decide.conflict(Append(key=key, expect=head.expect), head.seq)
+        raise decide.conflict(key, head.expect, head.seq)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -557,15 +573,22 @@ class Sealed(Backend):
     def examine(
         self, key: Key, *, after: int = 0, upto: int | None = None, limit: int = 1000
     ) -> list[tuple[Record, str | None]]:
-        records = self.inner.read(key, after=after, upto=upto, limit=limit)
-        try:
-            journal = self._find(key)
-        except (Tampered, NotEncrypted, KeyMissing) as error:
-            return [(structs.replace(record, body=b""), str(error)) for record in records]
-        if journal is None:
-            return []
+        looks = 0
+        while True:
+            records = self.inner.read(key, after=after, upto=upto, limit=limit)
+            try:
+                journal = self._find(key)
+            except (Tampered, NotEncrypted, KeyMissing) as error:
+                return [(structs.replace(record, body=b""), str(error)) for record in records]
+            if journal is None:
+                return []
+            all_opened = self._opened(journal, records)
+            looks += 1
+            if looks == LOOKS or not any(isinstance(one, Forged) for one in all_opened):
+                break
+            self._forget(key)  # it may be another since we saw it
         found: list[tuple[Record, str | None]] = []
-        for record, opened in zip(records, self._opened(journal, records), strict=True):
+        for record, opened in zip(records, all_opened, strict=True):
             if isinstance(opened, Record):
                 found.append((opened, None))
             else:
@@ -656,8 +679,8 @@ class Sealed(Backend):
                 meta = data.open_meta(meta, head.seq)
             except Forged as why:
                 raise self._error(head.key, why) from None
-        labels = {name: text for name, text in head.labels.items() if name[:1] != OURS}
-        return structs.replace(head, labels=labels, meta=meta)
+        labels = {name: text for name, text in head.labels.items() if name[:1] != HIDDEN}
+        return structs.replace(head, labels=labels, meta=meta, incarnation=_shown(head.incarnation))
 
     def _journal_of(self, head: Head) -> _Journal:
         """What there is to know of the journal with this *head*, whose notes are checked."""
@@ -695,6 +718,11 @@ class Sealed(Backend):
         if head.seq < noted:
             self._forget(head.key)
             raise Forged(f"it ends at {head.seq}, and was at {noted} already.")
+        if head.seq > noted:
+            self._forget(head.key)
+            for record in self.inner.read(head.key, after=noted, limit=1):
+                self._body(journal, record)  # which says so, if it is not encrypted
+            raise Forged(f"it ends at {head.seq}, and nobody with its key has written that.")
         if head.first > 1 and head.first - 1 > max(self._cuts(head, journal).values(), default=0):
             raise Forged(f"entries before {head.first} are gone, and nobody has compacted them.")
 
@@ -754,8 +782,9 @@ class Sealed(Backend):
         return self.inner.lost(key)
 
     def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
         self.inner.close()
         super().close()
 
@@ -819,6 +848,27 @@ class _SealedTransaction:
         if not request.count:
             return self._opened.append(request)  # which refuses it
         return self._backend.within(self._opened, request)
+
+
+def _goes_as_it_is(request: Append) -> bool:
+    """Whether nothing in *request* is to be sealed, and nothing to be expected."""
+    return (
+        not request.count
+        and (request.meta is UNSET or request.meta is None)
+        and request.expect is None
+    )
+
+
+def _shown(incarnation: str) -> str:
+    """The incarnation that a journal has for everybody above."""
+    return incarnation.partition(AGAIN)[0]
+
+
+def _answer(done: Appended) -> Appended:
+    """*done* by the inner backend, as everybody above is told of it."""
+    if AGAIN not in done.incarnation:
+        return done
+    return structs.replace(done, incarnation=_shown(done.incarnation))
 
 
 def _cut_name() -> str:

@@ -32,6 +32,7 @@ from limpet.tasks.entries import KIND as TASK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from limpet.backends.contract import Expect
     from limpet.core.scope import Scope
     from limpet.memory.memory import AsyncMemory
     from limpet.memory.results import Receipt
@@ -299,7 +300,7 @@ async def _seal(scope: Scope, head: Head, sealer: Sealer) -> None:
         after = page[-1].seq
 
 
-async def delete_journal(scope: Scope, head: Head) -> None:
-    """Delete it, and what the local index has of it."""
-    await scope.journal(head.key.kind, head.key.id).delete()
+async def delete_journal(scope: Scope, head: Head, *, expect: Expect | None = None) -> None:
+    """Delete it, and what the local index has of it; `Conflict` if it is not as *expect* says."""
+    await scope.journal(head.key.kind, head.key.id).delete(expect=expect)
     await scope.runtime.call(forget_journal, scope.backend, head.key)

@@ -43,7 +43,6 @@ ITEMS = "langgraph-store"
 NAMES = "names and ids mention it: a step, a call, a key, an append"
 ITS_ID = "its id mentions it"
 CANNOT = "this store cannot change what is stored"
-SEALED_TASK = "an encrypted task cannot be changed: its idempotency keys would be others"
 IN_USE = "somebody works on it: forget again when that has ended"
 UNREADABLE = "it cannot be read"
 MOVED = "it was written to at the same time: forget again"
@@ -105,8 +104,6 @@ class Mentions:
             why = IN_USE
         elif not self._scope.backend.rewrites:
             why = CANNOT
-        elif self._scope.backend.private and key.kind == TASK:
-            why = SEALED_TASK
         elif not dry_run and not await self._write(journal, head, bodies, meta):
             why = MOVED
         return [*stays, (max(texts, 1), why)]

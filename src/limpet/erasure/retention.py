@@ -20,9 +20,9 @@ from limpet.erasure.forget import (
     all_heads,
     delete_journal,
     goes_with,
-    holder_of,
 )
 from limpet.erasure.receipt import Gone
+from limpet.errors import Conflict
 from limpet.memory.memory import KIND as MEMORY
 from limpet.tasks.entries import CANCELLED, DONE, FAILED
 from limpet.tasks.entries import KIND as TASK
@@ -142,29 +142,23 @@ async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
         return Retained()
     now = datetime.now(UTC)
     heads = await all_heads(scope)
-    chosen: dict[Key, Chosen] = {
-        head.key: Chosen(head, BECAUSE)
-        for head in heads
-        if holder_of(head) is None and any(rule.holds_for(head, now) for rule in known)
-    }
-    size = -1
-    while size < len(chosen):
-        size = len(chosen)
-        for head in heads:
-            if head.key in chosen or holder_of(head) is not None:
-                continue
-            why = goes_with(head, chosen, {})
-            # A step that has not ended goes on, whatever became of the task that it is a step of.
-            if why is not None and (head.key.kind != TASK or head.status in ENDED):
-                chosen[head.key] = Chosen(head, why)
-    gone = []
-    for one in reversed(chosen.values()):
-        if not dry_run and not await _is_gone(scope, one.head):
+    gone: dict[Key, Chosen] = {}
+    for key, one in _choose(heads, known, now).items():
+        # After what it goes with, and not without: somebody may have come back to that one.
+        if one.why != BECAUSE and goes_with(one.head, gone, {}) is None:
             continue
-        entries = one.head.seq - (one.head.first - 1)
-        gone.append(Gone(*one.head.key[1:], entries, one.head.size, one.why))
+        if not dry_run:
+            try:
+                await delete_journal(scope, one.head, expect=one.head.expect)
+            except Conflict:
+                continue  # somebody has come back to it
+        gone[key] = one
+    journals = tuple(
+        Gone(*key[1:], one.head.seq - (one.head.first - 1), one.head.size, one.why)
+        for key, one in gone.items()
+    )
     memories = await _old_memories(scope, heads, known, now, dry_run=dry_run)
-    found = Retained(tuple(reversed(gone)), memories)
+    found = Retained(journals, memories)
     if not dry_run and found.count:
         await scope.runtime.call(scope.backend.scrub)
         about = {"journals": len(gone), "memories": sum(memories.values())}
@@ -172,13 +166,23 @@ async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
     return found
 
 
-async def _is_gone(scope: Scope, head: Head) -> bool:
-    """Delete what is as it was when it was looked at; False if somebody has come back to it."""
-    now = await scope.journal(head.key.kind, head.key.id).head()
-    if now is None or (now.expect, now.lease) != (head.expect, head.lease):
-        return False
-    await delete_journal(scope, head)
-    return True
+def _choose(heads: list[Head], known: list[Rule], now: datetime) -> dict[Key, Chosen]:
+    """The journals that are to go: what goes with another comes after it."""
+    free = [head for head in heads if head.lease is None]
+    chosen = {
+        head.key: Chosen(head, BECAUSE)
+        for head in free
+        if any(rule.holds_for(head, now) for rule in known)
+    }
+    size = -1
+    while size < len(chosen):
+        size = len(chosen)
+        for head in free:
+            why = None if head.key in chosen else goes_with(head, chosen, {})
+            # A step that has not ended goes on, whatever became of the task that it is a step of.
+            if why is not None and (head.key.kind != TASK or head.status in ENDED):
+                chosen[head.key] = Chosen(head, why)
+    return chosen
 
 
 async def _old_memories(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from limpet.backends.contract import UNSET, Append, Appended, Expect, UnsetType
+from limpet.backends.contract import UNSET, Appended, Expect, UnsetType
 from limpet.backends.decide import conflict
 from limpet.core import deltas
 from limpet.core.codec import CHECK, HEADER, Codec
@@ -289,7 +289,7 @@ class Writer:
             return NOTHING
 
     def _conflict(self, expect: Expect, actual: int) -> Conflict:
-        return conflict(Append(key=self._journal.key, expect=expect), actual)
+        return conflict(self._journal.key, expect, actual)
 
     def _completed(self, info: SaveInfo, base: Snapshot | None, draft: Draft) -> SaveInfo:
         """*info* with what the state was before, where it says nothing itself.

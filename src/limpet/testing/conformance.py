@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
@@ -579,6 +579,56 @@ class BackendContract:
         assert (head.labels, head.status, head.expires) == ({}, None, None)
         assert head.size == 1 + store.overhead
 
+    def test_a_journal_is_deleted_where_it_is_expected(self, store: Caller) -> None:
+        """As it was when somebody looked at it; with any incarnation if none is named."""
+        store.append(count=2, id="a", labels={"x": "y"})
+        assert store.delete(KEY, expect=store.head(KEY).expect) is True
+        assert store.head(KEY) is None
+        done = store.append(id="a")
+        assert (done.seq, done.repeated) == (1, False)
+        assert store.delete(KEY, expect=Expect(None, 1)) is True
+        assert store.delete(KEY, expect=Expect(None, 0)) is False
+
+    def test_what_was_added_is_not_deleted_by_who_has_not_seen_it(self, store: Caller) -> None:
+        """What is acknowledged between a look and a delete is not lost by it."""
+        seen = store.append(KEY, b"first").expect
+        store.append(KEY, b"second")
+        with pytest.raises(Conflict, match="at 2, not at 1") as caught:
+            store.delete(KEY, expect=seen)
+        assert (caught.value.expected, caught.value.actual) == (1, 2)
+        assert [record.body for record in store.read(KEY)] == [b"first", b"second"]
+        assert store.delete(KEY, expect=store.head(KEY).expect) is True
+
+    def test_a_journal_that_began_anew_is_not_deleted_for_the_old_one(self, store: Caller) -> None:
+        """The same number, and another's."""
+        seen = store.append(KEY, b"old").expect
+        store.delete(KEY)
+        with pytest.raises(Conflict, match="at 0, not at 1"):
+            store.delete(KEY, expect=seen)
+        store.append(KEY, b"new")
+        with pytest.raises(Conflict, match="begun anew"):
+            store.delete(KEY, expect=seen)
+        assert [record.body for record in store.read(KEY)] == [b"new"]
+
+    def test_what_somebody_holds_is_not_deleted_where_it_is_expected(self, store: Caller) -> None:
+        """Until the lease has ended; before the first record, too."""
+        seen = store.append().expect
+        lease = store.acquire(KEY, "me", 60)
+        with pytest.raises(Conflict, match="held by me") as caught:
+            store.delete(KEY, expect=seen)
+        assert (caught.value.expected, caught.value.actual) == (1, 1)
+        assert store.append(expect=1, epoch=lease.epoch).seq == 2
+        store.release(KEY, lease)
+        assert store.delete(KEY, expect=store.head(KEY).expect) is True
+
+        lease = store.acquire(KEY, "me", 60)
+        with pytest.raises(Conflict, match="held by me"):
+            store.delete(KEY, expect=Expect(None, 0))
+        seen = store.append(epoch=lease.epoch).expect
+        store.renew(KEY, lease, 0.01)
+        time.sleep(0.1)
+        assert store.delete(KEY, expect=seen) is True
+
     def test_compacting_drops_what_ends_before(self, store: Caller) -> None:
         """A record across the edge stays; numbers go on."""
         store.append(KEY, b"aaa", count=2)
@@ -613,10 +663,10 @@ class BackendContract:
         assert store.compact(KEY, 3) == 2
         before, head = store.read(KEY), store.head(KEY)
         changed = {2: b"gone", 4: b"changed"}
-        renewed = "second" if store.backend.private else None  # where others remember more
         for wrong in (Expect("another", 6), Expect(head.incarnation, 4)):
-            assert store.rewrite(KEY, changed, expect=wrong, renewed=renewed) == 0
-        assert store.rewrite(KEY, changed, expect=head.expect, renewed=renewed) == 1
+            assert store.rewrite(KEY, changed, expect=wrong) == 0
+        assert store.rewrite(KEY, changed, expect=head.expect) == 1
+        assert store.head(KEY).expect == head.expect
         after, head = store.read(KEY), store.head(KEY)
         assert [record.body for record in after] == [b"changed", b"2"]
         assert [(r.seq, r.count, r.at, r.id) for r in after] == [
@@ -946,6 +996,30 @@ class BackendContract:
             for position in range(10):
                 assert sum(pool.map(race, [position] * 8)) == 1
         assert store.head(KEY).seq == 10
+
+    def test_deleting_what_was_seen_loses_nothing_that_many_add(self, store: Caller) -> None:
+        """What is gone stood where it was expected when it went."""
+        backend = store.backend
+        deleted: dict[str, int] = {}
+
+        def write(_: int) -> list[Appended]:
+            return [backend.append(_add()) for _ in range(20)]
+
+        with ThreadPoolExecutor(4) as pool:
+            writing = [pool.submit(write, number) for number in range(4)]
+            while not all(one.done() for one in writing):
+                head = backend.head(KEY)
+                with suppress(Conflict):
+                    if head is not None and backend.delete(KEY, expect=head.expect):
+                        deleted[head.incarnation] = head.seq
+        head = backend.head(KEY)
+        left = {} if head is None else {head.incarnation: head.seq}
+        assert not left.keys() & deleted.keys()
+        done = [answer for one in writing for answer in one.result()]
+        for incarnation, seq in (deleted | left).items():
+            told = [one.seq for one in done if one.incarnation == incarnation]
+            assert sorted(told) == list(range(1, seq + 1))
+        assert sum((deleted | left).values()) == len(done) == 80
 
     def test_many_async_tasks_on_one_journal_lose_nothing(self, store: Caller) -> None:
         """The same on an event loop."""

@@ -13,6 +13,7 @@ Time is left out of it: leases are long or released, nothing expires. The suite 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
@@ -121,11 +122,11 @@ class ContractMachine(RuleBasedStateMachine):
             done = self.backend.append(request)
             assert (done.seq, done.repeated) == (model.ids[request.id], True)
         elif epoch is not None and (model.lease is None or model.lease.epoch != epoch):
-            self._refused(LeaseLost, request)
+            self._refused(LeaseLost, partial(self.backend.append, request))
         elif expect is not None and (
             expect != model.seq or (expect and named not in (None, model.incarnation))
         ):
-            self._refused(Conflict, request)
+            self._refused(Conflict, partial(self.backend.append, request))
         else:
             self._accept(model, request)
 
@@ -136,12 +137,12 @@ class ContractMachine(RuleBasedStateMachine):
         epoch = model.lease.epoch if model.lease else 1
         return epoch if under == "lease" else epoch - 1
 
-    def _refused(self, error: type[Exception], request: Append) -> None:
+    def _refused(self, error: type[Exception], call: partial[Any]) -> None:
         try:
-            self.backend.append(request)
+            call()
         except error:
             return
-        msg = f"{error.__name__} was due for {request}"
+        msg = f"{error.__name__} was due for {call}"
         raise AssertionError(msg)
 
     def _accept(self, model: Model, request: Append) -> None:
@@ -173,6 +174,23 @@ class ContractMachine(RuleBasedStateMachine):
     def delete(self, key: Key) -> None:
         model = self.models.pop(key, None)
         assert self.backend.delete(key) is (model is not None and model.seq > 0)
+
+    @rule(
+        key=keys,
+        seq=st.one_of(st.none(), st.none(), numbers),
+        incarnation=st.sampled_from(["any", "this", "another"]),
+    )
+    def delete_expected(self, key: Key, seq: int | None, incarnation: str) -> None:
+        model = self.models.get(key) or Model()
+        seq = model.seq if seq is None else seq
+        named = {"any": None, "this": model.incarnation, "another": "another"}[incarnation]
+        stands = seq == model.seq and (not seq or named in (None, model.incarnation))
+        delete = partial(self.backend.delete, key, expect=Expect(named, seq))
+        if stands and not model.held:
+            assert delete() is (seq > 0)
+            self.models.pop(key, None)
+        else:
+            self._refused(Conflict, delete)
 
     @rule(key=keys, before=numbers)
     def compact(self, key: Key, before: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from limpet.errors import LeaseHeld
+from limpet.errors import Conflict, LeaseHeld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,6 +180,16 @@ def delete(store: Caller, key: Key) -> Iterator[None]:
     assert store.head(key).labels == {}
 
 
+def delete_where_expected(store: Caller, key: Key) -> Iterator[None]:
+    """The same for whoever says where it stands: he is not told that somebody came back to it."""
+    store.append(key, b"first", id="mine")
+    yield
+    assert store.delete(key, expect=store.head(key).expect) is True
+    yield
+    assert (store.head(key), store.read(key)) == (None, [])
+    assert store.append(key, b"new", id="mine").repeated is False
+
+
 def compact(store: Caller, key: Key) -> Iterator[None]:
     """What is dropped is dropped once, and nothing more."""
     for _ in range(4):
@@ -241,6 +251,19 @@ def delete_then_append(store: Caller, key: Key) -> Iterator[None]:
     assert bodies_of(store, key) == [b"second"]
 
 
+def refused_delete_then_release(store: Caller, key: Key) -> Iterator[None]:
+    """What was not deleted under a lease is not deleted when that ends."""
+    done = store.append(key, b"first")
+    lease = store.acquire(key, "you", 60)
+    yield
+    with pytest.raises(Conflict, match="held by you"):
+        store.delete(key, expect=done.expect)
+    yield
+    store.release(key, lease)
+    yield
+    assert bodies_of(store, key) == [b"first"]
+
+
 def acquire_then_release(store: Caller, key: Key) -> Iterator[None]:
     """Nobody holds what was given back."""
     yield
@@ -289,13 +312,14 @@ def compact_then_append(store: Caller, key: Key) -> Iterator[None]:
 
 LATE: tuple[Operation, ...] = (
     *(append_then_append, change_then_change, delete_then_append, compact_then_append),
+    refused_delete_then_release,
     *(acquire_then_release, renew_then_release, release_then_acquire),
 )
 APPENDS: tuple[Operation, ...] = (append, append_with_an_id, append_where_expected)
 ALL: tuple[Operation, ...] = (
     *(*APPENDS, append_again, append_under_a_lease, append_much, change_attributes),
     *(acquire, acquire_over, renew, release),
-    *(read, scan, delete, compact, sweep),
+    *(read, scan, delete, delete_where_expected, compact, sweep),
 )
 
 #: One of each, for tests that take long.

@@ -106,8 +106,8 @@ def test_a_task_that_goes_takes_nothing_of_the_next_one_with_it(
                     task.step("fetch", lambda: ROWS)
                     begun.append(id_)
 
-        def delete(key: Key, real: Any = backend.delete) -> bool:
-            gone: bool = real(key)
+        def delete(key: Key, real: Any = backend.delete, **how: Any) -> bool:
+            gone: bool = real(key, **how)
             if key.kind == "task":
                 begin(key.id)
             return gone

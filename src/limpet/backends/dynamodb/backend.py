@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from msgspec.structs import replace
 
 from limpet.backends import decide, forks
-from limpet.backends.contract import Append, Appended, Backend, Head, Key, Lease, Page, Record
+from limpet.backends.contract import (
+    Append,
+    Appended,
+    Backend,
+    Expect,
+    Head,
+    Key,
+    Lease,
+    Page,
+    Record,
+)
 from limpet.backends.dynamodb.appends import Appender
 from limpet.backends.dynamodb.expiry import Remover
 from limpet.backends.dynamodb.heads import Heads
@@ -160,9 +170,9 @@ class DynamoBackend(Backend):
         self.check_open()
         return [kind for kind in self._heads.kinds() if self.scan(*kind, limit=1).heads]
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self.check_writable()
-        return self._remover.delete(key)
+        return self._remover.delete(key, expect)
 
     def compact(self, key: Key, before: int) -> int:
         self.check_writable()

@@ -39,7 +39,7 @@ from limpet.backends.dynamodb.layout import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.backends.contract import Key
+    from limpet.backends.contract import Expect, Key
     from limpet.backends.dynamodb.heads import Attempt, Heads
     from limpet.backends.dynamodb.records import Bodies
     from limpet.backends.dynamodb.table import Action, Table
@@ -189,12 +189,16 @@ class Remover:
         self._bodies = bodies
         self._reached: Key | None = None
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, expect: Expect | None) -> bool:
         """See `Backend.delete`."""
         now = self._table.clock.now()
 
         def work(attempt: Attempt) -> bool:
             stored = attempt.stored
+            if expect is not None:
+                # Nobody appends or takes the lease between this and the write: its rev would move.
+                head = None if stored is None else decide.live(stored.head, now)
+                decide.check_delete(head, key, expect, now)
             if stored is None or (stored.head is None and not stored.uploads):
                 attempt.require_fresh()
                 return False

@@ -136,8 +136,8 @@ class FileBackend(Backend):
     def append(self, request: Append) -> Appended:
         return self._write(request.key, Stripe.append, request)
 
-    def delete(self, key: Key) -> bool:
-        return self._write(key, Stripe.delete, key)
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
+        return self._write(key, Stripe.delete, key, expect)
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(key, Stripe.compact, key, before)

@@ -291,10 +291,16 @@ class Stripe:
             self._set_lease(paths, after)
         return decision.answer
 
-    def delete(self, paths: Paths, key: Key) -> bool:
-        """`Backend.delete`. A journal that cannot be read is deleted like any other."""
+    def delete(self, paths: Paths, key: Key, expect: Expect | None) -> bool:
+        """`Backend.delete`. A journal that cannot be read is deleted like any other.
+
+        But not where *expect* says how it is to be: that cannot be told of it.
+        """
+        at = disk.now()
+        if expect is not None:
+            decide.check_delete(self._stored(paths, key, at), key, expect, at)
         try:
-            existed = self._live(paths, key, disk.now()) is not None
+            existed = self._live(paths, key, at) is not None
         except UNUSABLE:
             existed = True
         self._remove(paths)

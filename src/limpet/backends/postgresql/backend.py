@@ -213,25 +213,43 @@ class PostgresBackend(TransactionalBackend):
     def kinds(self) -> list[tuple[str, str]]:
         return self._connections.rows(self._queries["kinds"])
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self.check_writable()
-        seen: Any = None
+        deadline = self._connections.deadline()
+        statement, expected = "delete_journal", {}
+        if expect is not None:
+            statement = "delete_expected"
+            expected = {"expect_seq": expect.seq, "expect_incarnation": expect.incarnation}
+        seen: Any = None  # the UUID of the journal that a try removed
         removed = False
 
         def work(connection: Connection) -> bool:
             # If the reply to COMMIT is lost, what this try saw counts: the next one finds nothing,
             # or a journal that somebody has begun since, which is not to go.
             nonlocal seen, removed
-            values = {**key._asdict(), "journal": seen}
-            with connection.transaction():
-                if seen is not None:  # as in `Appender.wait_for_standbys`; the row is gone
-                    connection.run(self._queries["lock_version"])
-                for journal, existed in connection.rows(self._queries["delete_journal"], **values):
-                    connection.run(self._queries["delete_records"], journals=[journal])
-                    seen, removed = journal, removed or existed
-            return removed
+            while True:
+                values = {**key._asdict(), **expected, "journal": seen}
+                with connection.transaction():
+                    if seen is not None:  # as in `Appender.wait_for_standbys`; the row is gone
+                        connection.run(self._queries["lock_version"])
+                    gone = connection.rows(self._queries[statement], **values)
+                    for journal, existed in gone:
+                        connection.run(self._queries["delete_records"], journals=[journal])
+                        seen, removed = journal, removed or existed
+                    if gone or expect is None:
+                        return removed
+                    if seen is not None:
+                        there = connection.row(self._queries["lock_journal"], **key._asdict())
+                        if there is None or there[0] != seen:
+                            return removed
+                stored = self._appender.stored(connection, key, None)
+                head = decide.live(stored.head, stored.now)
+                decide.check_delete(head, key, expect, stored.now)  # or Conflict
+                if head is None:
+                    return False
+                check_time(key, deadline)
 
-        return self._connections.run(work, writes=True)
+        return self._connections.run(work, deadline, writes=True)
 
     def compact(self, key: Key, before: int) -> int:
         self.check_writable()

@@ -207,6 +207,15 @@ DELETE FROM {journals} AS j
 WHERE {key} AND (%(journal)s::uuid IS NULL OR j.journal = %(journal)s)
 RETURNING j.journal, j.seq > 0 AND {live}
 
+-- The same where the journal is as expected, and nobody may write it.
+-- name: delete_expected
+DELETE FROM {journals} AS j
+WHERE {key} AND (%(journal)s::uuid IS NULL OR j.journal = %(journal)s) AND {live}
+  AND j.seq = %(expect_seq)s
+  AND (j.seq = 0 OR %(expect_incarnation)s::text IS NULL OR j.incarnation = %(expect_incarnation)s)
+  AND coalesce(j.until, 0) <= {now}
+RETURNING j.journal, j.seq > 0
+
 -- name: delete_expired
 DELETE FROM {journals} AS j WHERE {key} AND NOT {live} RETURNING j.journal
 

@@ -51,6 +51,7 @@ from limpet.backends.contract import (
     Append,
     Appended,
     Backend,
+    Expect,
     Head,
     Key,
     Lease,
@@ -227,7 +228,7 @@ class RedisBackend(Backend):
             case b"lost":
                 raise decide.lease_lost(key)
             case _:
-                raise decide.conflict(request, answer[1])
+                raise decide.conflict(key, request.expect, answer[1])
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -367,11 +368,20 @@ class RedisBackend(Backend):
 
     # -- removing ------------------------------------------------------------------------------
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
         self.check_writable()
         index = self._keys.index(key.tenant, key.kind, self._keys.shard(key))
         keys = (self._keys.journal(key), index.members, index.kinds)
-        return bool(self._client.write("delete", index.slot, keys, (key.id, index.kind))[1])
+        args: tuple[Word, ...] = (key.id, index.kind)
+        if expect is not None:
+            args += (expect.seq, expect.incarnation or "")
+        answer = self._client.write("delete", index.slot, keys, args)
+        if expect is not None and answer[0] == b"conflict":
+            raise decide.conflict(key, expect, answer[1])
+        if expect is not None and answer[0] == b"held":
+            _, epoch, until, holder = answer
+            raise decide.leased(key, expect, Lease(holder.decode(), epoch, until))
+        return bool(answer[1])
 
     def compact(self, key: Key, before: int) -> int:
         dropped, more = 0, 1

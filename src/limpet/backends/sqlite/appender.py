@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.backends import decide, sql
-from limpet.backends.contract import Appended, Head, Key, Lease
+from limpet.backends.contract import HIDDEN, Appended, Head, Key, Lease
 from limpet.errors import LimpetError
 
 if TYPE_CHECKING:
@@ -296,10 +296,12 @@ class Appender:
         return self.connection.last_insert_rowid()
 
     def _set_labels(self, journal: int, old: dict[str, str], new: dict[str, str]) -> None:
+        """Change the rows by which journals are found; nobody looks for those that are hidden."""
         for name in old.keys() - new.keys():
-            self.connection.execute(QUERIES["remove_label"], (journal, name))
+            if name[:1] != HIDDEN:
+                self.connection.execute(QUERIES["remove_label"], (journal, name))
         for name, value in new.items():
-            if old.get(name) != value:
+            if old.get(name) != value and name[:1] != HIDDEN:
                 self.connection.execute(QUERIES["set_label"], (journal, name, value))
 
     def flush(self) -> None:
@@ -346,9 +348,11 @@ class Appender:
         found = self.live(key, at)
         return None if found is None else found.head
 
-    def delete(self, key: Key, at: int) -> bool:
+    def delete(self, key: Key, at: int, expect: Expect | None) -> bool:
         """`Backend.delete`."""
         found = self.live(key, at)
+        if expect is not None:
+            decide.check_delete(None if found is None else found.head, key, expect, at)
         if found is None:
             return False
         self._remove(key, found.journal)

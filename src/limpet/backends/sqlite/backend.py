@@ -121,8 +121,8 @@ class SqliteBackend(TransactionalBackend):
     def append_all(self, requests: Sequence[Append]) -> list[Appended]:
         return self._write(lambda appender, at: appender.append_all(requests, at))
 
-    def delete(self, key: Key) -> bool:
-        return self._write(lambda appender, at: appender.delete(key, at))
+    def delete(self, key: Key, *, expect: Expect | None = None) -> bool:
+        return self._write(lambda appender, at: appender.delete(key, at, expect))
 
     def compact(self, key: Key, before: int) -> int:
         return self._write(lambda appender, at: appender.compact(key, before, at))
