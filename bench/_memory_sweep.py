@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 #: What is set to what; the value that is used is among them.
 VALUES: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
     (ranking, "MEANING", (0.5, 0.75, 1.0)),
+    (ranking, "RARE", (0.4, 0.5, 0.6)),
     (ranking, "WORD_BY_WORD", (0.0, 0.5, 0.75, 1.0)),
     (ranking, "SPEAKER", (0.0, 0.2, 0.3, 0.4)),
     (ranking, "CONTEXT", (0.0, 0.7, 0.85, 1.0)),
