@@ -66,6 +66,12 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "delete": (["alice", "--yes"], "removed conversation/alice"),
     "expire": (["alice", "30d"], "conversation/alice expires at 2"),
     "sweep": ([], "Nothing to do."),
+    "forget": (["--conversation", "alice", "--yes"], "forgot conversation/alice"),
+    "retention set": (["conversation 90d"], "From the next sweep on: conversation 90d"),
+    "retention remove": (["task 30d"], "Removed: task 30d"),
+    "audit on": ([], "Acts are recorded."),
+    "audit show": ([], "began to record"),
+    "audit verify": ([], "1 act, each as it was recorded."),
     "work": (["app:registry", "--until-idle", "--poll", "0.05"], ""),
     "mcp": (["acme"], ""),
     "keys new": (["others"], "others: key 1 is new"),
@@ -101,6 +107,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         with store.task("failed", "Fail") as task:
             task.fail("on purpose")
         leave_in_doubt(store, "task", "pay", "send")
+        store.set_retention("task 30d")
+    with limpet.open("agents.db", audit=True):
+        pass
     backup("agents.db", "kept.db")
     yield
     sys.modules.pop("app", None)
