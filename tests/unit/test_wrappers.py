@@ -33,6 +33,7 @@ FOR_MODELS = {
         "labels",
         "page",
         "pairs",
+        "redacted",
         "request",
         "runs",
     ),
