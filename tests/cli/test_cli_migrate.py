@@ -295,7 +295,9 @@ def test_the_saves_of_a_state_are_listed_and_compared(saved: limpet.State) -> No
     assert run("history", "state/agent", "-n", "1").stdout.splitlines() == [second]
     found = json.loads(run("history", "agent", "--json").stdout)
     assert [one["position"] for one in found] == [1, 2]
-    assert run("history", "agent", "--diff", "1").stdout == 'said\n  + [1] "two \\u001b[31m"\n'
+    old, new, *lines = run("history", "agent", "--diff", "1").stdout.splitlines()
+    assert (old[:11], new[:11]) == ("--- agent, ", "+++ agent, ")
+    assert lines == ["said", '  + [1] "two \\u001b[31m"']
     assert "There is no entry 7" in run("history", "agent", "--diff", "1", "7", code=2).stderr
     with limpet.open("limpet.db") as store, store.task("agent", "A task of the same id"):
         pass

@@ -42,7 +42,8 @@ def test_who_looked_exported_and_changed_is_recorded(tmp_path: Path, *, on: bool
             page = client.get("/task", params={"kind": "task", "id": "t"}).text
             token = re.search(r'name="form_token" value="([^"]+)"', page)
             assert token is not None
-            done = client.post("/task/pause", data={"form_token": token[1], "id": "t"})
+            form = {"form_token": token[1], "id": "t"}
+            done = client.post("/task/pause", data=form, headers={"origin": served.url})
             assert done.status_code == 200
         found = acts(store)
         assert [one[:3] for one in found][:4] == (

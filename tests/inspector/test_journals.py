@@ -93,7 +93,7 @@ def test_a_journal_is_gone_through_entry_by_entry(store: limpet.Store, browser: 
         assert "1 entry fits of the 121 that were looked at" in page.locator("main").inner_text()
         page.get_by_role("link", name="All entries").click()
         page.locator("tr[data-row] a").first.click()
-        page.get_by_text("more characters").last.click()
+        page.get_by_role("link", name="more characters").last.click()
         assert len(page.locator("pre.text").inner_text()) == 1_000_000
         assert not wide(page)
 
@@ -199,7 +199,7 @@ def test_any_two_versions_are_compared_by_a_click(store: limpet.Store, browser: 
         page.locator(".changes .path a").first.click()
         assert page.locator("pre.text").count() == 3
         page.goto(f"{served.url}/diff?kind=conversation&id=alice")
-        page.get_by_text("more characters").click()
+        page.get_by_role("link", name="more characters").click()
         assert len(page.locator(".changes .new .said").inner_text()) > 1_000_000
         assert not wide(page)
 

@@ -15,7 +15,7 @@ from limpet.core.leases import holder_name
 from tests.models.test_damage import seal
 from tests.support.browser import axe, inspected, page_of, screenshot, wide
 from tests.support.dying import Calls, dying, ended_by, killed
-from tests.support.processes import in_a_process
+from tests.support.processes import in_a_process, until
 from tests.unit.test_views_task import fill
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def test_each_bar_is_of_what_really_happened(store: limpet.Store, browser: Brows
 
         def look() -> list[str]:
             page.goto(f"{served.url}/task?id=t")
+            until(lambda: bars(page, "send") != [])  # what has changed since is just exchanged
             return bars(page, "send")
 
         def never(_key: str) -> None:

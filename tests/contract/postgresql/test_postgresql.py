@@ -471,7 +471,7 @@ def test_a_row_that_somebody_has_locked_holds_up_nobody_else(
 
 def test_a_lock_that_stays_is_reported(url: str, own: psycopg.Connection[Any]) -> None:
     """After the timeout, and with what to do."""
-    with closing(PostgresBackend.from_url(url, timeout=4)) as backend:
+    with closing(PostgresBackend.from_url(url, timeout=8)) as backend:
         backend.append(add())
         with own.transaction():
             own.execute(f"SELECT 1 FROM {backend.schema}.limpet_journals FOR UPDATE")
