@@ -50,8 +50,8 @@ def measure(bench: Bench) -> list[Row]:
                 _timed(lambda name: stores[name].conversation("long").messages(), stores), 20
             )
     return [
-        _row("append a turn, encrypted", appends, at_most=1.15),
-        _row("record a step, encrypted", steps, at_most=1.15),
+        _row("append a turn, encrypted", appends, at_most=1.1),
+        _row("record a step, encrypted", steps, at_most=1.1),
         _row(f"load {2 * LENGTH:,} messages, encrypted", reads, at_most=None),
     ]
 
