@@ -594,17 +594,6 @@ def as_async(store: object) -> AsyncStore:
     return AsyncStore(core_of(store).scope.as_async())
 
 
-def _connected(
-    url: str | os.PathLike[str] | None,
-    keys: Keys | str | os.PathLike[str] | None,
-    options: dict[str, Any],
-) -> Backend:
-    """The backend that *url* names, with its *keys* if it is encrypted."""
-    from limpet.crypto.opening import opened  # noqa: PLC0415 - what imports us need not open any
-
-    return opened(connect(url, **options), keys)
-
-
 def open(
     url: str | os.PathLike[str] | None = None,
     *,
@@ -636,13 +625,18 @@ def open(
     ...     store.conversation("alice").append({"role": "user", "content": "Hello"})
     1
     """
-    check_id(tenant, "tenant", MAX_TENANT_BYTES)
-    redactor, embed = _redactor(redact), _embedding(embed)
-    backend = _connected(url, keys, options)
-    scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
-    if audit:
-        _begin_audit(scope)
-    return Store(AsyncStore(scope.as_sync()))
+    core = open_async(
+        url,
+        tenant=tenant,
+        ttl=ttl,
+        codec=codec,
+        redact=redact,
+        audit=audit,
+        keys=keys,
+        embed=embed,
+        **options,
+    )
+    return Store(AsyncStore(core.scope.as_sync()))
 
 
 def open_async(
@@ -661,17 +655,15 @@ def open_async(
 
     It may be used from several event loops. Opening itself takes a few milliseconds and blocks.
     """
+    from limpet.crypto.opening import opened  # noqa: PLC0415 - what imports us need not open any
+
     check_id(tenant, "tenant", MAX_TENANT_BYTES)
     redactor, embed = _redactor(redact), _embedding(embed)
-    backend = _connected(url, keys, options)
+    backend = opened(connect(url, **options), keys)
     scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
-        _begin_audit(scope)
+        run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
     return AsyncStore(scope)
-
-
-def _begin_audit(scope: Scope) -> None:
-    run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
 
 
 def _redactor(
