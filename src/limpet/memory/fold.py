@@ -8,11 +8,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from limpet.backends.contract import from_micros, micros, to_micros
+from limpet.core.recalled import STANDING
 from limpet.core.vocabulary import count_texts
 from limpet.core.words import indexed
 from limpet.memory import entries as types
 from limpet.memory.dates import spans_in
 from limpet.memory.entries import contexts_quoting
+from limpet.memory.instructions import about_what, instructs
 from limpet.memory.passages import passages
 from limpet.memory.speakers import first_person, speaker_of
 
@@ -27,12 +29,12 @@ __all__ = ["Fold"]
 
 _INSERT = """
 INSERT INTO memory(n, id, text, context, kind, tags, source, maker, trust, speaker, first, said,
-                   key, at, valid, expires, supersedes)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   standing, about, key, at, valid, expires, supersedes)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _REPLACE = """
 UPDATE memory SET text = ?, context = ?, kind = ?, tags = ?, source = ?, maker = ?, trust = ?,
-                  speaker = ?, first = ?, said = ?, at = ?
+                  speaker = ?, first = ?, said = ?, standing = ?, about = ?, at = ?
 WHERE n = ?
 """
 _ADD_PASSAGE = "INSERT INTO passage(p, n, text) VALUES(?, ?, ?)"
@@ -262,6 +264,7 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
     body = entry.body
     tags, older = body.get("tags"), body.get("supersedes")
     begins, ttl = body.get("from"), body.get("ttl")
+    told = instructs(body["text"])
     return (
         n,
         body["id"],
@@ -275,6 +278,8 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
         speaker_of(body["text"], body.get("by")),
         max(map(first_person, passages(body["text"]))),
         _said(entry),
+        body["kind"] in STANDING or told,
+        about_what(body["text"]) if told else None,
         body.get("key"),
         entry.at,
         None if begins is None else to_micros(datetime.fromisoformat(begins)),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["LIVE", "ONE_OF", "Index", "condition", "open_index"]
 
 #: The form of the file; one of another version is thrown away.
-VERSION = 8
+VERSION = 9
 
 _IS_STANDING = "kind IN ({})".format(", ".join(f"'{kind}'" for kind in STANDING))
 
@@ -51,7 +51,7 @@ INSERT INTO model VALUES(NULL, 0, NULL);
 CREATE TABLE memory(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, context TEXT,
     kind TEXT NOT NULL, tags TEXT, source TEXT, maker TEXT, trust REAL, speaker TEXT,
-    first REAL NOT NULL, key TEXT UNIQUE,
+    first REAL NOT NULL, standing INTEGER NOT NULL, about TEXT, key TEXT UNIQUE,
     at INTEGER NOT NULL, said INTEGER NOT NULL, valid INTEGER, expires INTEGER,
     supersedes TEXT, superseded TEXT, because TEXT, contradicted TEXT,
     confirmed INTEGER NOT NULL DEFAULT 0

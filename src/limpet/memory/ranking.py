@@ -12,7 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVATION",
     "CONTEXT",
+    "INSTRUCTION",
     "MEANING",
+    "NEIGHBOUR",
     "SAME",
     "SPEAKER",
     "STOP_WORDS",
@@ -39,23 +41,27 @@ __all__ = [
     "score",
     "shares",
     "weight_of_words",
+    "with_neighbours",
     "words_of",
 ]
 
-#: What the parts of a fit weigh, and how far it counts who said it. docs/memory.md has what is
-#: found with other numbers: none of them is a fine point.
-WORDS, MEANING, WORD_BY_WORD, SPEAKER = 1.0, 0.75, 0.75, 0.3
+#: What the parts of a fit weigh, how far it counts who said it, and that it is an instruction.
+#: docs/memory.md has what is found with other numbers: none of them is a fine point.
+WORDS, MEANING, WORD_BY_WORD, SPEAKER, INSTRUCTION = 1.0, 1.0, 0.75, 0.35, 0.5
+#: What the better of its two neighbours adds to a memory: what was said next to a good match bears
+#: on the query more often than what was said elsewhere.
+NEIGHBOUR = 0.1
 #: How rare the words of a query must be on average for words to weigh that much, where a word that
 #: one text has is 1. Of common ones, many texts have as many, and meaning decides.
-RARE = 0.5
+RARE = 0.6
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What the time weighs, where a question asks about one.
 TIME = 0.45
 #: How much of what a text lacks of the query its context can make up for.
 CONTEXT = 0.85
-#: What the vector of context and text counts, where that of the text counts 1.
-WHOLE = 0.5
+#: What the vector of the whole counts that a text is a part of, where that of the text counts 1.
+WHOLE = 1.0
 #: Of the pairs of words of two texts, the share in common from which on they say the same.
 SAME = 0.9
 
@@ -84,6 +90,8 @@ class Parts(Struct, frozen=True, gc=False):
     *words*: how much of the query it has. *meaning*: how near it is to the query; *word_by_word*:
     to each of its words. *speaker*: whether the query asks about whoever said it. *activation*: how
     recently and how often it was used. *time*: how well it fits the time that the query asks about.
+    *standing*: how far to trust an instruction or a preference. *neighbour*: how good the better
+    one is of those that were remembered right before and after it.
     """
 
     words: float
@@ -92,6 +100,8 @@ class Parts(Struct, frozen=True, gc=False):
     speaker: float | None = None
     activation: float = 0.0
     time: float | None = None
+    standing: float | None = None
+    neighbour: float | None = None
 
 
 class Usual(Struct, frozen=True):
@@ -106,8 +116,9 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
 
     *words* is what `weight_of_words` gives for those of the query.
 
-    >>> shares([Parts(words=1.0, activation=0.5)], Usual())
-    [Parts(words=0.95, meaning=None, word_by_word=None, speaker=None, activation=0.025, time=None)]
+    >>> [found] = shares([Parts(words=1.0, activation=0.5)], Usual())
+    >>> (found.words, found.activation)
+    (0.95, 0.025)
     """
     scales = (
         _Scale([one.words for one in found], 0.0, words),
@@ -127,27 +138,76 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
         each = [(scales[0](one.words), None, None) for one in found]
     best = max((sum(filter(None, line)) for line in each), default=0.0)
     top = max(map(_quality, found), default=0.0)
-    about = SPEAKER * max((one.speaker or 0.0 for one in found), default=0.0)
+    said = [SPEAKER * one.speaker if one.speaker else 0.0 for one in found]
+    # An instruction counts for as much as it is near to the query: by meaning, or else by words.
+    nearness = [
+        (in_words or 0.0) / words if meaning is None else min(meaning / MEANING, 1.0)
+        for in_words, meaning, _ in each
+    ]
+    told = [
+        INSTRUCTION * one.standing * near if one.standing else 0.0
+        for one, near in zip(found, nearness, strict=True)
+    ]
+    most = max(map(sum, zip(said, told, strict=True)), default=0.0)
     rest = 1.0 if all(one.time is None for one in found) else 1 - TIME
-    unit = rest * (1 - ACTIVATION) * top / (1 + about)
+    unit = rest * (1 - ACTIVATION) * top / (1 + most)
     fit = unit / best if best else 0.0
     return [
         Parts(
             (in_words or 0.0) * fit,
             None if meaning is None else meaning * fit,
             None if near is None else near * fit,
-            None if one.speaker is None else SPEAKER * one.speaker * unit,
+            None if one.speaker is None else by_speaker * unit,
             rest * ACTIVATION * one.activation,
             None if one.time is None else TIME * one.time,
+            None if one.standing is None else by_standing * unit,
         )
-        for one, (in_words, meaning, near) in zip(found, each, strict=True)
+        for one, (in_words, meaning, near), by_speaker, by_standing in zip(
+            found, each, said, told, strict=True
+        )
     ]
+
+
+def with_neighbours(
+    found: Sequence[Parts], adds: Sequence[Parts], neighbours: Sequence[Sequence[int]]
+) -> tuple[list[Parts], list[Parts]]:
+    """What was *found* and what it *adds*, each with the better of its neighbours.
+
+    *neighbours* are the places of each one's. The score of the best stays as high as it is.
+
+    >>> found = [Parts(words=1.0), Parts(words=0.5)]
+    >>> score(with_neighbours(found, found, [[], [0]])[1][1])
+    0.6
+    """
+    scores = [score(one) for one in adds]
+    near = [max((scores[at] for at in some), default=None) for some in neighbours]
+    joined = [
+        structs.replace(one, neighbour=None if its is None else NEIGHBOUR * its)
+        for one, its in zip(adds, near, strict=True)
+    ]
+    most = max(map(score, joined), default=0.0)
+    by = max(scores) / most if most else 1.0
+    return (
+        [structs.replace(one, neighbour=its) for one, its in zip(found, near, strict=True)],
+        [
+            structs.replace(
+                one,
+                **{
+                    name: by * part
+                    for name, part in structs.asdict(one).items()
+                    if part is not None
+                },
+            )
+            for one in joined
+        ],
+    )
 
 
 def score(parts: Parts) -> float:
     """The sum of `shares`."""
     fit = parts.words + (parts.meaning or 0.0) + (parts.word_by_word or 0.0)
-    return fit + (parts.speaker or 0.0) + parts.activation + (parts.time or 0.0)
+    said = (parts.speaker or 0.0) + (parts.standing or 0.0) + (parts.neighbour or 0.0)
+    return fit + said + parts.activation + (parts.time or 0.0)
 
 
 class _Scale:

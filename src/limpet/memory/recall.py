@@ -31,6 +31,7 @@ from limpet.memory.ranking import (
     score,
     shares,
     weight_of_words,
+    with_neighbours,
     words_of,
 )
 from limpet.memory.results import MemoryHit, Why
@@ -40,7 +41,7 @@ from limpet.memory.vectors import TextVectors, word_by_word
 from limpet.memory.when import When, asked_about
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from limpet.memory.index import Index
     from limpet.memory.results import Remembered
@@ -51,7 +52,7 @@ __all__ = ["Query", "any_of", "find", "names_in", "related", "similar_groups", "
 #: How many candidates each way of searching gives at least, and for each hit that is wanted.
 LEAST, EACH = 50, 5
 #: Of how many candidates, the best, each word is compared with each of the query's.
-LOOK_CLOSER = 50
+LOOK_CLOSER = 100
 #: How many times as many, when too few of those count.
 WIDER = 4
 #: Texts that are scored for a query: where more have a word of it, only those with a rare one; and
@@ -64,6 +65,9 @@ MOST_TERMS = 64
 #: How many of those that just missed being hits are looked at for what makes a hit outdated, and
 #: how good they must be against the last one.
 BEHIND, NEAR = 8, 0.4
+#: Microseconds between two memories that may belong together, because one was remembered right
+#: after the other.
+TOGETHER = 3_600_000_000
 #: What a shared tag and a shared source add to the words that two related memories have in common.
 TAG, SOURCE = 0.2, 0.1
 
@@ -75,7 +79,7 @@ WITH RECURSIVE line(found, n, next, depth) AS (
     WHERE depth < 1000
 )
 SELECT line.found, m.n, m.at, (SELECT group_concat(u.at) FROM used u WHERE u.n = m.n),
-       f.speaker, f.first
+       f.speaker, f.first, CASE WHEN f.standing THEN coalesce(f.trust, 1) END, f.said
 FROM line JOIN memory m ON m.n = line.n JOIN memory f ON f.n = line.found
 WHERE line.next IS NULL AND {LIVE} ORDER BY line.found
 """  # noqa: S608 - all of it is ours
@@ -120,7 +124,8 @@ class Query(Struct, frozen=True, kw_only=True):
     @property
     def most(self) -> int:
         """How many candidates are looked at."""
-        return max(LEAST, EACH * self.k) * self.wider
+        least = LEAST if self.vectors is None else LOOK_CLOSER
+        return max(least, EACH * self.k) * self.wider
 
 
 class _Found(Struct, gc=False):
@@ -140,6 +145,8 @@ class _Row(Struct, frozen=True, gc=False):
     uses: str | None
     speaker: str | None
     first: float
+    standing: float | None
+    said: int
 
     def activation(self, now: int) -> float:
         """How active it is."""
@@ -216,11 +223,12 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             speaker=its if any(about) else None,
             activation=row.activation(query.now),
             time=fits.get(row.found),
+            standing=row.standing,
         )
         for row, its in zip(rows, about, strict=True)
     ]
     weight = ranking.WORDS if query.words is None else query.words.weight
-    adds = shares(parts, usual, weight)
+    parts, adds = with_neighbours(parts, shares(parts, usual, weight), _neighbours(rows))
     best_passages: dict[int, int] = {}
     words = None if query.vectors is None else query.vectors.words
     if words is not None and words.words:
@@ -235,6 +243,7 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
         ]
         least = min((near for near in near_words.values() if near is not None), default=0.0)
         adds = shares(parts, Usual(usual.meaning, least), weight)
+        parts, adds = with_neighbours(parts, adds, _neighbours(rows))
     best: dict[int, _Scored] = {}
     # Each row that was found stands for the newest version of its memory, row n.
     for row, one, added in zip(rows, parts, adds, strict=True):
@@ -247,6 +256,19 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
             best[row.n] = scored
     ordered = sorted(best.values(), key=lambda one: (-one.score, -one.at, -one.n))
     return ordered, many >= query.most
+
+
+def _neighbours(rows: Sequence[_Row]) -> list[list[int]]:
+    """The places among *rows* of what was remembered right before and after each, and soon."""
+    places = {row.found: at for at, row in enumerate(rows)}
+    return [
+        [
+            at
+            for n in (row.found - 1, row.found + 1)
+            if (at := places.get(n)) is not None and abs(rows[at].said - row.said) <= TOGETHER
+        ]
+        for row in rows
+    ]
 
 
 def _word_by_word(
@@ -355,6 +377,8 @@ def _why(query: Query, one: _Scored, memory: Remembered) -> Why:
         speaker=parts.speaker,
         adds=one.adds,
         time=parts.time,
+        standing=parts.standing,
+        neighbour=parts.neighbour,
     )
 
 

@@ -55,7 +55,10 @@ class Why(Struct, frozen=True):
     memory has, each with one that it was found by instead. *word_by_word*: how near its words are
     to each of the query's; None where the model does not say. *speaker*: whether the query asks
     about whoever said it; None if it asks about nobody. *time*: how well it fits the time that the
-    query asks about; None if it asks about none. *adds*: what each part adds to the score.
+    query asks about; None if it asks about none. *standing*: how far to trust it, if it is an
+    instruction or a preference, or reads as one; None if it is none. *neighbour*: how good the
+    better one is of those that were remembered right before and after it, if any was found. *adds*:
+    what each part adds to the score.
 
     *newer_than*: the ids of other hits that say otherwise about the same, and were said earlier; it
     comes before them, whatever their scores, and they are *outdated*, as far as their words tell.
@@ -73,6 +76,8 @@ class Why(Struct, frozen=True):
     time: float | None = None
     newer_than: tuple[str, ...] = ()
     outdated: bool = False
+    standing: float | None = None
+    neighbour: float | None = None
 
     def shares(self) -> Parts:
         """What each part adds to the score of what `recall` found, which is their sum."""
@@ -86,6 +91,10 @@ class Why(Struct, frozen=True):
             parts.append(f"word by word {self.word_by_word:.2f}")
         if self.speaker is not None:
             parts.append(f"speaker {self.speaker:.2f}")
+        if self.standing is not None:
+            parts.append(f"standing {self.standing:.2f}")
+        if self.neighbour is not None:
+            parts.append(f"neighbour {self.neighbour:.2f}")
         parts.append(f"activation {self.activation:.2f}")
         if self.time is not None:
             parts.append(f"time {self.time:.2f}")

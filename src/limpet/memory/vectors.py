@@ -54,7 +54,7 @@ def pack(vectors: Sequence[Any]) -> list[bytes]:
 
 
 def combine(text: Any, whole: Any) -> Any:
-    """The vector of a memory: that of its text, and a part of that of context and text as one."""
+    """The vector of a passage: that of its text, and of the *whole* that it is a part of."""
     (alone,) = _unit([text])
     return alone if whole is None else alone + ranking.WHOLE * _unit([whole])[0]
 
@@ -236,10 +236,10 @@ class SavedVectors:
 
     def __init__(self, database: apsw.Connection) -> None:
         rows: Any = database.execute(
-            f"SELECT {_TEXT}, {_CONTEXT}, v.value, v.words"  # noqa: S608 - all of it is ours
+            f"SELECT {_TEXT}, {_WHOLE}, v.value, v.words"  # noqa: S608 - all of it is ours
             " FROM vector v JOIN passage q USING (p) JOIN memory m USING (n)"
         )
-        self._vectors = {_digest(text, context): found for text, context, *found in rows}
+        self._vectors = {_digest(text, whole): found for text, whole, *found in rows}
         self._model = _model(database)
         self._length = next((len(value) for value, _ in self._vectors.values()), None)
 
@@ -250,10 +250,10 @@ class SavedVectors:
         if not self._vectors or not same:
             return
         rows: Any = database.execute(
-            f"SELECT q.p, {_TEXT}, {_CONTEXT} FROM passage q JOIN memory m USING (n)"  # noqa: S608 - all of it is ours
+            f"SELECT q.p, {_TEXT}, {_WHOLE} FROM passage q JOIN memory m USING (n)"  # noqa: S608 - all of it is ours
             f" WHERE {_NO_VECTOR}"
         )
-        known = [(p, self._vectors.get(_digest(text, context))) for p, text, context in rows]
+        known = [(p, self._vectors.get(_digest(text, whole))) for p, text, whole in rows]
         found = [(p, *vector) for p, vector in known if vector is not None]
         database.executemany("INSERT INTO vector(p, value, words) VALUES(?, ?, ?)", found)
 
@@ -262,8 +262,8 @@ def _model(database: apsw.Connection) -> Any:
     return database.execute("SELECT name FROM model").fetchone()
 
 
-def _digest(text: str, context: str | None) -> bytes:
-    words = f"{len(text)} {text}" if context is None else f"{len(text)} {text} {context}"
+def _digest(text: str, whole: str | None) -> bytes:
+    words = f"{len(text)} {text}" if whole is None else f"{len(text)} {text} {whole}"
     return hashlib.blake2b(words.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
@@ -271,17 +271,18 @@ def _digest(text: str, context: str | None) -> bytes:
 
 #: Texts that are embedded in one call.
 BATCH = 64
+#: Characters of a long text that say what its passages are about.
+BEGINNING = 1200
 #: Seconds after which a text that was refused by itself is tried again.
 TRY_AGAIN = 600.0
 
 _ONE_OF = "IN (SELECT value FROM json_each(?))"
 _NO_VECTOR = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.p = q.p)"
-# The text of a passage; and the context of one that is all of its memory: a longer text says enough
-# by itself.
 _TEXT = "coalesce(q.text, m.text)"
-_CONTEXT = "CASE WHEN q.text IS NULL THEN m.context END"
-# Context and text as one: what an answer means depends on the question. Null without a context.
-_WHOLE = f"{_CONTEXT} || ' ' || m.text"
+# What a text is a part of: a passage, of what its memory begins with; an instruction, of what it is
+# about; else it is one with its context, for what an answer means depends on the question.
+_WHOLE = f"""CASE WHEN q.text NOTNULL THEN substr(m.text, 1, {BEGINNING})
+WHEN m.about NOTNULL THEN m.about ELSE m.context || ' ' || m.text END"""
 _STORE = f"""
 INSERT OR REPLACE INTO vector(p, value, words)
 SELECT q.p, ?, ? FROM passage q JOIN memory m USING (n)
@@ -328,7 +329,7 @@ class Backoff:
 
 
 class Unembedded(NamedTuple):
-    """A passage without a vector, the id of its memory, its text, and context and text as one."""
+    """A passage without a vector, the id of its memory, its text, and what that is a part of."""
 
     p: int
     id: str

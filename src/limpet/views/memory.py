@@ -168,6 +168,8 @@ def hit_view(hit: MemoryHit, origins: dict[str, Origin] | None = None) -> HitVie
         ("meaning", why.meaning, shares.meaning),
         ("word by word", why.word_by_word, shares.word_by_word),
         ("speaker", why.speaker, shares.speaker),
+        ("standing", why.standing, shares.standing),
+        ("neighbour", why.neighbour, shares.neighbour),
         ("use and recency", why.activation, shares.activation),
         ("time", why.time, shares.time),
     )

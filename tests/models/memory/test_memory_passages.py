@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SAID = [
     f"On day {day} the crew wrote down the weather and the hour of sunrise." for day in range(60)
 ]
+HEAVY = "An anchor is heavy for the crew of a small ship in the hour before sunrise."
 AXES = ("gull", "storm", "anchor", "lamp")
 
 
@@ -74,15 +76,13 @@ def test_a_long_memory_is_found_by_one_passage(store: Store, embed: Any) -> None
     """And returned whole, with the passage that decided."""
     memory = store.memory("one", embed=embed)
     text = long_text("The anchor was lost off Skagen in a storm.")
-    memory.remember_all(
-        [text, "An anchor is heavy.", *(f"Note {at}. {' '.join(SAID[:3])}" for at in range(120))]
-    )
+    memory.remember_all([text, *(f"Note {at}. {' '.join(SAID[:3])}" for at in range(120)), HEAVY])
     memory.embed()
     hit, other = memory.recall("which anchor was lost off Skagen in a storm?", k=2)
     assert hit.text == text
     assert "lost off Skagen" in hit.passage
     assert len(hit.passage) <= LONGEST
-    assert other.passage == other.text == "An anchor is heavy."
+    assert other.passage == other.text == HEAVY
     (message,) = memory.messages(
         "which anchor was lost off Skagen in a storm?", k=1, passages=True
     )[1:]
@@ -98,6 +98,21 @@ def test_a_context_counts_where_the_text_says_too_little(store: Store) -> None:
     memory.remember("The anchor was lost on Friday.", context="Is there news?")
     hits = memory.recall("anchor lost", k=9)
     assert [hit.text for hit in hits] == ["The anchor was lost on Friday.", "Yes, on Monday."]
+
+
+def test_a_passage_belongs_to_what_its_text_begins_with(store: Store) -> None:
+    """The same words mean something else in a text about something else."""
+    memory = store.memory("one", embed=ByWord())
+    rest = [*SAID[30:40], "A storm came.", *SAID[40:]]
+    of_lamps, of_gulls = (
+        " ".join([*(said.replace("day", about) for said in SAID[:30]), *rest])
+        for about in ("lamp", "gull")
+    )
+    memory.remember_all([of_lamps, of_gulls])
+    memory.embed()
+    first, second = memory.recall("lamps in the storm", k=2)
+    assert first.text == of_lamps
+    assert first.why.meaning > second.why.meaning
 
 
 def test_nothing_is_left_of_the_passages_of_a_long_memory(store: Store, tmp_path: Path) -> None:
@@ -147,6 +162,31 @@ def test_each_word_of_a_query_is_looked_for_by_itself(store: Store) -> None:
 
 def _added(parts: Any) -> list[float | None]:
     return [getattr(parts, name) for name in parts.__struct_fields__]
+
+
+# -- what stands beside it -------------------------------------------------------------------------
+
+
+def test_what_was_remembered_next_to_a_good_match_gains_by_it(store: Store) -> None:
+    """Of what fits as well; why says so."""
+    memory = store.memory("one")
+    beside, apart = "The lamp is old", "The lamp is new"
+    memory.remember_all(["storm, anchor and lamp", beside, "gulls", "terns", apart])
+    _, first, second = memory.recall("anchor, storm and lamp", k=3)
+    assert [first.text, second.text] == [beside, apart]  # though the other is newer
+    assert (first.why.neighbour or 0) > 0.5
+    assert "neighbour" in str(first.why)
+    assert second.why.neighbour is None
+    assert first.score == pytest.approx(sum(filter(None, _added(first.why.adds))))
+
+
+def test_what_was_said_an_hour_later_is_no_neighbour(store: Store) -> None:
+    """It was remembered next to it, and belongs to something else."""
+    memory = store.memory("one")
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for hours, text in ((0, "storm, anchor and lamp"), (2, "The lamp is old")):
+        memory.remember(text, said_at=at + timedelta(hours=hours))
+    assert [hit.why.neighbour for hit in memory.recall("anchor, storm and lamp")] == [None, None]
 
 
 # -- who speaks ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import limpet
 from limpet import Recalled
 from limpet.core.recalled import ABOUT_WISHES, WISHES
+from limpet.memory.instructions import about_what, instructs
 from tests.models.memory.test_memory_index import texts
 from tests.support import stores
 
@@ -159,3 +160,64 @@ def test_awaited() -> None:
     standing, messages = asyncio.run(run())
     assert standing == [WISH]
     assert WISH in messages
+
+
+# -- found by what they are about ------------------------------------------------------------------
+
+
+def of_words(texts: list[str]) -> list[list[float]]:
+    """An embedding of a kind: what of a text is about sources, and what about all else."""
+    split = [text.lower().split() for text in texts]
+    about = [sum("source" in word for word in words) for words in split]
+    return [[count, len(words) - count, 0.1] for words, count in zip(split, about, strict=True)]
+
+
+def test_what_reads_as_an_instruction_is_recalled_before_what_is_as_near(store: Store) -> None:
+    """Whatever its kind; the less its writer is trusted, the less."""
+    memory = store.memory("notes")
+    rule = "Always give the page number when I ask about sources."
+    memory.remember(rule)
+    memory.remember("The page number of the sources was asked for, and I gave it always.")
+    memory.remember("Never give sources a page number.", trust=0.4)
+    hits = {hit.text: hit for hit in memory.recall("What are the sources, by page number?", k=3)}
+    assert next(iter(hits)) == rule
+    assert [hit.why.standing for hit in hits.values() if hit.why.standing] == [1, 0.4]
+    assert hits[rule].why.adds.standing
+    assert "standing 1.00" in str(hits[rule].why)
+    (wish,) = store.memory("acme").recall("short answers", k=1)
+    assert (wish.text, wish.why.standing) == (WISH, 0.9)
+
+
+def test_an_instruction_is_compared_by_what_it_is_about(store: Store) -> None:
+    """The rest of it says how, and not when."""
+    memory = store.memory("notes", embed=of_words)
+    memory.remember("Always give page, year and the whole title when I ask about sources")
+    memory.remember("They gave page, year and the whole title when we spoke about sources")
+    rule, other = memory.recall("sources?", k=2)
+    assert rule.text.startswith("Always")
+    assert (rule.why.meaning or 0) > (other.why.meaning or 0) + 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("Always cite in APA style when I ask about references.", "references"),
+        ("Please, never use jargon", None),
+        ("From now on, whenever you write code, add types", "write code"),
+        ("Don\u2019t ever call before nine", None),
+        ("Give both units when I ask for a distance. Thanks!", "a distance"),
+    ],
+)
+def test_instructions_are_known_by_how_they_begin(text: str, about: str | None) -> None:
+    """And say when they are to be followed, or do not."""
+    assert instructs(text)
+    assert about_what(text) == about
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["She has always been late", "I never said that", "Always " + "so " * 200, "Whenevers", ""],
+)
+def test_what_happens_to_have_such_words_is_no_instruction(text: str) -> None:
+    """Nor is a long text that begins so."""
+    assert not instructs(text)

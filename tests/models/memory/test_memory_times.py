@@ -62,7 +62,8 @@ def test_the_time_of_a_question_decides_between_equals(
     assert "time" in str(hits[0].why)
     shares = hits[0].why.shares()
     assert shares.time
-    assert shares.words + shares.activation + shares.time == pytest.approx(hits[0].score)
+    total = shares.words + shares.activation + shares.time + (shares.neighbour or 0)
+    assert total == pytest.approx(hits[0].score)
 
 
 @pytest.mark.parametrize(("side", "first"), [("before", "Paris"), ("after", "Berlin")])
