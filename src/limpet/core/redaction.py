@@ -27,6 +27,7 @@ __all__ = [
     "CARDS",
     "DETECTORS",
     "EMAILS",
+    "FORGOTTEN",
     "PHONES",
     "SECRETS",
     "Detector",
@@ -35,6 +36,9 @@ __all__ = [
     "pattern",
     "redactor_of",
 ]
+
+#: What stands where a subject was mentioned that was forgotten; see `limpet.erasure`.
+FORGOTTEN = "[forgotten]"
 
 #: Deeper than any codec stores by itself; far from where Python's stack ends.
 DEEPEST = 256

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from limpet.backends.contract import new_incarnation
-from limpet.core.redaction import Redactor
+from limpet.core.redaction import FORGOTTEN, Redactor
 from limpet.core.text_index import forget_journal
 from limpet.errors import Conflict, LimpetError
 from limpet.memory.forget import Subject
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Mentions"]
 
-MARKER = "[forgotten]"
 #: For the subject "forgotten".
 OTHER_MARKER = "[…]"
 
@@ -54,7 +53,7 @@ class Mentions:
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope = scope
         self._is_about = Subject(name)
-        self._marker = OTHER_MARKER if self._is_about(MARKER) else MARKER
+        self._marker = OTHER_MARKER if self._is_about(FORGOTTEN) else FORGOTTEN
         # A word of ASCII is in a text of ASCII as it is: most texts need no closer look.
         words = name.lower().split()
         self._word = max(words, key=len) if words and name.isascii() and name.isalnum() else None

@@ -48,6 +48,7 @@ from limpet.integrations.openai.tools import Tool, sort_tools
 from limpet.integrations.openai.turn import (
     CUT,
     CUT_OFF,
+    REDACTED,
     REQUEST,
     StreamReader,
     Turn,
@@ -265,8 +266,11 @@ class AsyncChat:
             reply = reply.with_own_ids()
             calls = reply.calls()
         messages = [(MESSAGE, with_whole_characters(message)) for message in reply.messages]
-        began = self._tools.begin(self._tools.first(calls), lock)
-        await lock.write(*messages, (REQUEST, reply.about(seconds)), *began)
+        entries = [*messages, (REQUEST, reply.about(seconds))]
+        redacted = lock.take(calls, [message for _, message in messages])
+        if redacted:
+            entries.append((REDACTED, {"calls": redacted}))
+        await lock.write(*entries, *self._tools.begin(self._tools.first(calls), lock))
 
     def _too_many_rounds(self) -> TooManyRounds:
         msg = (
