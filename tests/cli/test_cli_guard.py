@@ -274,3 +274,49 @@ def test_a_hash_that_was_kept_elsewhere_shows_a_chain_that_was_made_anew(tmp_pat
         run_to_end(audit.begin(store.scope, via="command", who="x"))
         assert run_to_end(audit.verify(store.scope)).problem is None
         assert run_to_end(audit.verify(store.scope, last=last)).problem is not None
+
+
+def test_what_changes_all_of_a_store_is_recorded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that were rotated and retired, a copy, a restored backup, a search."""
+    monkeypatch.setenv("LIMPET_KEYS", str(tmp_path / "keys"))
+    path = tmp_path / "s.db"
+    limpet_(path, "keys", "new")
+    with limpet.open(path, audit=True) as store:
+        store.conversation("c").append({"role": "user", "content": "hello"})
+    for words in (
+        ("search", "hello"),
+        ("keys", "new"),
+        ("keys", "rotate"),
+        ("keys", "retire", "1"),
+        ("backup", str(tmp_path / "backup.db")),
+        ("restore", str(tmp_path / "backup.db"), "--replace"),
+    ):
+        assert limpet_(path, *words).exit_code == 0, words
+    assert CliRunner().invoke(main, ["copy", str(path), str(tmp_path / "to.db")]).exit_code == 0
+    assert [act[0] for act in acts(path)] == [
+        "began to record",
+        "searched",
+        "rotated the keys",
+        "retired a key",
+        "restored",  # as the store was when the backup was begun
+        "exported",
+    ]
+    assert limpet_(path, "audit", "verify").exit_code == 0
+
+
+def test_what_a_repair_has_moved_away_is_recorded(tmp_path: Path) -> None:
+    """And a repair that had nothing to do is not."""
+    url = f"file:{tmp_path}/store"
+    with limpet.open(url, audit=True) as store:
+        chat = store.conversation("c")
+        chat.append({"role": "user", "content": "hello"})
+        chat.append({"role": "user", "content": "again"})
+    run("--store", url, "doctor", "--repair", code=0)
+    (file,) = (tmp_path / "store").rglob("c.jsonl")
+    file.write_bytes(file.read_bytes().replace(b"again", b"agaim"))
+    run("--store", url, "doctor", "--repair")
+    with limpet.open(url) as store:
+        found = run_to_end(audit.acts(store.scope))
+    assert [act.what for act in found] == ["began to record", "repaired"]
