@@ -231,7 +231,7 @@ class StoreOptions:
 def audited(
     what: str, parameter: str | None = None, *, kind: str | None = None
 ) -> Callable[[C], C]:
-    """Record *what* the command has done, to what its *parameter* names, when it has come to its end.
+    """Record *what* the command has done to what its *parameter* names, when it comes to its end.
 
     Under `pass_store`. *kind*: of what is named by its id alone.
     """

@@ -361,10 +361,18 @@ DETECTORS: dict[str, Detector] = {
 
 # -- values ----------------------------------------------------------------------------------------
 
-_AS_THEY_ARE = (
-    *(type(None), bool, float, datetime, date, time, timedelta, UUID, Decimal, Enum),
-    *(bytes, bytearray, memoryview),
-)
+_AS_THEY_ARE = (type(None), bool, float, datetime, date, time, timedelta, UUID, Decimal, Enum)
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+def text_in(data: bytes) -> str | None:
+    """The text that *data* is in UTF-8; None if it is something else, which nobody may cut into."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text) else text
 
 
 class Redactor:
@@ -402,7 +410,7 @@ class Redactor:
         """*value* without what is found in it: itself, if that is nothing.
 
         Containers are copied where something in them changes; types of numbers, times, ids and
-        bytes stay. Of a model or dataclass in which something is replaced comes what would be
+        bytes stay. Bytes are looked into where they are a text. Of a model or dataclass in which something is replaced comes what would be
         stored. A whole number that is a card number becomes the marker.
         """
         return self._value(value, 0)
@@ -412,6 +420,10 @@ class Redactor:
             return self.text(value if value.__class__ is str else str.__str__(value))
         if isinstance(value, _AS_THEY_ARE):
             return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            held = text_in(bytes(value))
+            made = None if held is None else self.text(held)
+            return value if made is None or made == held else made.encode()
         if isinstance(value, int):
             if not self._finds_numbers or value < 10**12 or value >= 10**19:
                 return value
@@ -459,12 +471,13 @@ class Redactor:
                     for one, part in zip(item, parts, strict=True)
                 ]
             return None
-        if item.__class__ is not str or not item or item.startswith("[redacted: "):
+        text = text_in(item) if item.__class__ is bytes else item
+        if text.__class__ is not str or not text or text.startswith("[redacted: "):
             return None
         for name_secret in self._named:
-            what = name_secret(key, item)
+            what = name_secret(key, text)
             if what is not None:
-                return marker(what)
+                return marker(what).encode() if item.__class__ is bytes else marker(what)
         return None
 
     def entry(self, kind: str, body: Any) -> Any:
