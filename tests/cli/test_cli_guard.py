@@ -70,6 +70,37 @@ def test_it_asks_first_and_keeps_a_receipt(path: Path, tmp_path: Path) -> None:
     assert limpet_(path, "forget", "--subject", NAME, "--yes").exit_code == 3
 
 
+def test_a_receipt_of_what_was_cut_short_says_what_was_about_to_go(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes of the same command again is the rest only."""
+    kept = tmp_path / "receipt.json"
+    words = ("forget", "--label", "user", "--yes", "--receipt", str(kept))
+
+    def killed(*_: object, **__: object) -> None:
+        raise SystemExit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("limpet.erasure.forget.delete_journal", killed)
+        assert limpet_(path, *words).exit_code == 9
+    receipt = json.loads(kept.read_text())
+    assert (receipt["at"], receipt["removed"]["conversation"]["journals"]) == (None, 1)
+    assert limpet_(path, *words).exit_code == 2, "it is not written over"
+    other = tmp_path / "other.json"
+    assert limpet_(path, *words[:-1], str(other)).exit_code == 0
+    assert json.loads(other.read_text())["at"] is not None
+    assert other.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_receipt_is_not_left_where_nothing_was_forgotten(path: Path, tmp_path: Path) -> None:
+    """Since somebody works on it: the same command is given again."""
+    kept = tmp_path / "receipt.json"
+    with limpet.open(path) as store, store.task("open", "Do it", labels={"user": NAME}):
+        done = limpet_(path, "forget", "--label", "user", "--yes", "--receipt", str(kept))
+        assert done.exit_code == 1
+    assert not kept.exists()
+
+
 def test_forget_prints_json(path: Path) -> None:
     """The lists, and the receipt."""
     done = limpet_(path, "forget", "--task", "t", "--yes", "--json")
@@ -115,6 +146,16 @@ def test_rules_are_listed_and_removed(path: Path) -> None:
 def test_what_is_no_rule_is_refused(path: Path, rule: str) -> None:
     """With an example of one."""
     assert limpet_(path, "retention", "set", rule).exit_code == 2
+
+
+def test_a_rule_for_a_label_with_a_space_is_set_and_removed(path: Path) -> None:
+    """As a shell has it; and a kind of which there is nothing is a word worth."""
+    words = ("conversation", f"label:user={NAME}", "90d")
+    done = limpet_(path, "retention", "set", *words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert limpet_(path, "retention").output == f"conversation 'label:user={NAME}' 90d\n"
+    assert limpet_(path, "retention", "remove", *words).exit_code == 0
+    assert "nothing of the kind" in limpet_(path, "retention", "set", "chats 90d").stderr
 
 
 def test_sweep_removes_what_is_older_than_a_rule_allows(path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 import limpet
 from limpet import AsyncStore, Conflict, LeaseHeld, NotFound, Store, Task, TaskHeld
 from limpet import store as limpet_store
+from limpet.backends import url as backends_url
 from limpet.errors import InvalidURL, StoreClosed, StoreNotFound, StoreReadOnly, TaskNotFound
 from limpet.testing.leaks import nothing_left
 from tests.support import stores
@@ -622,8 +623,8 @@ def test_a_store_that_cannot_be_audited_is_closed_again(
     limpet.open(tmp_path / "s.db").close()
     opened: list[Any] = []
 
-    def connect(*args: Any, real: Any = limpet_store.connect, **options: Any) -> Any:
-        opened.append(real(*args, **options))
+    def connect(*args: Any, **options: Any) -> Any:
+        opened.append(backends_url.connect(*args, **options))
         return opened[-1]
 
     monkeypatch.setattr(limpet_store, "connect", connect)

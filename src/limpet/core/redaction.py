@@ -410,8 +410,9 @@ class Redactor:
         """*value* without what is found in it: itself, if that is nothing.
 
         Containers are copied where something in them changes; types of numbers, times, ids and
-        bytes stay. Bytes are looked into where they are a text. Of a model or dataclass in which something is replaced comes what would be
-        stored. A whole number that is a card number becomes the marker.
+        bytes stay. Bytes are looked into where they are a text. Of a model or dataclass in which
+        something is replaced comes what would be stored. A whole number that is a card number
+        becomes the marker.
         """
         return self._value(value, 0)
 
@@ -422,14 +423,13 @@ class Redactor:
             return value
         if isinstance(value, (bytes, bytearray, memoryview)):
             held = text_in(bytes(value))
-            made = None if held is None else self.text(held)
-            return value if made is None or made == held else made.encode()
+            found = held and self.text(held)
+            return value if found is None or found == held else found.encode()
         if isinstance(value, int):
             if not self._finds_numbers or value < 10**12 or value >= 10**19:
                 return value
-            text = str(value)
-            found = CARDS(text)
-            return value if found == text else found
+            text = CARDS(str(value))
+            return value if text == str(value) else text
         if depth > DEEPEST:
             msg = f"A value is nested over {DEEPEST} levels deep, or holds itself. Flatten it."
             raise TooLarge(msg)
