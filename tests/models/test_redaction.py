@@ -59,6 +59,8 @@ HARMLESS = [
     "The secret of a basic token budget: keep it under 4,000 tokens.",
     "bearer certificates, basic understanding",
     "risk-adjusted task-oriented desk-research",
+    "My secret: chocolate! The access_key: required by all",
+    "authorization: required",
     "http://localhost:8080/@scope",
     "mem_0123456789abcdef01234567",
 ]
@@ -109,6 +111,8 @@ def test_what_is_none_stays(text: str) -> None:
         ("3056 9309 0259 04", True),
         ("6011111111111117", True),
         ("3530111333300000", True),
+        ("4111\u00a01111\u00a01111\u00a01111", True),
+        ("4111\u20131111\u20131111\u20131111", True),
         ("4111111111111112", False),
         ("1234567812345670", False),
         ("0000000000000000", False),

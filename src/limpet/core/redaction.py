@@ -148,7 +148,7 @@ def pattern(what: str, regex: str | re.Pattern[str]) -> Patterns:
 # -- secrets ---------------------------------------------------------------------------------------
 
 #: What a secret has and a word has not: a digit, a capital behind a small letter, a sign.
-_NO_WORD = r"(?=[^\s\"',;]*(?:[0-9=+/_~!$%^*#]|[a-z][A-Z]))"
+_NO_WORD = r"(?=[^\s\"',;]*(?:[0-9=+/_~$%^*#]|(?-i:[a-z][A-Z])))"
 _UNMARKED = r"(?!\[redacted:)"
 _NAME = (
     r"(?:api[_-]?key|api[_-]?token|access[_-]?key(?:[_-]?id)?|secret[_-]?(?:access[_-]?)?key"
@@ -260,7 +260,8 @@ SECRETS: Detector = _Secrets(
 
 # -- card numbers ----------------------------------------------------------------------------------
 
-_RUN = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
+#: Spaces and hyphens as pages have them, too, which do not break.
+_RUN = re.compile("[0-9](?:[ \u00a0\u2007\u2009\u202f\u2010-\u2015-]?[0-9]){12,}")
 _GROUP = re.compile(r"[0-9]+")
 _HEX_AND_DASH = re.compile(r"[0-9a-fA-F]{4,}-\Z")
 _DASH_AND_HEX = re.compile(r"-[0-9a-fA-F]{4,}")
