@@ -32,9 +32,11 @@ __all__ = [
     "SECRETS",
     "Detector",
     "Redactor",
+    "is_marked",
     "marker",
     "pattern",
     "redactor_of",
+    "text_in",
 ]
 
 #: What stands where a subject was mentioned that was forgotten; see `limpet.erasure`.
@@ -58,6 +60,15 @@ def marker(what: str) -> str:
     '[redacted: api key]'
     """
     return f"[redacted: {what}]"
+
+
+def is_marked(value: Any) -> bool:
+    """Whether something in *value*, of plain data, was replaced by a `marker`, or forgotten."""
+    if isinstance(value, str):
+        return "[redacted: " in value or FORGOTTEN in value
+    if isinstance(value, dict):
+        return any(is_marked(key) or is_marked(item) for key, item in value.items())
+    return isinstance(value, (list, tuple)) and any(map(is_marked, value))
 
 
 class Detector(Protocol):
