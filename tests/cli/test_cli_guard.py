@@ -112,6 +112,7 @@ def test_forget_prints_json(path: Path) -> None:
 def test_forget_needs_one_option(path: Path) -> None:
     """Nobody forgets everything by leaving something out."""
     assert limpet_(path, "forget", "--yes").exit_code == 2
+    assert limpet_(path, "forget", "--subject", "", "--yes").exit_code == 2
     assert limpet_(path, "forget", "--task", "t", "--label", "x", "--yes").exit_code == 2
 
 

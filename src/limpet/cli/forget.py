@@ -82,7 +82,7 @@ def forget(
     short, give the same command again; FILE then says what was about to go, with "at" null.
     """
     given: dict[str, Any] = {name: value for name, value in selectors.items() if value is not None}
-    if len(given) != 1:
+    if len(given) != 1 or not "".join(given.values()).strip():
         raise click.UsageError("Say what to forget, by one option: --conversation, --subject, …")
     if receipt is not None and os.path.lexists(receipt):
         raise click.UsageError(f"{receipt} is there already, and is not written over.")

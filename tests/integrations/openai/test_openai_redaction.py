@@ -69,6 +69,31 @@ def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> Non
     assert any("call it again with all of them" in result for result in rig.results())
 
 
+def test_a_call_that_was_cut_short_is_not_made_with_what_was_forgotten(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes to "[forgotten]"."""
+    monkeypatch.delenv("LIMPET_REDACT")
+    sent: list[str] = []
+
+    def mail(to: str) -> str:
+        """Write to somebody."""
+        if not sent and to == MAIL:
+            raise Cut
+        sent.append(to)
+        return "sent"
+
+    idempotent = tool(mail, idempotent=True)
+    with Server(brain=mailing) as server:
+        with pytest.raises(Cut):
+            rig.chat(server, tools=[idempotent]).send("Write to them.")
+        (mention,) = rig.place.open().forget(subject=MAIL).mentions
+        assert mention.stays is None
+        rig.chat(server, tools=[idempotent]).resume()
+    assert set(sent) == {"all"}
+    assert any("call it again with all of them" in result for result in rig.results())
+
+
 def test_no_piece_of_a_secret_is_stored_while_it_is_streamed(rig: Rig, tmp_path: Path) -> None:
     """Half of it looks like nothing; so what has come is stored when all of it has."""
     text = f"Your key is {KEY}, and the card {CARD}. " * 40
