@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from openai import APIConnectionError
+from openai import APIConnectionError, InternalServerError
 
 from limpet import redaction
 from limpet.integrations.openai import StreamCut, tool
 from tests.models.test_redaction import CARD, KEY, MAIL, everything_in
 from tests.support import openai_rig
 from tests.support.openai_rig import Cut, Rig
-from tests.support.openai_server import Answer, Request, Server
+from tests.support.openai_server import Answer, Request, Server, Trouble
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,16 @@ def test_a_tool_is_called_with_what_the_model_wrote(rig: Rig, tmp_path: Path) ->
     assert sorted(sent) == sorted([MAIL, "all"])
     assert sorted(rig.results()) == ["sent to [redacted: e-mail]", "sent to all"]
     assert MAIL.encode() not in everything_in(tmp_path)
+
+
+def test_the_same_words_again_go_on_though_they_are_stored_as_others(rig: Rig) -> None:
+    """After an error the question is asked once more, and is not a second one."""
+    with Server(Trouble(500), Answer("I will.")) as server:
+        with pytest.raises(InternalServerError):
+            rig.chat(server).send(f"Write to {MAIL}.")
+        assert rig.chat(server).send(f"Write to {MAIL}.").text == "I will."
+    said = [message for message in rig.messages() if message.get("role") == "user"]
+    assert [message["content"] for message in said] == ["Write to [redacted: e-mail]."]
 
 
 def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> None:

@@ -212,6 +212,8 @@ class AsyncChat:
             raise InvalidMessage(msg)
         if (fault := fault_of(message)) is not None:
             raise InvalidMessage(f"What is sent {fault}")
+        # As it is stored: the same words again are compared with that.
+        message = self.conversation.transcript.journal.redacted(message)
         if id is not None:
             found, id = await lock.find(message, id)
             if found is not None:
