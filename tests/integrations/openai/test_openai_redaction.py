@@ -76,7 +76,7 @@ def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> Non
             rig.chat(server, tools=[idempotent]).send("Write to them.")
         rig.chat(server, tools=[idempotent]).resume()
     assert set(sent) == {"all"}
-    assert any("call it again with all of them" in result for result in rig.results())
+    assert any("call the tool again with all of them" in result for result in rig.results())
 
 
 def test_a_call_that_was_cut_short_is_not_made_with_what_was_forgotten(
@@ -101,7 +101,7 @@ def test_a_call_that_was_cut_short_is_not_made_with_what_was_forgotten(
         assert mention.stays is None
         rig.chat(server, tools=[idempotent]).resume()
     assert set(sent) == {"all"}
-    assert any("call it again with all of them" in result for result in rig.results())
+    assert any("call the tool again with all of them" in result for result in rig.results())
 
 
 def test_no_piece_of_a_secret_is_stored_while_it_is_streamed(rig: Rig, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from limpet.core.redaction import FORGOTTEN
 from limpet.errors import CallsInDoubt, Conflict, StepTimedOut
 from limpet.integrations.openai.tools import BadArguments
 from limpet.integrations.openai.turn import DROPPED
-from limpet.llm.messages.repair import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, REDACTED
 from limpet.tasks.context import open_task
 from limpet.tasks.entries import describe
 from limpet.tasks.retry import ASK, RETRY, StepPolicy
@@ -39,13 +39,6 @@ __all__ = ["IN_DOUBT", "NOT_RUN", "ToolRunner"]
 
 #: What a model reads about a call that came to nothing because the user went on.
 NOT_RUN = "[limpet: this call was interrupted before it was run. It had no effect.]"
-
-#: What a model reads about a call of which the store does not have all.
-REDACTED = (
-    "{} was not called. Something in its arguments was replaced when it was stored, such as a "
-    "secret or an address, and the process that had them has ended. If it is still needed, call it "
-    "again with all of them."
-)
 
 #: What may happen with a call in doubt, as for a step of a task. There is nothing to verify by.
 IN_DOUBT = ("skip", ASK, RETRY)
@@ -212,16 +205,16 @@ class ToolRunner:
         if tool is None:
             there = ", ".join(self.tools) or "none"
             return _error(f"There is no tool {call.name!r}. The tools are: {there}.")
-        gone = REDACTED.format(call.name) if call.id in redacted else None
-        if gone is not None and not self._has_begun(tool, call):
-            return _error(gone)
+        is_whole = call.id not in redacted
+        if not is_whole and not self._has_begun(tool, call):
+            return REDACTED
         try:
             arguments = tool.arguments(call.arguments)
         except BadArguments as error:
             return _error(f"{call.name} cannot be called like this: {error}")
         # That a function is an effect is known by its policy, and one step is enough.
         inner = tool.function.__wrapped__ if _effect(tool) else tool.function  # type: ignore[attr-defined]
-        function = _ObservedFunction(inner if gone is None else _refuse(gone, inner))
+        function = _ObservedFunction(inner if is_whole else _refuse(inner))
         try:
             return as_text(await self._perform(tool, call, function.call, arguments))
         except ABOUT_THE_TASK:
@@ -270,14 +263,14 @@ class ToolRunner:
         return self._task or (open_task.get() if _effect(tool) else None)
 
 
-def _refuse(why: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse(function: Callable[..., Any]) -> Callable[..., Any]:
     """In the place of *function*, sync or async as that is."""
 
     def refuse(**_: Any) -> NoReturn:
-        raise BadArguments(why)
+        raise BadArguments(REDACTED)
 
     async def refuse_async(**_: Any) -> NoReturn:
-        raise BadArguments(why)
+        raise BadArguments(REDACTED)
 
     return refuse_async if inspect.iscoroutinefunction(function) else refuse
 

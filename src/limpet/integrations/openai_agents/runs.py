@@ -43,7 +43,7 @@ from limpet.integrations.openai_agents.record import (
     not_found,
 )
 from limpet.integrations.openai_agents.sdk import Snapshots, sdk
-from limpet.llm.messages.repair import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, REDACTED
 from limpet.store import Store, as_async
 
 if TYPE_CHECKING:
@@ -65,12 +65,6 @@ __all__ = ["AsyncRun", "AsyncRuns", "Runs"]
 
 #: Who is recorded as having skipped a call, where no person has.
 BY_POLICY = "in_doubt='skip'"
-
-#: What a model reads about a call that cannot be made as it made it.
-REDACTED = (
-    "[limpet: this call was not made. Something in its arguments was replaced when it was stored, "
-    "such as a secret or an address. If it is still needed, call the tool again with all of them.]"
-)
 
 #: What may happen with a call in doubt, as for a step of a task. There is nothing to verify by.
 InDoubt = Literal["ask", "retry", "skip"]
