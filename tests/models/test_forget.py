@@ -327,6 +327,25 @@ def test_what_is_damaged_keeps_nothing_from_being_forgotten(tmp_path: Path) -> N
     assert NAME.encode() not in everything_in(tmp_path)
 
 
+def test_what_others_write_to_meanwhile_is_rewritten_all_the_same(tmp_path: Path) -> None:
+    """One that is always busy must not keep its texts; and nothing that is added is lost."""
+    with limpet.open(tmp_path / "s.db") as store, limpet.open(tmp_path / "s.db") as other:
+        store.conversation("c").append({"role": "user", "content": NAME})
+        added: list[int] = []
+        real = store.backend.rewrite
+
+        def rewrite(*args: Any, **options: Any) -> int:
+            if len(added) < 3:
+                message = {"role": "user", "content": f"{len(added)}: and {NAME}"}
+                added.append(other.conversation("c").append(message))
+            return real(*args, **options)
+
+        store.backend.rewrite = rewrite  # type: ignore[method-assign]
+        (mention,) = store.forget(subject=NAME).mentions
+        assert (mention.texts, mention.stays) == (4, None)
+        assert [one["content"] for one in store.conversation("c").messages()] == ["[forgotten]"] * 4
+
+
 def test_a_receipt_says_how_much_and_nothing_of_the_content() -> None:
     """No name, no id, no text; but whoever has the name can find out that it is about it."""
     with limpet.open("memory:") as store:

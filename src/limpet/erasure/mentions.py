@@ -31,7 +31,7 @@ from limpet.tasks.entries import KIND as TASK
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from limpet.backends.contract import Head
+    from limpet.backends.contract import Head, Record
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
     from limpet.erasure.receipt import Sealer
@@ -42,6 +42,9 @@ __all__ = ["Mentions"]
 OTHER_MARKER = "[…]"
 
 PAGE = 256
+
+#: How often a journal is looked at that others write to meanwhile.
+TRIES = 20
 
 #: LangGraph's store, whose items come with vectors.
 ITEMS = "langgraph-store"
@@ -127,27 +130,32 @@ class Mentions:
     async def _in_texts(
         self, head: Head, sealer: Sealer, *, dry_run: bool, held: bool
     ) -> list[tuple[int, str | None]]:
-        key = head.key
-        journal = self._scope.journal(key.kind, key.id, redactor=None)
-        try:
-            bodies, texts, names = await self._look(journal, head, sealer)
-        except (LimpetError, states.Damage, ValueError):
-            return [(1, UNREADABLE)]
-        meta = _meta_without(self._redactor, head)
+        journal = self._scope.journal(head.key.kind, head.key.id, redactor=None)
+        why = IN_USE if held else None if self._scope.backend.rewrites else CANNOT
         stays: list[tuple[int, str | None]] = []
-        stays += self._names_of(head)
-        if names:
-            stays.append((names, NAMES))
-        if not bodies and meta == head.meta:
-            return stays
-        why: str | None = None
-        if held:
-            why = IN_USE
-        elif not self._scope.backend.rewrites:
-            why = CANNOT
-        elif not dry_run and not await self._write(journal, head, bodies, meta):
-            why = MOVED
-        return [*stays, (max(texts, 1), why)]
+        texts = 0
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                bodies, found, names = await self._look(journal, head)
+            except (LimpetError, states.Damage, ValueError):
+                return [(1, UNREADABLE)]
+            stays = self._names_of(head) + ([(names, NAMES)] if names else [])
+            texts, meta = max(self._texts, 1), _meta_without(self._redactor, head)
+            if not bodies and meta == head.meta:
+                return stays
+            if why is not None:
+                return [*stays, (texts, why)]
+            if dry_run or await self._write(journal, head, bodies, meta):
+                for record in found:
+                    sealer.take(head.key, record)
+                return [*stays, (texts, None)]
+            now = await journal.head()
+            if now is None:
+                return []  # all of it is gone
+            if not left or now.lease is not None:
+                break
+            head = now  # somebody has written to it meanwhile
+        return [*stays, (texts, MOVED)]
 
     def _names_of(self, head: Head) -> list[tuple[int, str | None]]:
         """What mentions it by which the journal is found."""
@@ -181,11 +189,12 @@ class Mentions:
         return [page async for page in journal.pages()]
 
     async def _look(
-        self, journal: AsyncJournal, head: Head, sealer: Sealer
-    ) -> tuple[dict[int, bytes], int, int]:
-        """Other bodies for records that mention it; how many texts, and names that stay."""
+        self, journal: AsyncJournal, head: Head
+    ) -> tuple[dict[int, bytes], list[Record], int]:
+        """Other bodies for records that mention it; those records; and how many names stay."""
         change = _change(self._redactor, head.key.kind)
         bodies: dict[int, bytes] = {}
+        found: list[Record] = []
         self._texts = names = 0
         after = head.first - 1
         while page := await journal.page(after=after, upto=head.seq, limit=PAGE):
@@ -197,8 +206,8 @@ class Mentions:
                 names += sum(self._is_left(body) for _, body in made)
                 if [body for _, body in made] != [entry.body for entry in entries]:
                     bodies[record.seq] = journal.encode(made)
-                    sealer.take(head.key, record)
-        return bodies, self._texts, names
+                    found.append(record)
+        return bodies, found, names
 
     async def _write(
         self, journal: AsyncJournal, head: Head, bodies: dict[int, bytes], meta: bytes | None
