@@ -662,7 +662,11 @@ def open_async(
     backend = opened(connect(url, **options), keys)
     scope = scope_over(backend, tenant, ttl, codec, embed=embed, redactor=redactor)
     if audit:
-        run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
+        try:
+            run_to_end(_late("core.audit").begin(scope.as_sync(), via="program", who=None))
+        except BaseException:
+            scope.store.close()
+            raise
     return AsyncStore(scope)
 
 

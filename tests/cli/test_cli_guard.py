@@ -70,6 +70,37 @@ def test_it_asks_first_and_keeps_a_receipt(path: Path, tmp_path: Path) -> None:
     assert limpet_(path, "forget", "--subject", NAME, "--yes").exit_code == 3
 
 
+def test_a_receipt_of_what_was_cut_short_says_what_was_about_to_go(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes of the same command again is the rest only."""
+    kept = tmp_path / "receipt.json"
+    words = ("forget", "--label", "user", "--yes", "--receipt", str(kept))
+
+    def killed(*_: object, **__: object) -> None:
+        raise SystemExit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("limpet.erasure.forget.delete_journal", killed)
+        assert limpet_(path, *words).exit_code == 9
+    receipt = json.loads(kept.read_text())
+    assert (receipt["at"], receipt["removed"]["conversation"]["journals"]) == (None, 1)
+    assert limpet_(path, *words).exit_code == 2, "it is not written over"
+    other = tmp_path / "other.json"
+    assert limpet_(path, *words[:-1], str(other)).exit_code == 0
+    assert json.loads(other.read_text())["at"] is not None
+    assert other.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_receipt_is_not_left_where_nothing_was_forgotten(path: Path, tmp_path: Path) -> None:
+    """Since somebody works on it: the same command is given again."""
+    kept = tmp_path / "receipt.json"
+    with limpet.open(path) as store, store.task("open", "Do it", labels={"user": NAME}):
+        done = limpet_(path, "forget", "--label", "user", "--yes", "--receipt", str(kept))
+        assert done.exit_code == 1
+    assert not kept.exists()
+
+
 def test_forget_prints_json(path: Path) -> None:
     """The lists, and the receipt."""
     done = limpet_(path, "forget", "--task", "t", "--yes", "--json")
@@ -81,6 +112,7 @@ def test_forget_prints_json(path: Path) -> None:
 def test_forget_needs_one_option(path: Path) -> None:
     """Nobody forgets everything by leaving something out."""
     assert limpet_(path, "forget", "--yes").exit_code == 2
+    assert limpet_(path, "forget", "--subject", "", "--yes").exit_code == 2
     assert limpet_(path, "forget", "--task", "t", "--label", "x", "--yes").exit_code == 2
 
 
@@ -115,6 +147,16 @@ def test_rules_are_listed_and_removed(path: Path) -> None:
 def test_what_is_no_rule_is_refused(path: Path, rule: str) -> None:
     """With an example of one."""
     assert limpet_(path, "retention", "set", rule).exit_code == 2
+
+
+def test_a_rule_for_a_label_with_a_space_is_set_and_removed(path: Path) -> None:
+    """As a shell has it; and a kind of which there is nothing is a word worth."""
+    words = ("conversation", f"label:user={NAME}", "90d")
+    done = limpet_(path, "retention", "set", *words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert limpet_(path, "retention").output == f"conversation 'label:user={NAME}' 90d\n"
+    assert limpet_(path, "retention", "remove", *words).exit_code == 0
+    assert "nothing of the kind" in limpet_(path, "retention", "set", "chats 90d").stderr
 
 
 def test_sweep_removes_what_is_older_than_a_rule_allows(path: Path) -> None:
@@ -274,3 +316,49 @@ def test_a_hash_that_was_kept_elsewhere_shows_a_chain_that_was_made_anew(tmp_pat
         run_to_end(audit.begin(store.scope, via="command", who="x"))
         assert run_to_end(audit.verify(store.scope)).problem is None
         assert run_to_end(audit.verify(store.scope, last=last)).problem is not None
+
+
+def test_what_changes_all_of_a_store_is_recorded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that were rotated and retired, a copy, a restored backup, a search."""
+    monkeypatch.setenv("LIMPET_KEYS", str(tmp_path / "keys"))
+    path = tmp_path / "s.db"
+    limpet_(path, "keys", "new")
+    with limpet.open(path, audit=True) as store:
+        store.conversation("c").append({"role": "user", "content": "hello"})
+    for words in (
+        ("search", "hello"),
+        ("keys", "new"),
+        ("keys", "rotate"),
+        ("keys", "retire", "1"),
+        ("backup", str(tmp_path / "backup.db")),
+        ("restore", str(tmp_path / "backup.db"), "--replace"),
+    ):
+        assert limpet_(path, *words).exit_code == 0, words
+    assert CliRunner().invoke(main, ["copy", str(path), str(tmp_path / "to.db")]).exit_code == 0
+    assert [act[0] for act in acts(path)] == [
+        "began to record",
+        "searched",
+        "rotated the keys",
+        "retired a key",
+        "restored",  # as the store was when the backup was begun
+        "exported",
+    ]
+    assert limpet_(path, "audit", "verify").exit_code == 0
+
+
+def test_what_a_repair_has_moved_away_is_recorded(tmp_path: Path) -> None:
+    """And a repair that had nothing to do is not."""
+    url = f"file:{tmp_path}/store"
+    with limpet.open(url, audit=True) as store:
+        chat = store.conversation("c")
+        chat.append({"role": "user", "content": "hello"})
+        chat.append({"role": "user", "content": "again"})
+    run("--store", url, "doctor", "--repair", code=0)
+    (file,) = (tmp_path / "store").rglob("c.jsonl")
+    file.write_bytes(file.read_bytes().replace(b"again", b"agaim"))
+    run("--store", url, "doctor", "--repair")
+    with limpet.open(url) as store:
+        found = run_to_end(audit.acts(store.scope))
+    assert [act.what for act in found] == ["began to record", "repaired"]

@@ -4,12 +4,15 @@ import json
 import multiprocessing
 import re
 import shutil
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
+from limpet.core import audit
+from limpet.core.runtime import run_to_end
 from limpet.erasure.receipt import is_about
 from limpet.errors import ConversationNotFound, LeaseHeld, StateNotFound
 from limpet.testing.boundaries import Boundaries
@@ -204,6 +207,143 @@ def test_what_is_found_by_its_name_is_listed_and_stays(url: str) -> None:
             ("conversation", "its id mentions it"),
         }
         assert done.receipt()["stays"] != []
+
+
+ESCAPED = [
+    ("Zoë Müller", f"It said {json.dumps({'who': {'name': ['Zoë Müller']}})}."),
+    ("Zoë Müller", f"It said {json.dumps(json.dumps({'who': 'Zoë Müller'}))}."),
+    ("😀 Smith", f"It said {json.dumps('😀 Smith')}."),
+    (NAME, f"It said {json.dumps(f'Dear all,{chr(10)}{NAME} is here')}."),
+    (NAME, "See https://example.org/people?name=Ada%20Lovelace"),
+    ("Tom & Sons", "<p>Tom &amp; Sons</p>"),
+    ("O'Brien (x+.*)[a]", "Ask O'Brien (x+.*)[a] again"),
+    ("李小龍", "我見到李小龍了"),
+    ("STRASSE", "Straße"),
+    ("Élan", "e\u0301lan"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), ESCAPED)
+def test_a_name_is_found_however_it_is_written_in_a_text(name: str, text: str) -> None:
+    """Tools answer in JSON within JSON, where an ë is written out; others in HTML and URLs."""
+    call: dict[str, Any] = {"id": "c1", "type": "function"}
+    call["function"] = {"name": "f", "arguments": json.dumps({"a": {"b": [text]}})}
+    with limpet.open("memory:") as store:
+        chat = store.conversation("c")
+        chat.append({"role": "user", "content": text}, {"role": "assistant", "tool_calls": [call]})
+        store.state("s").save({"deep": [{text: text}], "n": 1})
+        store.memory("m").remember(f"It rains, and {text}")
+        store.forget(subject=name)
+        said, called = chat.messages()
+        assert said["content"] == "[forgotten]"
+        assert json.loads(called["tool_calls"][0]["function"]["arguments"]) == {
+            "a": {"b": ["[forgotten]"]}
+        }
+        assert store.state("s").load() == {"deep": [{"[forgotten]": "[forgotten]"}], "n": 1}
+        assert store.memory("m").list() == []
+
+
+def test_a_text_that_mentions_others_stays() -> None:
+    """Whatever signs are in it."""
+    texts = ["50% off", r"C:\new\table", "AT&T; &nbsp;", r"\u00zz \n", "Lovelace", "aGVsbG8gQWRh"]
+    with limpet.open("memory:") as store:
+        store.state("s").save({"texts": texts})
+        assert not store.forget(subject=NAME)
+        assert store.state("s").load() == {"texts": texts}
+
+
+def test_bytes_that_are_text_lose_it_too(url: str, tmp_path: Path) -> None:
+    """They are stored as base64, and stay bytes to whoever reads them as such."""
+    with limpet.open(url) as store:
+        journal = store.journal("note", "n")
+        journal.append(("x", {"body": f"{NAME} was here".encode(), "other": b"\0\1\2\3"}))
+        store.forget(subject=NAME)
+        (entry,) = store.journal("note", "n").read()
+        assert b64decode(entry.body["body"]) == b"[forgotten]"
+        assert b64decode(entry.body["other"]) == b"\0\1\2\3"
+    assert b64encode(f"{NAME} was here".encode()) not in everything_in(tmp_path)
+
+
+def test_all_that_stays_is_listed(url: str) -> None:
+    """Labels, where memories come from, acts and rules: nobody believes that it is gone."""
+    with limpet.open(url, audit=True) as store:
+        store.conversation("c", labels={"who": f"a friend of {NAME}"}).append(
+            {"role": "user", "content": "Hi"}
+        )
+        store.memory("m").remember("It rains", source=f"a mail of {NAME}", by="hers")
+        store.memory(f"of {NAME}").remember("It snows")
+        store.set_retention(f"conversation 'label:user={NAME}' 90d")
+        act = audit.record(store.scope, "opened", via="command", who="grace", id=NAME)
+        run_to_end(act)
+        expected = {
+            ("conversation", "c", "labels mention it"),
+            ("memory", "m", "the source, the tags or the like of memories mention it"),
+            ("memory", f"of {NAME}", "its id mentions it"),
+            ("limpet-audit", "acts", "it is what the store records of itself, and is not changed"),
+            (
+                "limpet-retention",
+                "rules",
+                "it is what the store records of itself, and is not changed",
+            ),
+        }
+        for dry_run in (True, False, False):
+            done = store.forget(subject=NAME, dry_run=dry_run)
+            assert {(one.kind, one.id, one.stays) for one in done.mentions} == expected
+            assert done.receipt()["stays"] != []
+        assert run_to_end(audit.verify(store.scope)).problem is None
+
+
+def test_a_label_may_have_an_equals_sign_in_it() -> None:
+    """In its name or in its value."""
+    with limpet.open("memory:") as store:
+        store.state("a", labels={"x=y": "z"}).save(1)
+        store.state("b", labels={"x": "y=z"}).save(1)
+        store.state("c", labels={"x": "y"}).save(1)
+        for label in ({"x=y": "z"}, {"x": "y=z"}, "x=y=z"):
+            found = store.forget(label=label, dry_run=True).journals
+            assert [one.id for one in found] == ["a", "b"]
+        assert [one.id for one in store.forget(label="x=y", dry_run=True).journals] == ["a", "c"]
+
+
+def test_what_is_damaged_keeps_nothing_from_being_forgotten(tmp_path: Path) -> None:
+    """It is listed, since it may be about anybody; and if it is what is named, it goes."""
+    url = f"file:{tmp_path}/store"
+    with limpet.open(url) as store:
+        for id_ in ("good", "bad"):
+            store.conversation(id_).append({"role": "user", "content": f"{id_}: {NAME}"})
+            store.conversation(id_).append({"role": "user", "content": "and more"})
+        store.memory("bad").remember("It rains")
+        store.memory("good").remember(f"{NAME} likes tea")
+    for file in (tmp_path / "store").rglob("bad.jsonl"):
+        file.write_bytes(file.read_bytes().replace(b"rains", b"reins").replace(b"bad: ", b"bed: "))
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    with limpet.open(url) as store:
+        done = store.forget(subject=NAME)
+        unread = {(one.kind, one.id) for one in done.mentions if one.stays == "it cannot be read"}
+        assert unread == {("conversation", "bad"), ("memory", "bad")}
+        assert store.conversation("good").messages()[0]["content"] == "[forgotten]"
+        assert list(done.memories) == ["good"]
+        assert [one.id for one in store.forget(conversation="bad").journals] == ["bad"]
+    assert NAME.encode() not in everything_in(tmp_path)
+
+
+def test_what_others_write_to_meanwhile_is_rewritten_all_the_same(tmp_path: Path) -> None:
+    """One that is always busy must not keep its texts; and nothing that is added is lost."""
+    with limpet.open(tmp_path / "s.db") as store, limpet.open(tmp_path / "s.db") as other:
+        store.conversation("c").append({"role": "user", "content": NAME})
+        added: list[int] = []
+        real = store.backend.rewrite
+
+        def rewrite(*args: Any, **options: Any) -> int:
+            if len(added) < 3:
+                message = {"role": "user", "content": f"{len(added)}: and {NAME}"}
+                added.append(other.conversation("c").append(message))
+            return real(*args, **options)
+
+        store.backend.rewrite = rewrite  # type: ignore[method-assign]
+        (mention,) = store.forget(subject=NAME).mentions
+        assert (mention.texts, mention.stays) == (4, None)
+        assert [one["content"] for one in store.conversation("c").messages()] == ["[forgotten]"] * 4
 
 
 def test_a_receipt_says_how_much_and_nothing_of_the_content() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import limpet
 from limpet.backends.contract import Key
+from limpet.erasure.retention import Rule
 from limpet.errors import LeaseHeld
 from tests.support import places
 from tests.support.filled import fill_old
@@ -68,6 +69,48 @@ def test_what_is_taken_up_at_the_last_moment_stays_with_its_results(
         store.backend.release(Key("default", "task", "t"), lease)
         assert [one.kind for one in store.apply_retention().journals] == ["task", "task-result"]
         assert store.backend.head(Key("default", "task-result", "t")) is None
+
+
+def test_what_is_labelled_at_the_last_moment_is_looked_at_again() -> None:
+    """To label is no entry, and makes nothing younger: but the rule may not mean it any more."""
+    with limpet.open("memory:") as store:
+        for id_ in "abc":
+            fill_old(store, "note", id_, labels={"hold": "no"})
+        store.set_retention("note label:hold=no 1d")
+        real = store.backend.delete
+
+        def delete(key: Key, **how: Any) -> Any:
+            store.journal("note", "c").append(labels={"hold": "yes"})
+            return real(key, **how)
+
+        store.backend.delete = delete  # type: ignore[method-assign]
+        assert [one.id for one in store.apply_retention().journals] == ["a", "b"]
+        store.backend.delete = real  # type: ignore[method-assign]
+        store.set_retention("note 1d")
+        assert [one.id for one in store.apply_retention().journals] == ["c"]
+
+
+@pytest.mark.parametrize("label", ["user=Ada Lovelace", "it's", 'a "b" c', "a\\b", "x=y=z"])
+def test_a_rule_is_what_was_set_whatever_its_label(label: str) -> None:
+    """Labels have spaces and quotes, and a rule is stored as one line."""
+    rule = Rule("conversation", 3600, label=label)
+    with limpet.open("memory:") as store:
+        store.set_retention(rule)
+        assert store.retention() == [rule]
+        store.set_retention(*map(str, store.retention()))
+        assert store.retention() == [rule]
+
+
+@pytest.mark.parametrize(
+    "wrong", [Rule("conversation", 0.5), "limpet-audit 1d", "conversation 'label:x 1d", "x", ""]
+)
+def test_a_rule_that_cannot_hold_is_refused(wrong: Any) -> None:
+    """And those that there are stay."""
+    with limpet.open("memory:") as store:
+        store.set_retention("task 1d")
+        with pytest.raises(ValueError, match=r"For example|seconds|no age"):
+            store.set_retention(wrong)
+        assert [str(rule) for rule in store.retention()] == ["task 1d"]
 
 
 def test_whoever_writes_while_rules_are_applied_loses_nothing(where: Where) -> None:

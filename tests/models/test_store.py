@@ -16,7 +16,9 @@ import pytest
 
 import limpet
 from limpet import AsyncStore, Conflict, LeaseHeld, NotFound, Store, Task, TaskHeld
-from limpet.errors import InvalidURL, StoreClosed, StoreNotFound, TaskNotFound
+from limpet import store as limpet_store
+from limpet.backends import url as backends_url
+from limpet.errors import InvalidURL, StoreClosed, StoreNotFound, StoreReadOnly, TaskNotFound
 from limpet.testing.leaks import nothing_left
 from tests.support import stores
 from tests.support.doubtful import leave_in_doubt
@@ -612,3 +614,20 @@ def test_a_store_can_be_seen_as_another_tenant(place: Place, store: Store) -> No
     assert list(store.tasks()) == []
     with pytest.raises(limpet.errors.InvalidId):
         store.as_tenant("")
+
+
+def test_a_store_that_cannot_be_audited_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What raises gives nothing to close."""
+    limpet.open(tmp_path / "s.db").close()
+    opened: list[Any] = []
+
+    def connect(*args: Any, **options: Any) -> Any:
+        opened.append(backends_url.connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(limpet_store, "connect", connect)
+    with pytest.raises(StoreReadOnly):
+        limpet.open(tmp_path / "s.db", readonly=True, audit=True)
+    assert [one.closed for one in opened] == [True]

@@ -50,6 +50,7 @@ def backup(options: StoreOptions, *, target: str, replace: bool, as_json: bool) 
 @json_option
 @store_options
 @pass_store
+@audited("restored")
 def restore(options: StoreOptions, *, source: str, replace: bool, as_json: bool) -> None:
     """Make the store what BACKUP is: what `limpet backup` has written, or any other store.
 

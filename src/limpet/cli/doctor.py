@@ -47,6 +47,8 @@ def doctor(context: click.Context, *, as_json: bool, repair: bool) -> None:
         if repair:
             with options.open(readonly=False) as store:
                 report.repaired = repair_store(store)
+            if report.repaired:
+                options.record("repaired", about={"repairs": len(report.repaired)})
         with options.open() as store:
             facts = store.backend.facts(deep=True)
             report.facts = [

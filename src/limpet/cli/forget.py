@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import os
+import shlex
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from limpet.backends.directories import sync_directory
 from limpet.backends.facts import human_size
 from limpet.cli.options import (
+    MODELS,
     Commands,
     Missing,
     StoreOptions,
     json_option,
+    kinds_of,
     pass_store,
     store_options,
     user_name,
 )
 from limpet.cli.output import Screen
 from limpet.erasure.retention import Rule
+from limpet.errors import LeaseHeld
 from limpet.views.text import count, json_document, safe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet.erasure import Erasure
 
 __all__ = ["forget", "retention"]
+
+
+#: What can be done about what stays.
+BY_NAME = (
+    "What is found by its name is not renamed: `limpet forget --session ID` removes all that has "
+    "an id, and `limpet memory forget NAMESPACE --source TEXT` what was remembered of something."
+)
 
 
 @click.command(short_help="Remove a person, a user or a session for good, everywhere.")
@@ -63,28 +79,22 @@ def forget(
 
     The receipt says how much went, when and by which rule, with digests and nothing of the content,
     and what may be left in places that no program reaches: backups, logs of servers. If it is cut
-    short, give the same command again.
+    short, give the same command again; FILE then says what was about to go, with "at" null.
     """
-    given = {name: value for name, value in selectors.items() if value is not None}
-    if len(given) != 1:
+    given: dict[str, Any] = {name: value for name, value in selectors.items() if value is not None}
+    if len(given) != 1 or not "".join(given.values()).strip():
         raise click.UsageError("Say what to forget, by one option: --conversation, --subject, …")
     if receipt is not None and os.path.lexists(receipt):
         raise click.UsageError(f"{receipt} is there already, and is not written over.")
-    forks = not keep_forks
     with options.open(readonly=dry_run) as store:
-        if not (sure or dry_run):
-            planned = store.forget(**given, forks=forks, dry_run=True)
-            if planned:
-                show(planned, Screen(stderr=True))
-                click.confirm("Forget this for good?", abort=True, err=True)
-        done = store.forget(**given, forks=forks, dry_run=dry_run, by=user_name())
+        act = partial(store.forget, **given, forks=not keep_forks, by=user_name())
+        done = act(dry_run=True) if dry_run else carry_out(act, receipt, sure=sure)
     kept = done.receipt()
     if not dry_run:
         about = {name: kept[name] for name in ("rule", "named", "salt", "digest")}
         options.record("forgot", about=about)
     if receipt is not None and not dry_run:
-        with open(os.open(receipt, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(json_document(kept) + "\n")
+        write(kept, receipt)
     if as_json:
         found = {name: getattr(done, name) for name in ("journals", "memories", "mentions")}
         click.echo(json_document({**found, "receipt": kept}))
@@ -92,6 +102,34 @@ def forget(
         raise Missing("Nothing is like that; what deletions had left in the files is overwritten.")
     else:
         show(done, Screen())
+
+
+def carry_out(act: Callable[..., Erasure], receipt: str | None, *, sure: bool) -> Erasure:
+    """Ask, unless somebody is *sure*; note at *receipt* what is about to go; and forget it."""
+    if receipt is not None or not sure:
+        planned = act(dry_run=True)
+        if planned and not sure:
+            show(planned, Screen(stderr=True))
+            click.confirm("Forget this for good?", abort=True, err=True)
+        if planned and receipt is not None:
+            write(planned.receipt(), receipt)  # if this is killed, there is no other
+    try:
+        return act()
+    except LeaseHeld:  # and nothing went
+        if receipt is not None:
+            Path(receipt).unlink(missing_ok=True)
+        raise
+
+
+def write(receipt: dict[str, Any], path: str) -> None:
+    """Let the file at *path* be *receipt*, for its owner alone; durable on return."""
+    part = f"{path}.part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(json_document(receipt) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    sync_directory(os.path.dirname(os.path.abspath(path)))
 
 
 def show(done: Erasure, screen: Screen) -> None:
@@ -111,6 +149,8 @@ def show(done: Erasure, screen: Screen) -> None:
             screen.line(f"{replace}{count(one.texts, 'text')} in ", name)
         else:
             screen.line(("stays ", "yellow"), "in ", name, f": {one.stays}")
+    if any(one.stays for one in done.mentions):
+        screen.block(BY_NAME, indent=0, style="yellow")
     if done.at is None:
         return
     if not done.scrubbed:
@@ -166,7 +206,8 @@ def retention(context: click.Context, *, dry_run: bool, as_json: bool) -> None:
 def parsed(_context: object, _parameter: object, words: tuple[str, ...]) -> Rule:
     """The rule that *words* are."""
     try:
-        return Rule.parse(" ".join(words))
+        # As one word, quoted, or as several.
+        return Rule.parse(words[0] if len(words) == 1 else shlex.join(words))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
@@ -183,8 +224,11 @@ def set_rule(options: StoreOptions, *, rule: Rule) -> None:
     with options.open(create=True, readonly=False) as store:
         others = [one for one in store.retention() if (one.kind, one.label) != which(rule)]
         store.set_retention(*others, rule)
+        there = rule.kind in MODELS or rule.kind in kinds_of(store)
     options.record("set retention", about={"rule": str(rule)})
     click.echo(f"From the next sweep on: {rule}")
+    if not there:  # a typing error would keep everything for ever
+        click.echo(f"Note: there is nothing of the kind {rule.kind!r} yet.", err=True)
 
 
 @retention.command("remove", short_help="Remove a rule.")

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, TextColumn
 
-from limpet.cli.options import FAILED, Commands, Failure, json_option, pass_store, store_options
+from limpet.cli.options import (
+    FAILED,
+    Commands,
+    Failure,
+    audited,
+    json_option,
+    pass_store,
+    store_options,
+)
 from limpet.cli.output import Screen, progress_bar
 from limpet.crypto.keys import Keys
 from limpet.crypto.rotation import Needs, rotate, status
@@ -94,6 +102,7 @@ def status_(context: click.Context, options: StoreOptions, *, as_json: bool) -> 
 @json_option
 @store_options
 @pass_store
+@audited("rotated the keys")
 @click.pass_context
 def rotate_(context: click.Context, options: StoreOptions, *, as_json: bool) -> None:
     """Encrypt the data keys of all journals under the current key.
@@ -133,6 +142,7 @@ def retire(options: StoreOptions, *, number: int) -> None:
         raise Failure(f"{msg} encrypts their data keys under the current one.")
     Keys({number: before.secret(number)}).save(f"{file}.retired-{number}")
     after.save(file)
+    options.record("retired a key", about={"key": number})
     Screen().line(f"{safe(file)}: key {number} is now in {safe(file)}.retired-{number}.")
 
 

@@ -111,6 +111,8 @@ def migrate(
                 done = outcome_of(store, id_, known, types, confirm=confirm, dry_run=dry_run)
                 report.outcomes.append(done)
                 bar.advance(job)
+    if not dry_run:
+        options.record("migrated", state.KIND, about={"states": len(ids)})
     if as_json:
         click.echo(json_document(report.data()))
     else:

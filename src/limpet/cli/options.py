@@ -196,8 +196,11 @@ class StoreOptions:
             with self.open() as store:
                 if not run_to_end(audit.is_on(store.scope)):
                     return
-        except (StoreError, OSError):
+        except StoreNotFound:
             return  # a store that is gone by now, or made somewhere else, has no acts
+        except (StoreError, OSError) as error:
+            click.echo(f"Note: this was not recorded: {error}", err=True)
+            return
         kind, slash, id_ = (name or "").partition("/")
         kind, id_ = (kind, id_) if slash else ("", name or "")
         try:
@@ -228,7 +231,7 @@ class StoreOptions:
 def audited(
     what: str, parameter: str | None = None, *, kind: str | None = None
 ) -> Callable[[C], C]:
-    """Record *what* the command has done, to what its *parameter* names, when it has ended well.
+    """Record *what* the command has done to what its *parameter* names, when it comes to its end.
 
     Under `pass_store`. *kind*: of what is named by its id alone.
     """
@@ -236,10 +239,16 @@ def audited(
     def decorate(command: C) -> C:
         @functools.wraps(command)
         def recorded(options: StoreOptions, /, *args: Any, **kwargs: Any) -> Any:
-            done = command(options, *args, **kwargs)
+            done, ended = None, None
+            try:
+                done = command(options, *args, **kwargs)
+            except click.exceptions.Exit as exit_:  # with a code of its own, but at its end
+                ended = exit_
             given = kwargs.get(parameter) if parameter else None
             for name in (given or (None,)) if isinstance(given, tuple) else (given,):
                 options.record(what, f"{kind}/{name}" if kind and name else name)
+            if ended is not None:
+                raise ended
             return done
 
         return cast("C", recorded)

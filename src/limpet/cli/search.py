@@ -7,6 +7,7 @@ import click
 from limpet.cli.options import (
     FAILED,
     StoreOptions,
+    audited,
     best_option,
     json_option,
     label_option,
@@ -32,6 +33,7 @@ __all__ = ["search"]
 @json_option
 @store_options
 @pass_store
+@audited("searched")
 @click.pass_context
 def search(
     context: click.Context,

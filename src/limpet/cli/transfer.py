@@ -157,6 +157,9 @@ def copy(
         report.source, report.target = old.url, new.url if new else target
     if not report.outcomes and (tenants or kinds):
         raise Missing(f"{report.source} has nothing of that tenant or kind.")
+    options.url = source
+    for options.tenant in () if dry_run else tenants or (DEFAULT_TENANT,):
+        options.record("exported")
     if as_json:
         click.echo(json_document(report.data()))
     else:

@@ -27,14 +27,20 @@ __all__ = [
     "CARDS",
     "DETECTORS",
     "EMAILS",
+    "FORGOTTEN",
     "PHONES",
     "SECRETS",
     "Detector",
     "Redactor",
+    "is_marked",
     "marker",
     "pattern",
     "redactor_of",
+    "text_in",
 ]
+
+#: What stands where a subject was mentioned that was forgotten; see `limpet.erasure`.
+FORGOTTEN = "[forgotten]"
 
 #: Deeper than any codec stores by itself; far from where Python's stack ends.
 DEEPEST = 256
@@ -54,6 +60,15 @@ def marker(what: str) -> str:
     '[redacted: api key]'
     """
     return f"[redacted: {what}]"
+
+
+def is_marked(value: Any) -> bool:
+    """Whether something in *value*, of plain data, was replaced by a `marker`, or forgotten."""
+    if isinstance(value, str):
+        return "[redacted: " in value or FORGOTTEN in value
+    if isinstance(value, dict):
+        return any(is_marked(key) or is_marked(item) for key, item in value.items())
+    return isinstance(value, (list, tuple)) and any(map(is_marked, value))
 
 
 class Detector(Protocol):
@@ -144,7 +159,7 @@ def pattern(what: str, regex: str | re.Pattern[str]) -> Patterns:
 # -- secrets ---------------------------------------------------------------------------------------
 
 #: What a secret has and a word has not: a digit, a capital behind a small letter, a sign.
-_NO_WORD = r"(?=[^\s\"',;]*(?:[0-9=+/_~!$%^*#]|[a-z][A-Z]))"
+_NO_WORD = r"(?=[^\s\"',;]*(?:[0-9=+/_~$%^*#]|(?-i:[a-z][A-Z])))"
 _UNMARKED = r"(?!\[redacted:)"
 _NAME = (
     r"(?:api[_-]?key|api[_-]?token|access[_-]?key(?:[_-]?id)?|secret[_-]?(?:access[_-]?)?key"
@@ -256,7 +271,8 @@ SECRETS: Detector = _Secrets(
 
 # -- card numbers ----------------------------------------------------------------------------------
 
-_RUN = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
+#: Spaces and hyphens as pages have them, too, which do not break.
+_RUN = re.compile("[0-9](?:[ \u00a0\u2007\u2009\u202f\u2010-\u2015-]?[0-9]){12,}")
 _GROUP = re.compile(r"[0-9]+")
 _HEX_AND_DASH = re.compile(r"[0-9a-fA-F]{4,}-\Z")
 _DASH_AND_HEX = re.compile(r"-[0-9a-fA-F]{4,}")
@@ -357,10 +373,18 @@ DETECTORS: dict[str, Detector] = {
 
 # -- values ----------------------------------------------------------------------------------------
 
-_AS_THEY_ARE = (
-    *(type(None), bool, float, datetime, date, time, timedelta, UUID, Decimal, Enum),
-    *(bytes, bytearray, memoryview),
-)
+_AS_THEY_ARE = (type(None), bool, float, datetime, date, time, timedelta, UUID, Decimal, Enum)
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+def text_in(data: bytes) -> str | None:
+    """The text that *data* is in UTF-8; None if it is something else, which nobody may cut into."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text) else text
 
 
 class Redactor:
@@ -398,8 +422,9 @@ class Redactor:
         """*value* without what is found in it: itself, if that is nothing.
 
         Containers are copied where something in them changes; types of numbers, times, ids and
-        bytes stay. Of a model or dataclass in which something is replaced comes what would be
-        stored. A whole number that is a card number becomes the marker.
+        bytes stay. Bytes are looked into where they are a text. Of a model or dataclass in which
+        something is replaced comes what would be stored. A whole number that is a card number
+        becomes the marker.
         """
         return self._value(value, 0)
 
@@ -408,12 +433,15 @@ class Redactor:
             return self.text(value if value.__class__ is str else str.__str__(value))
         if isinstance(value, _AS_THEY_ARE):
             return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            held = text_in(bytes(value))
+            found = held and self.text(held)
+            return value if found is None or found == held else found.encode()
         if isinstance(value, int):
             if not self._finds_numbers or value < 10**12 or value >= 10**19:
                 return value
-            text = str(value)
-            found = CARDS(text)
-            return value if found == text else found
+            text = CARDS(str(value))
+            return value if text == str(value) else text
         if depth > DEEPEST:
             msg = f"A value is nested over {DEEPEST} levels deep, or holds itself. Flatten it."
             raise TooLarge(msg)
@@ -455,12 +483,13 @@ class Redactor:
                     for one, part in zip(item, parts, strict=True)
                 ]
             return None
-        if item.__class__ is not str or not item or item.startswith("[redacted: "):
+        text = text_in(item) if item.__class__ is bytes else item
+        if text.__class__ is not str or not text or text.startswith("[redacted: "):
             return None
         for name_secret in self._named:
-            what = name_secret(key, item)
+            what = name_secret(key, text)
             if what is not None:
-                return marker(what)
+                return marker(what).encode() if item.__class__ is bytes else marker(what)
         return None
 
     def entry(self, kind: str, body: Any) -> Any:

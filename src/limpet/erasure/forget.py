@@ -7,7 +7,9 @@ is what the rest is found by. So whoever is cut short gives the same command aga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,9 +22,9 @@ from limpet.conversations.transcript import COPIED, FORKED
 from limpet.core.ids import OWN, written_out
 from limpet.core.leases import is_dead
 from limpet.core.text_index import forget_journal
-from limpet.erasure.mentions import Mentions
+from limpet.erasure.mentions import UNREADABLE, Mentions
 from limpet.erasure.receipt import Erasure, Gone, Mention, Sealer
-from limpet.errors import LeaseHeld, LimpetError
+from limpet.errors import LeaseHeld, LimpetError, StoreCorrupt, Unreadable
 from limpet.memory.forget import same_name
 from limpet.memory.memory import KIND as MEMORY
 from limpet.states.format import KIND as STATE
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from limpet.backends.contract import Expect
     from limpet.core.scope import Scope
+    from limpet.errors import StoreError
     from limpet.memory.memory import AsyncMemory
     from limpet.memory.results import Receipt
 
@@ -99,24 +102,28 @@ async def forget(
     """Forget all that the *rule* says of *value*; with *dry_run*, say what that would be."""
     call, backend = scope.runtime.call, scope.backend
     sealer = Sealer()
-    heads = await all_heads(scope)
+    damaged: list[Key] = []
+    heads = await all_heads(scope, damaged)
     chosen = [] if rule == "source" else await _choose(scope, heads, rule, value, forks=forks)
     if not dry_run:
         _check_free(chosen)
-    memories = await _memories(scope, heads, chosen, rule, value, dry_run=dry_run)
+    memories = await _memories(scope, heads, chosen, (rule, value), damaged, dry_run=dry_run)
     for ids in memories.values():
         for id_ in ids:
             sealer.take_name(id_)
-    mentions: list[Mention] = []
+    mentions = [Mention(*key[1:], 1, UNREADABLE) for key in damaged]
     if rule == "subject":
         finder = Mentions(scope, value)
-        going = {one.head.key for one in chosen}
-        for head in heads:
-            if head.key not in going and head.key.kind != MEMORY:
-                found = await finder.replace(
-                    head, sealer, dry_run=dry_run, held=holder_of(head) is not None
+        passed = {*damaged, *(one.head.key for one in chosen)}
+        for head in [*heads, *await all_heads(scope, damaged, own=True)]:
+            if head.key not in passed:
+                mentions += await finder.replace(
+                    head,
+                    sealer,
+                    dry_run=dry_run,
+                    held=holder_of(head) is not None,
+                    gone=memories.get(head.key.id, ()),
                 )
-                mentions += [Mention(*head.key[1:], texts, why) for texts, why in found]
     gone = []
     for one in reversed(chosen):  # what is named comes last
         await _seal(scope, one.head, sealer)
@@ -149,12 +156,18 @@ _INDEXES = (
 )
 
 
-async def all_heads(scope: Scope) -> list[Head]:
-    """The heads of all that one tenant has, but for what the store keeps for itself."""
-    found: list[Head] = []
-    for tenant, kind in await scope.runtime.call(scope.backend.kinds):
-        if tenant == scope.tenant and not kind.startswith(OWN):
-            found += [head async for head in scope.list(kind, lambda head: head)]
+async def all_heads(scope: Scope, damaged: list[Key], *, own: bool = False) -> list[Head]:
+    """The heads of all that one tenant has, but for what the store keeps for itself; or of that.
+
+    What cannot be listed is added to *damaged*.
+    """
+    backend, found = scope.backend, list[Head]()
+    broken: list[tuple[Key, StoreError]] = []
+    for tenant, kind in await scope.runtime.call(backend.kinds):
+        if tenant == scope.tenant and kind.startswith(OWN) == own:
+            heads = partial(backend.heads, tenant, kind, damaged=broken)
+            found += await scope.runtime.call(lambda heads: list(heads()), heads)
+    damaged += [key for key, _ in broken]
     return found
 
 
@@ -180,8 +193,10 @@ async def _choose(
 
 def _named_by(rule: str, value: str) -> Callable[[Head], bool]:
     if rule == "label":
-        name, is_pair, wanted = value.partition("=")
-        return lambda head: head.labels.get(name) == wanted if is_pair else name in head.labels
+        # Both may have an equals sign in them.
+        return lambda head: (
+            value in head.labels or value in {"=".join(label) for label in head.labels.items()}
+        )
     if rule == "subject":
         return lambda head: (
             same_name(head.key.id, value)
@@ -256,15 +271,16 @@ async def _memories(
     scope: Scope,
     heads: list[Head],
     chosen: list[Chosen],
-    rule: str,
-    value: str,
+    named: tuple[str, str],
+    damaged: list[Key],
     *,
     dry_run: bool,
 ) -> dict[str, tuple[str, ...]]:
-    """Forget what was remembered of it: the ids, by namespace."""
+    """Forget what was remembered of it: the ids, by namespace. Add what is *damaged*."""
+    rule, value = named
     going = {one.head.key for one in chosen}
-    named = [one.head.key for one in chosen if one.why != RESULTS]
-    filters = [{"source": source} for key in named for source in (key.id, f"{key.kind}/{key.id}")]
+    sources = [one.head.key for one in chosen if one.why != RESULTS]
+    filters = [{"source": source} for key in sources for source in (key.id, f"{key.kind}/{key.id}")]
     if rule in ("source", "subject"):
         filters.append({rule: value})
     elif rule in ("conversation", "task", "state", "thread", "session"):
@@ -276,28 +292,32 @@ async def _memories(
             continue
         memory: AsyncMemory = scope.memory(head.key.id)
         ids: dict[str, None] = {}
-        if head.key in going:
-            everything = [one.id for one in await memory.list(superseded=True)]
-            ids |= dict.fromkeys(everything)
-            if everything and not dry_run:
-                await memory.forget(*everything)
-        else:
-            act = memory.would_forget if dry_run else memory.forget
-            for one in distinct:
-                receipt: Receipt = await act(source=one.get("source"), subject=one.get("subject"))
-                ids |= dict.fromkeys(receipt.ids)
+        try:
+            if head.key in going:
+                everything = [one.id for one in await memory.list(superseded=True)]
+                ids |= dict.fromkeys(everything)
+                if everything and not dry_run:
+                    await memory.forget(*everything)
+            else:
+                act = memory.would_forget if dry_run else memory.forget
+                for one in distinct:
+                    gone: Receipt = await act(source=one.get("source"), subject=one.get("subject"))
+                    ids |= dict.fromkeys(gone.ids)
+        except (StoreCorrupt, Unreadable):  # which keeps nothing else from being forgotten
+            damaged.append(head.key)
         if ids:
             found[head.key.id] = tuple(ids)
     return found
 
 
 async def _seal(scope: Scope, head: Head, sealer: Sealer) -> None:
-    """Let the receipt's digest be of every record that goes."""
+    """Let the receipt's digest be of every record that goes, as far as it can be read."""
     call, after = scope.runtime.call, head.first - 1
-    while page := await call(scope.backend.read, head.key, after=after, limit=PAGE):
-        for record in page:
-            sealer.take(head.key, record)
-        after = page[-1].seq
+    with suppress(StoreCorrupt, Unreadable):
+        while page := await call(scope.backend.read, head.key, after=after, limit=PAGE):
+            for record in page:
+                sealer.take(head.key, record)
+            after = page[-1].seq
 
 
 async def delete_journal(scope: Scope, head: Head, *, expect: Expect | None = None) -> None:

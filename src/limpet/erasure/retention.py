@@ -7,6 +7,7 @@ is removed when it has ended, unless the rule says ``even-open``; what is worked
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from limpet.backends.contract import from_micros
 from limpet.core import audit
-from limpet.core.ids import check_seconds, make_key
+from limpet.core.ids import OWN, check_seconds, make_key
 from limpet.erasure.forget import (
     Chosen,
     all_heads,
@@ -28,7 +29,7 @@ from limpet.tasks.entries import CANCELLED, DONE, FAILED
 from limpet.tasks.entries import KIND as TASK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from limpet.backends.contract import Head, Key
     from limpet.core.scope import Scope
@@ -51,7 +52,7 @@ BECAUSE = "older than a rule allows"
 class Rule(Struct, frozen=True, omit_defaults=True):
     """What is removed *age* seconds after its last entry; of memories, after it was remembered.
 
-    *label* is a name, or name=value; of memories, a tag.
+    *age* is a whole number. *label* is a name, or name=value; of memories, a tag.
     """
 
     kind: str
@@ -66,7 +67,10 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         >>> Rule.parse("conversation label:channel=web 90d")
         Rule(kind='conversation', age=7776000, label='channel=web', even_open=False)
         """
-        kind, *parts = text.split() or [""]
+        try:
+            kind, *parts = shlex.split(text) or [""]
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no rule: {error}. {_EXAMPLE}") from error
         label = age = None
         even_open = False
         for part in parts:
@@ -83,12 +87,15 @@ class Rule(Struct, frozen=True, omit_defaults=True):
         if even_open and kind != TASK:
             raise ValueError(f"{EVEN_OPEN} is for tasks; a {kind} is never open.")
         make_key("default", kind, "any")
+        if kind.startswith(OWN):
+            raise ValueError(f"What the store keeps for itself, such as {kind}, has no age.")
         check_seconds(age, "age")
         return cls(kind, age, label, even_open)
 
     def __str__(self) -> str:
-        unit, seconds = next((u, s) for u, s in _UNITS.items() if not self.age % s)
-        label = [] if self.label is None else [f"label:{self.label}"]
+        whole = ((u, s) for u, s in _UNITS.items() if not self.age % s)
+        unit, seconds = next(whole, ("s", 1))
+        label = [] if self.label is None else [shlex.quote(f"label:{self.label}")]
         words = [self.kind, *label, f"{self.age // seconds:.0f}{unit}"]
         return " ".join([*words, EVEN_OPEN] if self.even_open else words)
 
@@ -129,10 +136,14 @@ async def rules(scope: Scope) -> list[Rule]:
     return []
 
 
-async def set_rules(scope: Scope, new: Iterable[Rule]) -> None:
+async def set_rules(scope: Scope, new: Sequence[Rule]) -> None:
     """Let these be the rules."""
     journal = scope.journal(KIND, ID, ttl=None, redactor=None)
-    await journal.append((RULES, [str(rule) for rule in new]))
+    stored = [str(rule) for rule in new]
+    for rule, text in zip(new, stored, strict=True):
+        if Rule.parse(text) != rule:
+            raise ValueError(f"{rule!r} cannot be stored: an age is a whole number of seconds.")
+    await journal.append((RULES, stored))
 
 
 async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
@@ -141,13 +152,17 @@ async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
     if not known:
         return Retained()
     now = datetime.now(UTC)
-    heads = await all_heads(scope)
+    heads = await all_heads(scope, [])
     gone: dict[Key, Chosen] = {}
     for key, one in _choose(heads, known, now).items():
         # After what it goes with, and not without: somebody may have come back to that one.
         if one.why != BECAUSE and goes_with(one.head, gone, {}) is None:
             continue
         if not dry_run:
+            # It may have another label or status by now, which is no entry.
+            head = await scope.journal(*key[1:]).head()
+            if one.why == BECAUSE and not (head and _is_old(head, known, now)):
+                continue
             try:
                 await delete_journal(scope, one.head, expect=one.head.expect)
             except Conflict:
@@ -166,14 +181,14 @@ async def apply(scope: Scope, *, dry_run: bool = False) -> Retained:
     return found
 
 
+def _is_old(head: Head, known: list[Rule], now: datetime) -> bool:
+    return any(rule.holds_for(head, now) for rule in known)
+
+
 def _choose(heads: list[Head], known: list[Rule], now: datetime) -> dict[Key, Chosen]:
     """The journals that are to go: what goes with another comes after it."""
     free = [head for head in heads if head.lease is None]
-    chosen = {
-        head.key: Chosen(head, BECAUSE)
-        for head in free
-        if any(rule.holds_for(head, now) for rule in known)
-    }
+    chosen = {head.key: Chosen(head, BECAUSE) for head in free if _is_old(head, known, now)}
     size = -1
     while size < len(chosen):
         size = len(chosen)

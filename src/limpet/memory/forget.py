@@ -11,10 +11,12 @@ came between is read first.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct, structs
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Key
     from limpet.memory.indexed_journal import IndexedJournal
 
-__all__ = ["Subject", "forget", "same_name", "surviving", "would_forget"]
+__all__ = ["ESCAPING", "Subject", "forget", "same_name", "surviving", "would_forget"]
+
+#: Signs by which what is written in a text may be escaped.
+ESCAPING = "\\%&"
 
 #: Bytes of a rewritten portion, about: any backend takes them in one record.
 PORTION = 256 * 1024
@@ -179,10 +184,12 @@ def _ids(index: Index, where: str, value: Any) -> list[str]:
     return [id_ for (id_,) in index.run(sql, [value])]
 
 
-# A memory with other letters than those of ASCII: it has more bytes than characters.
-_NOT_ASCII = (
+# A memory with other letters than those of ASCII: it has more bytes than characters. Or with signs
+# by which it may be escaped: the index has its words as they are written.
+_NOT_PLAIN = (
     "octet_length(m.text) > length(m.text)"
     " OR octet_length(coalesce(m.context, '')) > length(coalesce(m.context, ''))"
+    rf" OR m.text || coalesce(m.context, '') GLOB '*[{ESCAPING}]*'"
 )
 
 
@@ -204,7 +211,7 @@ def _about(index: Index, name: str) -> list[str]:
         # words does not know all capitals: Weiß is WEISS.
         each = [f'"{word}"' for word in words.split()]
         in_text = " AND ".join([_IN_TEXT] * len(each))
-        match = f"({in_text}) OR {_IN_CONTEXT} OR {_NOT_ASCII}"
+        match = f"({in_text}) OR {_IN_CONTEXT} OR {_NOT_PLAIN}"
         sql = f"SELECT m.id FROM memory m WHERE {match}"  # noqa: S608 - all of it is ours
         found = index.run(sql, [*each, f'"{words}"'])
         perhaps = [*_ids(index, tagged, json.dumps(tags)), *(id_ for (id_,) in found)]
@@ -230,6 +237,9 @@ _PARTS = re.compile(
     """,
     re.VERBOSE,
 )
+#: How texts within texts are written: JSON's escapes, once or several times; a URL's; HTML's.
+_ESCAPE = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|[\"'/bfnrt])")
+
 #: Signs that count, with those that Unicode calls symbols, where the subject has them.
 _DISTINCTIVE = "&%."
 
@@ -257,6 +267,11 @@ class Subject:
         """Whether *text* is about it."""
         if not self._wanted:
             return False  # a full stop is nobody's name
+        return self._is_in(text) or (
+            any(sign in text for sign in ESCAPING) and self._is_in(_unescaped(text))
+        )
+
+    def _is_in(self, text: str) -> bool:
         words = f" {' '.join(self._read(_plain(text)))} "
         # With an s: a plural, or a genitive.
         return f" {self._wanted} " in words or f" {self._wanted}s " in words
@@ -265,6 +280,21 @@ class Subject:
         """Words, and the signs that count."""
         parts = _PARTS.findall(words)
         return [part for part in parts if part in self._signs or any(map(str.isalnum, part))]
+
+
+def _unescaped(text: str) -> str:
+    r"""*text* as whoever reads what is in it sees it: JSON, a URL, HTML.
+
+    >>> _unescaped(r'{"who": "Ad\u0061", "in": "/?q=Ada%20L"}')
+    '{"who": "Ada", "in": "/?q=Ada L"}'
+    """
+
+    def sign(found: re.Match[str]) -> str:
+        return chr(int(found[1], 16)) if found[1] else " "
+
+    plain = html.unescape(unquote(_ESCAPE.sub(sign, text)))
+    # Signs beyond the first 65,536 are two escapes.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def same_name(one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 
 import msgspec
 
+from limpet.backends.logs import warn
 from limpet.core.codec import plain
 from limpet.core.runtime import run_to_end
 from limpet.errors import NotStorable, TaskNotOpen
@@ -229,6 +230,8 @@ def _as_effect(
 ) -> Callable[..., Any]:
     import inspect  # noqa: PLC0415 - slow to import, and not every program has effects
 
+    from limpet.core.redaction import is_marked  # noqa: PLC0415 - as above
+
     try:
         # By name, so that f(1) and f(x=1) are the same call.
         bind: Any = inspect.signature(function).bind
@@ -239,6 +242,12 @@ def _as_effect(
     escaped = name.replace("%", "%25").replace(":", "%3A")
 
     def step_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if is_marked((args, kwargs)):
+            warn(
+                "The effect %r is called with arguments in which something was redacted or "
+                "forgotten: what goes on from a store does not have what was there.",
+                name,
+            )
         if key is not None:
             return f"{escaped}:{key(*args, **kwargs)}"
         given = [args, kwargs] if bind is None else bind(*args, **kwargs).arguments

@@ -247,6 +247,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     # Pins of the messages that follow say no positions: those messages are marked.
     types.PINNED: lambda body: f"Pinned: {_list(body['positions'])}" if "positions" in body else "",
     types.UNPINNED: lambda body: f"No longer pinned: {_list(body.get('positions'))}",
+    turn.REDACTED: lambda body: f"Redacted in the arguments of calls: {_list(body.get('calls'))}",
     turn.DROPPED: lambda body: (
         f"Left out, as nobody knows what came of them: {_list(body.get('calls'))}"
     ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.types import Command, interrupt
 
 import limpet
 from limpet.integrations.langgraph import LimpetSaver
@@ -15,6 +16,7 @@ from limpet.integrations.langgraph import LimpetSaver
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
     from langchain_core.runnables import RunnableConfig
 
 KEY = "sk-proj-Zq8vT1mN4xW7cB2kL9dF"
@@ -62,3 +64,18 @@ def test_no_byte_of_a_secret_is_in_a_thread(tmp_path: Path) -> None:
     for file in tmp_path.iterdir():
         assert KEY.encode() not in file.read_bytes()
         assert b"swordfish" not in file.read_bytes()
+
+
+def test_an_effect_with_redacted_arguments_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that waited goes on with what is stored; who sends that to somebody is warned."""
+    graph: Any = StateGraph(State)
+    graph.add_node("ask", lambda _: {"log": [interrupt("Send it?")]})
+    graph.add_node("send", lambda state: {"log": [send(state["messages"][0].content)]})
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", "send")
+    with limpet.open("memory:", redact=["secrets"]) as store:
+        app = graph.compile(checkpointer=LimpetSaver(store))
+        app.invoke({"messages": [HumanMessage(f"Use {KEY}")]}, CONFIG)
+        assert "The effect" not in caplog.text
+        app.invoke(Command(resume="yes"), CONFIG)
+    assert "The effect 'send' is called with arguments in which something was" in caplog.text

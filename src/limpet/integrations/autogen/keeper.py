@@ -386,7 +386,10 @@ class Keeper:
         if ids and self.run is not None and self.run.done and self.run.ids == ids:
             return KNOWN
         before, run, how, between = self.run, self.run, NEW, False
-        goes_on = self.is_unfinished and (not task or is_same_task(task, self.current.task))
+        redacted = self.state.scope.redacted  # as the task is that was loaded
+        goes_on = self.is_unfinished and (
+            not task or is_same_task(redacted(task), redacted(self.current.task))
+        )
         if check is not None and not goes_on:
             await check()
         try:

@@ -28,10 +28,11 @@ from autogen_core.tools import (
 from pydantic import TypeAdapter
 
 from limpet.core.codec import plain
+from limpet.core.redaction import is_marked
 from limpet.errors import StepTimedOut, TaskHalted, TaskNotOpen
 from limpet.integrations.autogen import internals
 from limpet.integrations.autogen.run import EXECUTOR, as_exception
-from limpet.llm.messages.repair import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, REDACTED
 from limpet.tasks.context import open_task
 from limpet.tasks.retry import StepPolicy
 from limpet.tasks.steps import ABOUT_THE_TASK
@@ -249,12 +250,10 @@ class RecordingWorkbench(_RecordingCalls, Workbench):
 
     async def _recorded(self, key: str, *call: Any) -> AsyncGenerator[Any, None]:
         """The same of a call that has no result in the log."""
-        name, _, _, call_id = call
-        log, turn, result = self.actor.log, self.actor.log.turn, None
-        if not self._may_run(key, name):
-            result = _interrupted(name)
-            self._note_interrupted(call_id, name)
-        elif await self._is_begun(key, name, call_id):
+        name, arguments, _, call_id = call
+        log, turn = self.actor.log, self.actor.log.turn
+        result: Any = self._instead(key, name, arguments, call_id)
+        if result is None and await self._is_begun(key, name, call_id):
             running = _Running(self.actor.step(key).get("step"))
             _current.set(running)
             try:
@@ -271,7 +270,7 @@ class RecordingWorkbench(_RecordingCalls, Workbench):
                 await self._refuse(key, running.stop)
                 result = None
         if result is None:
-            yield _interrupted(name)  # nobody reads it
+            yield _told(name, INTERRUPTED)  # nobody reads it
             return
         if log.turn == turn:  # else its run was cancelled meanwhile: it is in doubt
             try:
@@ -279,6 +278,17 @@ class RecordingWorkbench(_RecordingCalls, Workbench):
             except Exception as error:  # noqa: BLE001 - `TurnLog.check` raises it
                 log.refuse(error)
         yield result
+
+    def _instead(
+        self, key: str, name: str, arguments: Mapping[str, Any] | None, call_id: str | None
+    ) -> ToolResult | None:
+        """What the model is told of a call that is not to be made."""
+        if not self._may_run(key, name):
+            self._note_interrupted(call_id, name)
+            return _told(name, INTERRUPTED)
+        is_whole = not self.actor.is_repeating or not is_marked(dict(arguments or {}))
+        # A step of a task may have been made, and its task knows.
+        return None if is_whole or self.actor.step(key) else _told(name, REDACTED)
 
     async def _is_begun(self, key: str, name: str, call_id: str | None) -> bool:
         """Whether the store knows of it, as of all before it: else it must not run."""
@@ -372,9 +382,11 @@ class RecordingExecutor(_RecordingCalls, CodeExecutor):
         known = self.actor.result(key)
         if known is not None:
             return CODE_RESULT.validate_python(known)
-        if self._may_run(key, EXECUTOR):
+        if any(is_marked(block.code) for block in code_blocks):
+            result = CodeResult(exit_code=1, output=REDACTED)
+        elif self._may_run(key, EXECUTOR):
             await self._begin(key, EXECUTOR, {})
-            result: CodeResult = await run(code_blocks, cancellation_token)
+            result = await run(code_blocks, cancellation_token)
         else:
             result = CodeResult(exit_code=1, output=INTERRUPTED)
             self._note_interrupted(None, EXECUTOR)
@@ -400,9 +412,9 @@ def recording_workbench(inner: Any, actor: ActorLog, **rules: Any) -> RecordingW
     return kind(inner, actor, **rules)
 
 
-def _interrupted(name: str) -> ToolResult:
-    """In place of a result that a crash has taken."""
-    return ToolResult(name=name, result=[TextResultContent(content=INTERRUPTED)], is_error=True)
+def _told(name: str, text: str) -> ToolResult:
+    """In place of a result that there is not."""
+    return ToolResult(name=name, result=[TextResultContent(content=text)], is_error=True)
 
 
 # -- what halts a task ends the run ----------------------------------------------------------------

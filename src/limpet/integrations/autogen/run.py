@@ -273,12 +273,14 @@ class ActorLog:
         self.replies: list[Any] = []
         self.calls: dict[str, dict[str, Any]] = {}
         self._given = 0  # how many of the replies were given out since the turn began
+        self._loaded = 0  # how many of them are as the store has them
         self._made: Counter[str] = Counter()
         self.running = 0  # how many of its tools are
 
     def load(self, saved: dict[str, Any]) -> None:
         """What was stored. A call without a result is put into the ledger."""
         self.replies = list(saved.get("replies", ()))
+        self._loaded = len(self.replies)
         self.calls = {key: dict(call) for key, call in saved.get("calls", {}).items()}
         for call in self.calls.values():
             if "result" not in call and "step" not in call:
@@ -302,6 +304,11 @@ class ActorLog:
             return None
         self._given += 1
         return self.replies[self._given - 1]
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether what the model has asked for last is what the store has of it."""
+        return 0 < self._given <= self._loaded
 
     def add_reply(self, reply: Any) -> None:
         """The model has answered."""
@@ -399,6 +406,7 @@ class ActorLog:
                 if call_key(number, call.get("id"), made) not in dropped
             ]
             self.replies[number - 1 :] = [{**reply, "content": rest}] if rest else []
+        self._loaded = min(self._loaded, len(self.replies))
         return found
 
     def _forget(self, key: str) -> Call | None:

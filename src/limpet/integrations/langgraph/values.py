@@ -177,7 +177,7 @@ class Values:
             return {"$map": pairs}
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
-        return {"$bytes": b64encode(value).decode()}
+        return {"$bytes": b64encode(self._redacted(value)).decode()}
 
     def _packable(self, tree: Any) -> Any:  # noqa: PLR0911 - as above
         kind = tree.__class__

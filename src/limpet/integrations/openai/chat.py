@@ -48,6 +48,7 @@ from limpet.integrations.openai.tools import Tool, sort_tools
 from limpet.integrations.openai.turn import (
     CUT,
     CUT_OFF,
+    REDACTED,
     REQUEST,
     StreamReader,
     Turn,
@@ -211,6 +212,8 @@ class AsyncChat:
             raise InvalidMessage(msg)
         if (fault := fault_of(message)) is not None:
             raise InvalidMessage(f"What is sent {fault}")
+        # As it is stored: the same words again are compared with that.
+        message = self.conversation.transcript.journal.redacted(message)
         if id is not None:
             found, id = await lock.find(message, id)
             if found is not None:
@@ -265,8 +268,11 @@ class AsyncChat:
             reply = reply.with_own_ids()
             calls = reply.calls()
         messages = [(MESSAGE, with_whole_characters(message)) for message in reply.messages]
-        began = self._tools.begin(self._tools.first(calls), lock)
-        await lock.write(*messages, (REQUEST, reply.about(seconds)), *began)
+        entries = [*messages, (REQUEST, reply.about(seconds))]
+        redacted = lock.take(calls, [message for _, message in messages])
+        if redacted:
+            entries.append((REDACTED, {"calls": redacted}))
+        await lock.write(*entries, *self._tools.begin(self._tools.first(calls), lock))
 
     def _too_many_rounds(self) -> TooManyRounds:
         msg = (

@@ -164,7 +164,10 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class IncomingReply:
-    """A reply while it comes in: stored once in a while, and also if its end never comes."""
+    """A reply while it comes in: stored once in a while, and also if its end never comes.
+
+    Where something is redacted, it is stored at its end only.
+    """
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class IncomingReply:
             is_half = "\ud800" <= piece[-1] <= "\udbff"
             self._half = piece[-1] if is_half else ""
             piece = str(with_whole_characters(piece[:-1] if is_half else piece))
-        if piece:
+        if piece and not self._lock.redacts:  # half of a secret would not be known for one
             self._unstored.append(piece)
             late = time.monotonic() - self._stored_at >= PIECE_SECONDS
             if late or sum(map(len, self._unstored)) >= PIECE_CHARACTERS:

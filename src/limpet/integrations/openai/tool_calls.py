@@ -7,17 +7,18 @@ then is what the tool, the chat or a person says: see `ToolRunner.sort`.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from limpet.conversations.transcript import MESSAGE
 from limpet.core.calls import BEGAN, SKIPPED, Call
 from limpet.core.codec import plain
+from limpet.core.redaction import FORGOTTEN
 from limpet.errors import CallsInDoubt, Conflict, StepTimedOut
 from limpet.integrations.openai.tools import BadArguments
 from limpet.integrations.openai.turn import DROPPED
-from limpet.llm.messages.repair import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, REDACTED
 from limpet.tasks.context import open_task
 from limpet.tasks.entries import describe
 from limpet.tasks.retry import ASK, RETRY, StepPolicy
@@ -172,8 +173,12 @@ class ToolRunner:
                 break
             except Conflict:  # a person has just said what became of one
                 turn = await lock.turn()
+        # As the model wrote them, where this process knows that.
+        forgotten = {call.id for call in ready if FORGOTTEN in call.arguments}
+        redacted = (turn.redacted | forgotten) - lock.made.keys()
+        ready = [lock.made.get(call.id, call) for call in ready]
         if not self._scope.is_sync:
-            await _together([self._run_one(call, lock) for call in ready])
+            await _together([self._run_one(call, lock, redacted) for call in ready])
             return
         entries = []
         for call in ready:
@@ -182,28 +187,34 @@ class ToolRunner:
             if entries:
                 await lock.write(*entries)
             with lock.running_tool():
-                entries = [(MESSAGE, call.answer(await self._outcome(call)))]
+                entries = [(MESSAGE, call.answer(await self._outcome(call, redacted)))]
         if entries:
             await lock.write(*entries)
 
-    async def _run_one(self, call: ToolCall, lock: TurnLock) -> None:
+    async def _run_one(self, call: ToolCall, lock: TurnLock, redacted: set[str]) -> None:
         with lock.running_tool():
-            outcome = await self._outcome(call)
+            outcome = await self._outcome(call, redacted)
         await lock.write((MESSAGE, call.answer(outcome)))
 
-    async def _outcome(self, call: ToolCall) -> str:
-        """What the model is told: the result, or what went wrong, as data."""
+    async def _outcome(self, call: ToolCall, redacted: set[str]) -> str:
+        """What the model is told: the result, or what went wrong, as data.
+
+        The *redacted* are not made; a task may know what became of one that was made before.
+        """
         tool = self.tools.get(call.name)
         if tool is None:
             there = ", ".join(self.tools) or "none"
             return _error(f"There is no tool {call.name!r}. The tools are: {there}.")
+        is_whole = call.id not in redacted
+        if not is_whole and not self._has_begun(tool, call):
+            return REDACTED
         try:
             arguments = tool.arguments(call.arguments)
         except BadArguments as error:
             return _error(f"{call.name} cannot be called like this: {error}")
         # That a function is an effect is known by its policy, and one step is enough.
         inner = tool.function.__wrapped__ if _effect(tool) else tool.function  # type: ignore[attr-defined]
-        function = _ObservedFunction(inner)
+        function = _ObservedFunction(inner if is_whole else _refuse(inner))
         try:
             return as_text(await self._perform(tool, call, function.call, arguments))
         except ABOUT_THE_TASK:
@@ -232,6 +243,14 @@ class ToolRunner:
         skipped = name in task.runner.live.state.skipped  # what a result cannot say
         return INTERRUPTED if skipped else result
 
+    def _has_begun(self, tool: Tool, call: ToolCall) -> bool:
+        """Whether the call is a step of a task that has begun, or is done."""
+        task = self._task_for(tool)
+        if task is None:
+            return False
+        name, state = f"{tool.name}:{call.id}", task.runner.live.state
+        return name in state.results or name in state.calls.open
+
     def _policy(self, tool: Tool) -> StepPolicy:
         """What happens when a call of *tool* is in doubt; as a step of a task, how it is run."""
         effect = _effect(tool)
@@ -242,6 +261,18 @@ class ToolRunner:
     def _task_for(self, tool: Tool) -> Any:
         """The task that a call of *tool* is a step of: the chat's, or for effects any open one."""
         return self._task or (open_task.get() if _effect(tool) else None)
+
+
+def _refuse(function: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of *function*, sync or async as that is."""
+
+    def refuse(**_: Any) -> NoReturn:
+        raise BadArguments(REDACTED)
+
+    async def refuse_async(**_: Any) -> NoReturn:
+        raise BadArguments(REDACTED)
+
+    return refuse_async if inspect.iscoroutinefunction(function) else refuse
 
 
 class _ObservedFunction:

@@ -39,6 +39,7 @@ __all__ = [
     "CUT_OFF",
     "DROPPED",
     "PIECE",
+    "REDACTED",
     "REQUEST",
     "StreamReader",
     "Turn",
@@ -48,6 +49,7 @@ __all__ = [
 
 # Entry types of a chat, beside those of the conversation, and those of calls (limpet.core.calls).
 REQUEST = "request"  # what is known about the reply before it: model, usage, how long it took
+REDACTED = "redacted"  # the arguments of these tool calls are not stored as the model wrote them
 DROPPED = "dropped"  # these tool calls are left out: nobody knows what came of them
 PIECE = "piece"  # of a reply that comes as a stream
 CUT = "cut"  # the message before it is the beginning of a reply, and its end never came
@@ -75,6 +77,8 @@ class Turn(Struct):
     pending: list[ToolCall] = []
     calls: Ledger = field(default_factory=Ledger)
     resolutions: dict[str, Resolution] = {}
+    #: Those of the pending ones whose arguments are not stored as the model wrote them.
+    redacted: set[str] = set()
     #: The calls that the conversation's head names: those that people can resolve.
     listed: frozenset[str] = frozenset()
     #: The beginning of a reply whose end never came.
@@ -93,6 +97,7 @@ class Turn(Struct):
             for call in calls_in(body):
                 self.calls.end(call.id)  # of an earlier one, that was popped
                 self.resolutions.pop(call.id, None)
+                self.redacted.discard(call.id)
                 self.pending.append(call)
         elif kind == REQUEST:
             self.requests.append(body)
@@ -106,6 +111,8 @@ class Turn(Struct):
             resolution = msgspec.convert(body, Resolution)
             self.calls.end(resolution.id)
             self.resolutions[resolution.id] = resolution
+        elif kind == REDACTED:
+            self.redacted.update(body["calls"])
         elif kind == DROPPED:
             self._close(body["calls"])
         elif kind == PIECE:
@@ -193,6 +200,9 @@ class TurnLock:
         self._wait = wait
         self._held = held
         self.reader = reader
+        #: The calls that a model has made in this turn, as it wrote them: what is stored of their
+        #: arguments may be something else.
+        self.made: dict[str, ToolCall] = {}
         #: The tasks or threads in which tools run.
         self.running_tools: set[object] = set()
 
@@ -271,9 +281,24 @@ class TurnLock:
     # -- writing ---------------------------------------------------------------------------------
 
     @property
+    def redacts(self) -> bool:
+        """Whether what is written is looked through: a piece of a secret looks like none."""
+        return self._conversation.scope.store.redactor is not None
+
+    @property
     def epoch(self) -> int:
         """The number of the lease: what began under it, began in this turn of ours."""
         return self._lock.lease.epoch
+
+    def take(self, calls: Iterable[ToolCall], messages: Iterable[Message]) -> list[str]:
+        """Note *calls* of a reply as the model wrote them: the ids of those that are redacted.
+
+        *messages* are the reply, as it is going to be stored.
+        """
+        redacted = self._transcript.journal.redacted
+        stored = [call for message in messages for call in calls_in(redacted(message))]
+        self.made.update({call.id: call for call in calls})
+        return [call.id for call in stored if call.arguments != self.made[call.id].arguments]
 
     async def write(
         self,
@@ -369,7 +394,7 @@ class TurnLock:
             with suppress(*MALFORMED):  # no chat has begun a call like that
                 before.take(*entry)
         turn.pending, turn.calls = list(before.pending), before.calls
-        turn.resolutions = before.resolutions
+        turn.resolutions, turn.redacted = before.resolutions, before.redacted
         for entry in reversed(since):
             self._take(turn, *entry)
         # What had not even begun is not run now: the user has gone on.

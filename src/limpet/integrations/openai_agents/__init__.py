@@ -2,6 +2,7 @@
 
 from limpet.errors import CallsInDoubt
 from limpet.integrations.openai_agents.record import (
+    ArgumentsRedacted,
     Ask,
     RunFinished,
     RunHeld,
@@ -12,6 +13,7 @@ from limpet.integrations.openai_agents.runs import AsyncRun, AsyncRuns, Runs
 from limpet.integrations.openai_agents.session import LimpetSession
 
 __all__ = [
+    "ArgumentsRedacted",
     "Ask",
     "AsyncRun",
     "AsyncRuns",

@@ -11,13 +11,23 @@ from limpet.backends.decide import holder_for_people
 from limpet.core.calls import BEGAN, RESOLVED, Call, Ledger, Resolution
 from limpet.core.ids import name_fields
 from limpet.core.journal import listed_fields
+from limpet.core.redaction import FORGOTTEN
 from limpet.errors import Conflict, LeaseHeld, LimpetError, NotFound, Unreadable
 
 if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
 
-__all__ = ["Ask", "RunFinished", "RunHeld", "RunInfo", "RunNotFound", "RunRecord", "not_found"]
+__all__ = [
+    "ArgumentsRedacted",
+    "Ask",
+    "RunFinished",
+    "RunHeld",
+    "RunInfo",
+    "RunNotFound",
+    "RunRecord",
+    "not_found",
+]
 
 KIND = "agents-run"
 name_fields(KIND, "id", "name", "call_id", "calls", "agent", "policy", "how", "by")
@@ -45,10 +55,15 @@ class RunFinished(LimpetError, RuntimeError):
     """The run has ended: there is nothing to save, to decide or to resume."""
 
 
+class ArgumentsRedacted(LimpetError, ValueError):
+    """The call cannot be made: what the model called it with is not what is stored."""
+
+
 class Ask(Struct, frozen=True):
     """A tool call that waits for a yes or no, and who said which; ``approved`` is None before.
 
-    ``arguments`` are the model's own words, as JSON.
+    ``arguments`` are the model's own words, as JSON. ``redacted``: something in them was replaced
+    when they were stored, or forgotten since, so the call cannot be made.
     """
 
     call_id: str
@@ -57,6 +72,7 @@ class Ask(Struct, frozen=True):
     arguments: str | None
     approved: bool | None = None
     by: str | None = None
+    redacted: bool = False
 
     def __repr__(self) -> str:
         # Not the arguments: they are somebody's data.
@@ -97,6 +113,7 @@ class _Asked(Struct):
     tool: str | None
     agent: str | None
     arguments: str | None
+    redacted: bool = False
 
 
 class _Saved(Struct):
@@ -191,18 +208,29 @@ class RunRecord:
         found: list[Ask] = []
         for ask in self.saved["asks"]:
             decision = self.decisions.get(ask["call_id"] or "", {})
-            found.append(Ask(**ask, approved=decision.get("approved"), by=decision.get("by")))
+            decided = {"approved": decision.get("approved"), "by": decision.get("by")}
+            redacted = ask.get("redacted", False) or FORGOTTEN in (ask["arguments"] or "")
+            found.append(Ask(**{**ask, **decided, "redacted": redacted}))
         return found
 
+    @property
+    def redacted(self) -> set[str | None]:
+        """The calls that cannot be made, since what the model called them with is not stored."""
+        return {ask.call_id for ask in self.asks() if ask.redacted}
+
     def calls_to_make(self) -> list[Ask]:
-        """The calls that are made when the run goes on, but for those that are resolved.
+        """The calls that are made when the run goes on: not those that are resolved or redacted.
 
         A snapshot may have been approved before it was stored, without a decision that we know.
         """
         asks = self.asks()
         undecided = all(ask.approved is None for ask in asks)
         known = {id_ for id_, resolution in self.resolutions.items() if resolution.how != "retry"}
-        return [ask for ask in asks if (ask.approved or undecided) and ask.call_id not in known]
+        return [
+            ask
+            for ask in asks
+            if (ask.approved or undecided) and ask.call_id not in known and not ask.redacted
+        ]
 
     def wants(self, decision: dict[str, Any]) -> bool:
         """Whether *decision* is still to be made; raises if it cannot be."""
@@ -214,6 +242,13 @@ class RunRecord:
         if ask is None:
             msg = f"Run {self.id!r} does not wait for a call {call_id!r}; its asks() say for which."
             raise NotFound(msg)
+        if ask.redacted and decision["approved"]:
+            msg = (
+                f"The call {call_id!r} of run {self.id!r} cannot be made: something in its "
+                "arguments was redacted when they were stored, or forgotten since. Reject it, or "
+                "let the run go on: the model is told, and may make the call again."
+            )
+            raise ArgumentsRedacted(msg)
         if ask.approved is None or ask.approved == decision["approved"]:
             return ask.approved is None
         decided = "approved" if ask.approved else "rejected"

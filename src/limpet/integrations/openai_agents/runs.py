@@ -43,7 +43,7 @@ from limpet.integrations.openai_agents.record import (
     not_found,
 )
 from limpet.integrations.openai_agents.sdk import Snapshots, sdk
-from limpet.llm.messages.repair import INTERRUPTED
+from limpet.llm.messages.repair import INTERRUPTED, REDACTED
 from limpet.store import Store, as_async
 
 if TYPE_CHECKING:
@@ -88,7 +88,12 @@ class AsyncRuns:
         strict_context: bool = False,
     ) -> None:
         self._store = as_async(store)
-        self._snapshots = Snapshots(context_serializer, context_deserializer, strict=strict_context)
+        self._snapshots = Snapshots(
+            context_serializer,
+            context_deserializer,
+            strict=strict_context,
+            redacted=self._store.scope.redacted,
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._store!r})"
@@ -133,7 +138,8 @@ class AsyncRuns:
         """Say yes to one call. *by*: who says so; *always*: to later calls of that tool, too.
 
         Durable on return; it counts when the run is resumed. The first decision stands: the same
-        again changes nothing, another is a `Conflict`.
+        again changes nothing, another is a `Conflict`. `ArgumentsRedacted`, if the call cannot be
+        made, because the store does not have what the model called the tool with.
         """
         await self._decide(id, call_id, approved=True, by=by, always=always, message=None)
 
@@ -313,6 +319,7 @@ class AsyncRun(AsyncEntered):
     ) -> None:
         self._lock = scope.lock(KIND, journal.key.id, lease)
         self._journal = journal
+        self._redacted: set[str | None] = set()  # calls of which the arguments are not stored
         self._agent = agent
         self._snapshots = snapshots
         self._in_doubt = in_doubt
@@ -392,19 +399,23 @@ class AsyncRun(AsyncEntered):
             await self._write(*entries, status=RUNNING, calls=calls, expect=record.position)
         except Conflict:
             return False
-        self._state, self._progress = state, False
+        self._state, self._redacted, self._progress = state, record.redacted, False
         return True
 
     def _apply_decisions(self, state: RunState[Any, Any], record: RunRecord) -> None:
         """Tell the SDK what was decided, and what became of calls that a dead worker has made.
 
         It has one way to go on without making a call: a no, whose message the model reads as the
-        result. That is exact for one call, also where its tool was approved for always.
+        result. That is exact for one call, also where its tool was approved for always. So it is
+        told of a call, too, that nobody can say yes to, since its arguments are not stored.
         """
+        redacted = record.redacted
         for item in state.get_interruptions():
             id_ = item.call_id or ""
             decision, resolution = record.decisions.get(id_), record.resolutions.get(id_)
-            if decision is not None and decision["approved"]:
+            if id_ in redacted and (decision is None or decision["approved"]):
+                state.reject(item, rejection_message=REDACTED)
+            elif decision is not None and decision["approved"]:
                 state.approve(item, always_approve=decision["always"])
             elif decision is not None:
                 always, message = decision["always"], decision["message"]
@@ -438,7 +449,8 @@ class AsyncRun(AsyncEntered):
     async def save(self, result: Waiting) -> None:
         """Store what came of it: a snapshot if it waits again, its output if it has ended."""
         if isinstance(result, sdk().RunState) or getattr(result, "interruptions", None):
-            await self._write((STATE, self._snapshots.take(result)), status=WAITING, calls={})
+            body = self._snapshots.take(result, self._redacted)
+            await self._write((STATE, body), status=WAITING, calls={})
             return
         output = getattr(result, "final_output", None)
         try:
@@ -470,7 +482,7 @@ class AsyncRun(AsyncEntered):
         """Store a snapshot of the state, once: the SDK keeps it up to date for one turn only."""
         if not self._progress:
             try:
-                body = self._snapshots.take(self.state)
+                body = self._snapshots.take(self.state, self._redacted)
                 await self._snapshots.restore(self.id, self._agent, body)
             except (RunFinished, Unreadable, sdk().AgentsException):
                 pass  # what there was before is what there is

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from limpet.core.redaction import FORGOTTEN
 from limpet.errors import MissingExtra, Unreadable
 from limpet.integrations.openai_agents.record import RunFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import ModuleType
 
     from agents import Agent, RunState
@@ -32,7 +33,8 @@ def sdk(module: str = "agents") -> ModuleType:
 class Snapshots:
     """Runs as entries of a journal, and back.
 
-    The options are for contexts that are no dicts, see ``RunState.to_json`` of the SDK.
+    The options are for contexts that are no dicts, see ``RunState.to_json`` of the SDK. *redacted*
+    is what is stored of a value.
     """
 
     def __init__(
@@ -41,13 +43,19 @@ class Snapshots:
         deserializer: Callable[[Any], Any] | None,
         *,
         strict: bool,
+        redacted: Callable[[Any], Any],
     ) -> None:
         self._serializer = serializer
         self._deserializer = deserializer
         self._strict = strict
+        self._redacted = redacted
 
-    def take(self, run: Waiting) -> dict[str, Any]:
-        """The entry for *run*: what the SDK writes, and what can be read without it."""
+    def take(self, run: Waiting, known: Collection[str | None] = ()) -> dict[str, Any]:
+        """The entry for *run*: what the SDK writes, and what can be read without it.
+
+        Calls are marked of which the arguments are not stored as they are; *known* are those of
+        which that is so already, where *run* was restored.
+        """
         agents = sdk()
         state: Any = run if isinstance(run, agents.RunState) else run.to_state()  # type: ignore[union-attr]
         found = state.to_json(context_serializer=self._serializer, strict_context=self._strict)
@@ -63,6 +71,12 @@ class Snapshots:
             }
             for item in state.get_interruptions()
         ]
+        redacted = _calls_with(found, lambda text: self._redacted(text) != text)
+        for ask in asks:
+            changes = self._redacted(ask["arguments"]) != ask["arguments"]
+            if changes or ask["call_id"] in {*redacted, *known}:
+                ask["redacted"] = True
+        found = _without_digests(found, redacted)
         schema = found["$schemaVersion"]
         return {"schema": schema, "sdk": agents.__version__, "asks": asks, "state": found}
 
@@ -78,10 +92,11 @@ class Snapshots:
                 f"{module.CURRENT_SCHEMA_VERSION}. Resume it with the version that saved it."
             )
             raise Unreadable(msg)
+        forgotten = _calls_with(saved["state"], lambda text: FORGOTTEN in text)
         try:
             return await agents.RunState.from_json(  # type: ignore[no-any-return]
                 agent,
-                saved["state"],
+                _without_digests(saved["state"], forgotten),
                 context_deserializer=self._deserializer,
                 strict_context=self._strict,
             )
@@ -91,3 +106,26 @@ class Snapshots:
                 "It takes the agents and tools that it was started with."
             )
             raise Unreadable(msg) from error
+
+
+def _calls_with(state: dict[str, Any], holds_for: Callable[[str], bool]) -> set[str]:
+    """The ids of the calls in a snapshot with such arguments."""
+    items = [item.get("raw_item") for item in state.get("generated_items") or ()]
+    return {
+        item["call_id"]
+        for item in items
+        if isinstance(item, dict) and "call_id" in item and holds_for(item.get("arguments") or "")
+    }
+
+
+def _without_digests(state: dict[str, Any], calls: set[str]) -> dict[str, Any]:
+    """The snapshot without the SDK's digests of what these *calls* were made with.
+
+    It refuses to go on with a call whose arguments are others by now; and a digest tells whoever
+    guesses what they were.
+    """
+    invocations = state["context"].get("tool_invocations") if calls else None
+    if not invocations:
+        return state
+    left = {id_: one for id_, one in invocations.items() if id_ not in calls}
+    return {**state, "context": {**state["context"], "tool_invocations": left}}

@@ -40,7 +40,15 @@ if TYPE_CHECKING:
     Rule = Literal["stub", "drop", "raise"]
     Message = Mapping[str, Any]
 
-__all__ = ["INTERRUPTED", "Repair", "Repaired", "check_options", "repair", "repair_made"]
+__all__ = [
+    "INTERRUPTED",
+    "REDACTED",
+    "Repair",
+    "Repaired",
+    "check_options",
+    "repair",
+    "repair_made",
+]
 
 #: What comes of where a window was cut, or was said so by the model: no damage, and no error. There
 #: are models that number their calls anew in every reply.
@@ -139,6 +147,12 @@ def check_options(rule: object, shape: object) -> None:
 INTERRUPTED = (
     "[limpet: this call was interrupted, and no result of it was recorded. "
     "It is not known whether it took effect.]"
+)
+#: The same of a call of which the store does not have all that the model wrote.
+REDACTED = (
+    "[limpet: this call was not made. Something in its arguments was replaced when it was stored, "
+    "such as a secret or an address, or was forgotten since. If it is still needed, call the tool "
+    "again with all of them.]"
 )
 
 
