@@ -33,7 +33,7 @@ from bench._measure import (
     slice_of_threads,
     timed,
 )
-from limpet.backends.sqlite.appender import QUERIES, RECENT
+from limpet.backends.sqlite.appender import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,9 +226,6 @@ class _Bare:
             ]
             execute("BEGIN IMMEDIATE")
             execute(self._insert, values)
-            if self._batch % (RECENT // APPENDERS) == 0:
-                execute(QUERIES["index_recent"])
-                execute(QUERIES["empty_recent"])
             execute("COMMIT")
             if perf_counter() > deadline:
                 return [done]

@@ -38,9 +38,6 @@ MOST_HEADS = 10_000
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
 
-#: Entries that gather in limpet_index_recent.
-RECENT = 1024
-
 #: Over every number.
 END = 1 << 62
 
@@ -64,7 +61,7 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
     A number of 0 means that there is only a lease.
     """
     journal, id_, incarnation, created, dropped_seq, dropped_at, dropped, ttl, ttl_from, *rest = row
-    status, meta, labels, holder, epoch, until, last, seq, at, total = rest
+    status, meta, labels, holder, epoch, until, note, last, seq, at, total = rest
     if last is None:  # all of its records were compacted away
         seq, at, total = dropped_seq, dropped_at, dropped
     elif seq is None:
@@ -83,6 +80,7 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
         {} if labels is None else msgspec.json.decode(labels),
         meta,
         None if epoch is None else Lease(holder, epoch, until),
+        note,
     )
     return Stored(head, journal, dropped)
 
@@ -116,6 +114,7 @@ class Appender:
         self._version: int | None = None  # of the file after our last commit
         self._records: list[tuple[Any, ...]] = []  # to be inserted
         self._ids: dict[tuple[int, str], Appended] = {}  # of those
+        self._notes: dict[int, bytes | None] = {}  # of those, by journal; None: it is gone
         self._guessed: int | None = None  # the version that `append_one` takes the file to be of
 
     def transact(self, work: Callable[[Appender, int], T]) -> T:
@@ -148,6 +147,7 @@ class Appender:
             self._heads.clear()
             self._records.clear()
             self._ids.clear()
+            self._notes.clear()
         self._version = None
 
     def commit(self) -> None:
@@ -188,22 +188,24 @@ class Appender:
             decision = decide.decide(before.head, request, now())
         except LimpetError:  # by a head that may be an old one
             return None
-        if decision.head is None or _changes(before.head, decision):
+        note = request.note
+        goes = note is None and before.head.note is not None
+        if decision.head is None or goes or _changes(before.head, decision):
             return None
         (record,) = decision.records
         self._guessed, self._version = self._version, None
         try:
-            self.connection.execute(INSERT_ONE, _row(before, record, before.head.size))
+            row = _row(before, record, before.head.size)
+            if note is None:
+                self.connection.execute(INSERT_ONE, row)
+            else:
+                self.connection.execute(QUERIES["insert_noted"], (*row, note))
         except apsw.ConstraintError:  # overtaken, or the number is taken
             return None
         finally:
             self._guessed = None
         self._heads[request.key] = Stored(decision.head, before.journal, before.dropped)
         self._version = self.connection.data_version()
-        if self.connection.last_insert_rowid() % RECENT == 0:
-            self.begin()
-            self._index_recent()
-            self.commit()
         return decision.answer
 
     def is_overtaken(self) -> bool:
@@ -268,6 +270,8 @@ class Appender:
             )
         if head.labels != before.head.labels:
             self._set_labels(before.journal, before.head.labels, head.labels)
+        if head.note != before.head.note:
+            self._notes[before.journal] = head.note
         self._heads[head.key] = Stored(head, before.journal, before.dropped)
         size = before.head.size
         for record in records:
@@ -305,22 +309,23 @@ class Appender:
                 self.connection.execute(QUERIES["set_label"], (journal, name, value))
 
     def flush(self) -> None:
-        """Write the records that were appended."""
+        """Write the records that were appended, and their notes."""
         rows, execute = self._records, self.connection.execute
         if len(rows) == 1:  # a lone caller's, and worth not going round
             execute(INSERT_ONE, rows[0])
         else:
             for some in _portions(rows):
                 execute(_insert(len(some)), [value for row in some for value in row])
-        # Whoever adds a record with a round number sees to the index.
-        if self.connection.last_insert_rowid() % RECENT < len(rows):
-            self._index_recent()
+        if self._notes:
+            notes = [(journal, note) for journal, note in self._notes.items() if note is not None]
+            for some in _portions(notes):
+                execute(_set_notes(len(some)), [value for row in some for value in row])
+            for journal, note in self._notes.items():
+                if note is None:
+                    execute(QUERIES["delete_note"], (journal,))
+            self._notes.clear()
         rows.clear()
         self._ids.clear()
-
-    def _index_recent(self) -> None:
-        self.connection.execute(QUERIES["index_recent"])
-        self.connection.execute(QUERIES["empty_recent"])
 
     # -- other changes -----------------------------------------------------------------------
 
@@ -360,7 +365,7 @@ class Appender:
 
     def _remove(self, key: Key, journal: int) -> None:
         self._drop(journal, END)
-        for query in ("delete_labels", "delete_journal"):
+        for query in ("delete_note", "delete_labels", "delete_journal"):
             self.connection.execute(QUERIES[query], (journal,))
         self._heads[key] = None
 
@@ -399,6 +404,7 @@ class Appender:
         expect: Expect,
         renewed: str | None,
         labels: Mapping[str, str],
+        note: bytes | None,
     ) -> int:
         """`Backend.rewrite`."""
         found = self.live(key, at)
@@ -421,6 +427,8 @@ class Appender:
         encoded = msgspec.json.encode(all_labels).decode() if all_labels else None
         values = (renewed or head.incarnation, encoded, found.journal)
         self.connection.execute(QUERIES["set_rewritten"], values)
+        if note is not None:
+            self.connection.execute(_set_notes(1), (found.journal, note))
         self._heads.pop(key, None)
         return count
 
@@ -491,3 +499,9 @@ def _insert(rows: int) -> str:
 
 
 INSERT_ONE = _insert(1)
+
+
+@cache
+def _set_notes(rows: int) -> str:
+    values = ", ".join(["(?, ?)"] * rows)
+    return f"{QUERIES['set_notes']} {values} {QUERIES['or_replace_them']}"

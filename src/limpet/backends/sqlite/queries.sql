@@ -3,7 +3,7 @@
 -- A journal as it is stored: its row, and then its last record, if it has one.
 -- name: stored
 j.journal, j.id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
-status, meta, labels, holder, epoch, until
+status, meta, labels, holder, epoch, until, note
 
 -- name: stored_head
 SELECT {stored}, last_record, last_seq, last_at, last_total
@@ -77,9 +77,21 @@ ORDER BY 1 LIMIT ?6
 -- name: known
 SELECT seq, at FROM limpet_records WHERE journal = ? AND id = ?
 
--- As many rows as there are records to add. A trigger adds their entries to limpet_index_recent.
+-- As many rows as there are records to add. Triggers see to the index.
 -- name: insert_records
 INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES
+
+-- A record and its note.
+-- name: insert_noted
+INSERT INTO limpet_noted (journal, seq, count, at, total, id, body, note)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- As many rows as there are notes to set, and then what becomes of those that are there.
+-- name: set_notes
+INSERT INTO limpet_notes VALUES
+
+-- name: or_replace_them
+ON CONFLICT DO UPDATE SET note = excluded.note
 
 -- name: create_journal
 INSERT INTO limpet_journals
@@ -102,13 +114,6 @@ INSERT INTO limpet_labels VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = exc
 -- name: remove_label
 DELETE FROM limpet_labels WHERE journal = ? AND name = ?
 
--- Where the entries of limpet_index_recent go when there are many.
--- name: index_recent
-INSERT INTO limpet_index SELECT * FROM limpet_index_recent ORDER BY journal, seq
-
--- name: empty_recent
-DELETE FROM limpet_index_recent
-
 -- Records numbered under ?2.
 -- name: delete_records
 DELETE FROM limpet_records WHERE record IN (
@@ -120,6 +125,9 @@ DELETE FROM limpet_index WHERE journal = ? AND seq < ?
 
 -- name: delete_recent
 DELETE FROM limpet_index_recent WHERE journal = ? AND seq < ?
+
+-- name: delete_note
+DELETE FROM limpet_notes WHERE journal = ?
 
 -- name: delete_labels
 DELETE FROM limpet_labels WHERE journal = ?

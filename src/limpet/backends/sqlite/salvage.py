@@ -287,6 +287,7 @@ _is_journal = _fits(
     *(_MAYBE_INT, _MAYBE_INT, _MAYBE_TEXT, _MAYBE_BLOB, _MAYBE_TEXT),
     *(_MAYBE_TEXT, _MAYBE_INT, _MAYBE_INT),
 )
+_is_note = _fits((_NONE,), _BLOB)  # a user's row may be of that shape; then it is no journal's
 _is_schema = _fits(_TEXT, _TEXT, _TEXT, _INT, _MAYBE_TEXT)
 _is_indexed = _fits(_INT, _INT, _INT)
 _is_named = _fits(_TEXT, _TEXT, _TEXT, _INT)
@@ -299,6 +300,8 @@ def _fill(new: str, pages: Pages) -> None:
     try:
         connection.execute("PRAGMA synchronous = OFF")  # it is gone when it was copied
         connection.execute("BEGIN")
+        # Records come in any order here, and what is moved comes before what is not.
+        connection.execute("DROP TRIGGER limpet_records_gathered")
         roots: dict[str, int] = {}
         for number, row in pages.rows():
             if _is_record(row):
@@ -307,6 +310,10 @@ def _fill(new: str, pages: Pages) -> None:
                 marks = ", ".join("?" * len(row))
                 sql = f"INSERT OR IGNORE INTO limpet_journals VALUES ({marks})"  # noqa: S608 - marks
                 connection.execute(sql, (number, *row[1:]))
+            elif _is_note(row):
+                connection.execute(
+                    "INSERT OR IGNORE INTO limpet_notes VALUES (?, ?)", (number, row[1])
+                )
             elif _is_schema(row):
                 roots[row[1]] = row[3]
         if connection.execute("SELECT count(*) FROM limpet_records").get == 0:
