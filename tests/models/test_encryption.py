@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,9 @@ from limpet.errors import (
 from limpet.transfer.backup import backup, restore
 from limpet.transfer.copy import copy
 from limpet.transfer.salvage import salvage
+from tests.support import releases
 from tests.support.commands import run
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from limpet import Keys, Store
@@ -255,10 +258,50 @@ def test_a_changed_marker_is_noticed(keys: Keys) -> None:
     """It is sealed as everything else."""
     limpet.open("agents.db", keys=keys).close()
     raw = SqliteBackend("agents.db")
-    raw.append(Append(key=MARKER, labels={END: "AAAA"}))
+    head = raw.head(MARKER)
+    assert head is not None
+    raw.rewrite(MARKER, {}, expect=head.expect, note=b"another")
     raw.close()
     with pytest.raises(KeyMissing):
         limpet.open("agents.db", keys=keys)
+
+
+@pytest.mark.parametrize("release", sorted(DATA.glob("encrypted-*.db")))
+def test_what_an_older_release_encrypted_can_be_read(release: Path) -> None:
+    """With its notes where they were then; what is added has them where they are now."""
+    shutil.copy(release, "agents.db")
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        chat = store.conversation("alice")
+        assert [message["role"] for message in chat.messages()] == [
+            *("system", "user", "assistant", "tool")
+        ]
+        assert [entry.body for entry in store.journal("note", "cut").read()] == list(range(10, 40))
+        assert store.task("done-1").checkpoint().results == {"only": "result"}
+        assert chat.append({"role": "user", "content": "more"}) == 5
+        key = Key("acme", "conversation", "alice")
+        backend: Any = store.backend
+        head = backend.inner.head(key)
+        assert (END in head.labels, head.note is None) == (False, False)
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        assert len(store.conversation("alice").messages()) == 5
+        store.conversation("alice").append({"role": "user", "content": "and more"})
+
+
+@pytest.mark.parametrize("release", sorted(DATA.glob("encrypted-*.db")))
+def test_a_cut_in_what_an_older_release_encrypted_is_noticed(release: Path) -> None:
+    """As ever."""
+    shutil.copy(release, "agents.db")
+    SqliteBackend("agents.db").close()  # which brings it up to date
+    database = sqlite3.connect("agents.db")
+    database.execute("DELETE FROM limpet_index WHERE seq = 40")
+    database.execute("DELETE FROM limpet_index_recent WHERE seq = 40")
+    database.execute("DELETE FROM limpet_records WHERE seq = 40")
+    database.commit()
+    database.close()
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        with pytest.raises(Tampered, match="ends at 39, and was at 40"):
+            store.journal("note", "cut").read()
+        assert len(store.conversation("alice").messages()) == 4
 
 
 # -- whole stores ----------------------------------------------------------------------------------
@@ -363,12 +406,10 @@ def test_an_export_needs_the_keys(keys: Keys, monkeypatch: pytest.MonkeyPatch) -
 def damage(seq: int) -> None:
     """Change one byte of a record of alice's, as a disk might."""
     database = sqlite3.connect("agents.db")
-    database.execute(
-        "UPDATE limpet_records SET body = CAST(substr(body, 1, 40) || x'00' || substr(body, 42)"
-        " AS BLOB) WHERE seq = ? AND journal ="
-        " (SELECT journal FROM limpet_journals WHERE kind = 'conversation')",
-        (seq,),
-    )
+    where = "seq = ? AND journal = (SELECT journal FROM limpet_journals WHERE id = 'alice')"
+    ((body,),) = database.execute(f"SELECT body FROM limpet_records WHERE {where}", (seq,))
+    changed = body[:40] + bytes([body[40] ^ 1]) + body[41:]
+    database.execute(f"UPDATE limpet_records SET body = ? WHERE {where}", (changed, seq))
     database.commit()
     database.close()
 
@@ -407,6 +448,21 @@ def test_what_is_left_of_a_damaged_store_is_salvaged(damaged: None) -> None:
         assert texts == ["Number 1", "Number 2", "Number 4", "Number 5"]
         assert isinstance(new.backend, Sealed)
     assert files_with("Number", Path("new.db").parent) == []
+
+
+@pytest.mark.parametrize("loss", ["DELETE FROM limpet_notes", "UPDATE limpet_notes SET note = x''"])
+def test_what_has_lost_its_notes_is_salvaged(damaged: None, loss: str) -> None:
+    """They say that nothing is missing; what is there is authentic without them."""
+    database = sqlite3.connect("agents.db")
+    database.execute(loss)
+    database.commit()
+    database.close()
+    with limpet.open("new.db") as new:
+        found = {one.key.id: one for one in salvage("agents.db", new)}
+        assert found["alice"].lost == ((3, 3),)
+        texts = [message["content"] for message in new.conversation("alice").messages()]
+        assert texts == ["Number 1", "Number 2", "Number 4", "Number 5"]
+        assert len(new.conversation("bob").messages()) == 1
 
 
 def test_salvage_without_keys_is_refused(damaged: None, monkeypatch: pytest.MonkeyPatch) -> None:
