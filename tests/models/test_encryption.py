@@ -406,10 +406,13 @@ def test_an_export_needs_the_keys(keys: Keys, monkeypatch: pytest.MonkeyPatch) -
 def damage(seq: int) -> None:
     """Change one byte of a record of alice's, as a disk might."""
     database = sqlite3.connect("agents.db")
-    where = "seq = ? AND journal = (SELECT journal FROM limpet_journals WHERE id = 'alice')"
-    ((body,),) = database.execute(f"SELECT body FROM limpet_records WHERE {where}", (seq,))
+    ((record, body),) = database.execute(
+        "SELECT record, body FROM limpet_records WHERE seq = ? AND journal ="
+        " (SELECT journal FROM limpet_journals WHERE id = 'alice')",
+        (seq,),
+    )
     changed = body[:40] + bytes([body[40] ^ 1]) + body[41:]
-    database.execute(f"UPDATE limpet_records SET body = ? WHERE {where}", (changed, seq))
+    database.execute("UPDATE limpet_records SET body = ? WHERE record = ?", (changed, record))
     database.commit()
     database.close()
 
