@@ -19,6 +19,7 @@ import pytest
 import limpet
 from limpet.backends.contract import Append, Expect, Key, Origin
 from limpet.backends.url import connect
+from limpet.crypto.envelope import DataKey
 from limpet.crypto.keys import Keys
 from limpet.crypto.sealed import CUT, END, WRAPPED, Sealed
 from limpet.errors import LimpetError, NotEncrypted, StoreCorrupt, StoreError, Tampered, Unreadable
@@ -366,6 +367,12 @@ def test_an_older_state_of_a_whole_journal_is_what_was_once_true(where: Where) -
         assert [record.body for record in store.read(journal)] == [b"0", b"1", b"2", b"3"]
 
 
+def end_label(key: Key, journal: Journal, note: bytes) -> str:
+    """What *note* was, where it was among the labels."""
+    data = DataKey.unwrapped(journal.labels[WRAPPED], KEYS, key)
+    return urlsafe_b64encode(note[:24] + data._mac(b"limpet/1 end", note[:24])).decode()
+
+
 def test_a_note_among_the_labels_goes_no_further_than_an_older_state(where: Where) -> None:
     """There it lay in stores that were made before it went with the record."""
     journal = Key("default", "note", "one")
@@ -378,7 +385,7 @@ def test_a_note_among_the_labels_goes_no_further_than_an_older_state(where: Wher
     assert early is not None
     forged = deepcopy(stored)
     forged[journal].note = None
-    forged[journal].labels[END] = urlsafe_b64encode(early).decode()
+    forged[journal].labels[END] = end_label(journal, stored[journal], early)
     cut = deepcopy(forged)
     del cut[journal].records[2:]
     with_both = deepcopy(forged)

@@ -41,7 +41,6 @@ from limpet.crypto.envelope import (
     DataKey,
     Forged,
     chain_of,
-    from_label,
     is_sealed,
     key_of_meta,
     tag_of,
@@ -122,7 +121,7 @@ class _Journal:
         self.wrapped = wrapped
         self.key = key
         #: The newest note of its end that was seen, and the number in it.
-        self.note = (b"", 0)
+        self.note: tuple[bytes | str, int] = (b"", 0)
         self.has_end_label = False
         self.tags: dict[int, bytes] = {}  # of the records that end at these numbers
 
@@ -284,7 +283,8 @@ class Sealed(Backend):
     def _next(self, request: Append, place: _Place) -> _Next:
         """*request*, sealed for a journal that stands at *place*."""
         key, origin, journal = request.key, request.origin, place.journal
-        seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
+        seq, tag = place.seq, place.tag
+        ours: dict[str, str | None] = {}
         expect = place.expect if place.fits(request.expect) else _NOWHERE
         if journal is None:
             if not request.count:
@@ -716,16 +716,16 @@ class Sealed(Backend):
         return journal
 
     def _check_notes(self, head: Head, journal: _Journal) -> None:
-        end, label = head.note, head.labels.get(END)
-        if end is None and label is not None:
-            end = from_label(label)
+        label = head.labels.get(END)
+        end = label if head.note is None else head.note
         if end is None:
             self._check_is_sealed(journal, head, after=head.seq - 1)
             raise Forged("the note of its end is missing.")
         journal.has_end_label = label is not None
         known, noted = journal.note
         if end != known:
-            noted, tag = journal.key.read_end(end)
+            read = journal.key.read_end_label if isinstance(end, str) else journal.key.read_end
+            noted, tag = read(end)
             if journal.tags.get(noted, tag) != tag:
                 self._forget(head.key)  # an older store was put in its place, and has gone on
                 raise Forged(f"another record stood at {noted}.")
