@@ -453,13 +453,18 @@ def test_what_is_left_of_a_damaged_store_is_salvaged(damaged: None) -> None:
     assert files_with("Number", Path("new.db").parent) == []
 
 
-@pytest.mark.parametrize("loss", ["DELETE FROM limpet_notes", "UPDATE limpet_notes SET note = x''"])
-def test_what_has_lost_its_notes_is_salvaged(damaged: None, loss: str) -> None:
+@pytest.mark.parametrize("note", ["NULL", "x''"])
+def test_what_has_lost_its_notes_is_salvaged(damaged: None, note: str) -> None:
     """They say that nothing is missing; what is there is authentic without them."""
     database = sqlite3.connect("agents.db")
-    database.execute(loss)
+    database.execute(
+        f"UPDATE limpet_index_recent SET note = {note} WHERE record = 0 AND journal IN"  # noqa: S608
+        " (SELECT journal FROM limpet_journals WHERE kind = 'conversation')"
+    )
     database.commit()
     database.close()
+    with limpet.open("agents.db") as store, pytest.raises(Tampered, match="note"):
+        store.conversation("bob").messages()
     with limpet.open("new.db") as new:
         found = {one.key.id: one for one in salvage("agents.db", new)}
         assert found["alice"].lost == ((3, 3),)

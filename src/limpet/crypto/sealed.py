@@ -121,7 +121,7 @@ class _Journal:
         self.wrapped = wrapped
         self.key = key
         #: The newest note of its end that was seen, and the number in it.
-        self.note: tuple[bytes | str, int] = (b"", 0)
+        self.note: tuple[bytes | str | None, int] = (None, 0)
         self.has_end_label = False
         self.tags: dict[int, bytes] = {}  # of the records that end at these numbers
 
@@ -724,8 +724,8 @@ class Sealed(Backend):
         journal.has_end_label = label is not None
         known, noted = journal.note
         if end != known:
-            read = journal.key.read_end_label if isinstance(end, str) else journal.key.read_end
-            noted, tag = read(end)
+            key = journal.key
+            noted, tag = key.read_end_label(end) if isinstance(end, str) else key.read_end(end)
             if journal.tags.get(noted, tag) != tag:
                 self._forget(head.key)  # an older store was put in its place, and has gone on
                 raise Forged(f"another record stood at {noted}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
@@ -114,7 +115,7 @@ class Appender:
         self._version: int | None = None  # of the file after our last commit
         self._records: list[tuple[Any, ...]] = []  # to be inserted
         self._ids: dict[tuple[int, str], Appended] = {}  # of those
-        self._notes: dict[int, bytes | None] = {}  # of those, by journal; None: it is gone
+        self._without_note: set[int] = set()  # journals that have had one until now
         self._guessed: int | None = None  # the version that `append_one` takes the file to be of
 
     def transact(self, work: Callable[[Appender, int], T]) -> T:
@@ -147,7 +148,7 @@ class Appender:
             self._heads.clear()
             self._records.clear()
             self._ids.clear()
-            self._notes.clear()
+            self._without_note.clear()
         self._version = None
 
     def commit(self) -> None:
@@ -195,11 +196,8 @@ class Appender:
         (record,) = decision.records
         self._guessed, self._version = self._version, None
         try:
-            row = _row(before, record, before.head.size)
-            if note is None:
-                self.connection.execute(INSERT_ONE, row)
-            else:
-                self.connection.execute(QUERIES["insert_noted"], (*row, note))
+            insert = INSERT_ONE if note is None else INSERT_ONE_NOTED
+            self.connection.execute(insert, _row(before, record, before.head.size, note))
         except apsw.ConstraintError:  # overtaken, or the number is taken
             return None
         finally:
@@ -270,12 +268,15 @@ class Appender:
             )
         if head.labels != before.head.labels:
             self._set_labels(before.journal, before.head.labels, head.labels)
-        if head.note != before.head.note:
-            self._notes[before.journal] = head.note
+        if head.note is not None:
+            self._without_note.discard(before.journal)
+        elif before.head.note is not None:
+            self._without_note.add(before.journal)
         self._heads[head.key] = Stored(head, before.journal, before.dropped)
         size = before.head.size
         for record in records:
-            self._records.append(_row(before, record, size))
+            note = head.note if record is records[-1] else None
+            self._records.append(_row(before, record, size, note))
             size += len(record.body)
             if record.id is not None:
                 self._ids[before.journal, record.id] = decision.answer
@@ -310,22 +311,22 @@ class Appender:
 
     def flush(self) -> None:
         """Write the records that were appended, and their notes."""
-        rows, execute = self._records, self.connection.execute
-        if len(rows) == 1:  # a lone caller's, and worth not going round
-            execute(INSERT_ONE, rows[0])
-        else:
-            for some in _portions(rows):
-                execute(_insert(len(some)), [value for row in some for value in row])
-        if self._notes:
-            notes = [(journal, note) for journal, note in self._notes.items() if note is not None]
-            for some in _portions(notes):
-                execute(_set_notes(len(some)), [value for row in some for value in row])
-            for journal, note in self._notes.items():
-                if note is None:
-                    execute(QUERIES["delete_note"], (journal,))
-            self._notes.clear()
-        rows.clear()
+        execute = self.connection.execute
+        # In their order: what is in the large index already has lower numbers.
+        for columns, rows in groupby(self._records, len):
+            insert = "insert_records" if columns == COLUMNS else "insert_noted"
+            for some in _portions(list(rows)):
+                values = some[0] if len(some) == 1 else [value for row in some for value in row]
+                execute(_insert(insert, columns, len(some)), values)
+        for journal in self._without_note:
+            self._delete_note(journal)
+        self._without_note.clear()
+        self._records.clear()
         self._ids.clear()
+
+    def _delete_note(self, journal: int) -> None:
+        for query in ("delete_recent_note", "delete_note"):
+            self.connection.execute(QUERIES[query], (journal,))
 
     # -- other changes -----------------------------------------------------------------------
 
@@ -365,7 +366,8 @@ class Appender:
 
     def _remove(self, key: Key, journal: int) -> None:
         self._drop(journal, END)
-        for query in ("delete_note", "delete_labels", "delete_journal"):
+        self._delete_note(journal)
+        for query in ("delete_labels", "delete_journal"):
             self.connection.execute(QUERIES[query], (journal,))
         self._heads[key] = None
 
@@ -428,7 +430,8 @@ class Appender:
         values = (renewed or head.incarnation, encoded, found.journal)
         self.connection.execute(QUERIES["set_rewritten"], values)
         if note is not None:
-            self.connection.execute(_set_notes(1), (found.journal, note))
+            self._delete_note(found.journal)
+            self.connection.execute(QUERIES["set_note"], (found.journal, note))
         self._heads.pop(key, None)
         return count
 
@@ -467,11 +470,13 @@ def _changes(old: Head, decision: Decision) -> bool:
     )
 
 
-def _row(journal: Stored, record: Record, size: int) -> tuple[Any, ...]:
-    """The values of a *record*; the journal had so many bytes before it."""
+def _row(journal: Stored, record: Record, size: int, note: bytes | None) -> tuple[Any, ...]:
+    """The values of a *record*, and its *note* if it has one; the journal had *size* before it."""
     total = journal.dropped + size + len(record.body)
     id_, body = record.id, record.body
-    return (journal.journal, record.seq, record.count, record.at, total, id_, body)
+    if note is None:
+        return (journal.journal, record.seq, record.count, record.at, total, id_, body)
+    return (journal.journal, record.seq, record.count, record.at, total, id_, body, note)
 
 
 def _attributes(head: Head) -> tuple[Any, ...]:
@@ -493,15 +498,13 @@ def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 @cache
-def _insert(rows: int) -> str:
-    values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
-    return QUERIES["insert_records"] + values
+def _insert(query: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return QUERIES[query] + ", ".join([row] * rows)
 
 
-INSERT_ONE = _insert(1)
+#: Columns of a record, without its note.
+COLUMNS = 7
 
-
-@cache
-def _set_notes(rows: int) -> str:
-    values = ", ".join(["(?, ?)"] * rows)
-    return f"{QUERIES['set_notes']} {values} {QUERIES['or_replace_them']}"
+INSERT_ONE = _insert("insert_records", COLUMNS, 1)
+INSERT_ONE_NOTED = _insert("insert_noted", COLUMNS + 1, 1)
