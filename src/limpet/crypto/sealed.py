@@ -91,10 +91,8 @@ LOCKS = 256
 # the backend says what comes before that (a known id, a lease that was lost), and writes nothing.
 _NOWHERE = Expect("", (1 << 53) - 1)
 
-_PASSED_ON = (
-    *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
-    *("beside", "rewrites"),
-)
+#: What a backend says of itself that is not what the inner one says.
+_OF_OUR_OWN = {"private", "overhead", "keeps", "append_async"}
 
 #: What a receipt says beside what it says of the place itself.
 _KEEPS = (
@@ -172,7 +170,7 @@ class Sealed(Backend):
         self.keys = keys
         self.path = getattr(inner, "path", None)
         self.overhead = inner.overhead + OVERHEAD
-        for name in _PASSED_ON:
+        for name in Backend.__annotations__.keys() - _OF_OUR_OWN:
             setattr(self, name, getattr(inner, name))
         vars(self)["keeps"] = (*inner.keeps, _KEEPS)
         if inner.append_async is not None:
