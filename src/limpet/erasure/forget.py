@@ -21,7 +21,7 @@ from limpet.core.ids import OWN, written_out
 from limpet.core.leases import is_dead
 from limpet.core.text_index import forget_journal
 from limpet.erasure.mentions import Mentions
-from limpet.erasure.receipt import Erasure, Gone, Mention, Sealer
+from limpet.erasure.receipt import Digests, Erasure, Gone, Mention
 from limpet.errors import LeaseHeld, LimpetError
 from limpet.memory.forget import same_name
 from limpet.memory.memory import KIND as MEMORY
@@ -98,7 +98,7 @@ async def forget(
 ) -> Erasure:
     """Forget all that the *rule* says of *value*; with *dry_run*, say what that would be."""
     call, backend = scope.runtime.call, scope.backend
-    sealer = Sealer()
+    digests = Digests()
     heads = await all_heads(scope)
     chosen = [] if rule == "source" else await _choose(scope, heads, rule, value, forks=forks)
     if not dry_run:
@@ -106,7 +106,7 @@ async def forget(
     memories = await _memories(scope, heads, chosen, rule, value, dry_run=dry_run)
     for ids in memories.values():
         for id_ in ids:
-            sealer.take_name(id_)
+            digests.add_name(id_)
     mentions: list[Mention] = []
     if rule == "subject":
         finder = Mentions(scope, value)
@@ -114,12 +114,12 @@ async def forget(
         for head in heads:
             if head.key not in going and head.key.kind != MEMORY:
                 found = await finder.replace(
-                    head, sealer, dry_run=dry_run, held=holder_of(head) is not None
+                    head, digests, dry_run=dry_run, held=holder_of(head) is not None
                 )
                 mentions += [Mention(*head.key[1:], texts, why) for texts, why in found]
     gone = []
     for one in reversed(chosen):  # what is named comes last
-        await _seal(scope, one.head, sealer)
+        await _add_records(scope, one.head, digests)
         if not dry_run:
             await delete_journal(scope, one.head)
         entries = one.head.seq - (one.head.first - 1)
@@ -133,9 +133,9 @@ async def forget(
         mentions=tuple(mentions),
         scrubbed=scrubbed,
         remains=(*backend.keeps, *_INDEXES),
-        salt=sealer.salt,
-        named=sealer.of(value),
-        digest=sealer.digest,
+        salt=digests.salt,
+        named=digests.of(value),
+        digest=digests.digest,
         store=backend.url.partition(":")[0],
         tenant=scope.tenant,
         by=by,
@@ -291,12 +291,12 @@ async def _memories(
     return found
 
 
-async def _seal(scope: Scope, head: Head, sealer: Sealer) -> None:
+async def _add_records(scope: Scope, head: Head, digests: Digests) -> None:
     """Let the receipt's digest be of every record that goes."""
     call, after = scope.runtime.call, head.first - 1
     while page := await call(scope.backend.read, head.key, after=after, limit=PAGE):
         for record in page:
-            sealer.take(head.key, record)
+            digests.add(head.key, record)
         after = page[-1].seq
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
-    from limpet.erasure.receipt import Sealer
+    from limpet.erasure.receipt import Digests
 
 __all__ = ["Mentions"]
 
@@ -82,13 +82,13 @@ class Mentions:
         return self._marker
 
     async def replace(
-        self, head: Head, sealer: Sealer, *, dry_run: bool, held: bool
+        self, head: Head, digests: Digests, *, dry_run: bool, held: bool
     ) -> list[tuple[int, str | None]]:
         """Replace the texts in the journal of *head*: how many, and why others stay."""
         key = head.key
         journal = self._scope.journal(key.kind, key.id, redactor=None)
         try:
-            bodies, texts, names = await self._look(journal, head, sealer)
+            bodies, texts, names = await self._look(journal, head, digests)
         except (LimpetError, states.Damage, ValueError):
             return [(1, UNREADABLE)]
         meta = _meta_without(self._redactor, head)
@@ -109,7 +109,7 @@ class Mentions:
         return [*stays, (max(texts, 1), why)]
 
     async def _look(
-        self, journal: AsyncJournal, head: Head, sealer: Sealer
+        self, journal: AsyncJournal, head: Head, digests: Digests
     ) -> tuple[dict[int, bytes], int, int]:
         """Other bodies for records that mention it; how many texts, and names that stay."""
         change = _change(self._redactor, head.key.kind)
@@ -125,7 +125,7 @@ class Mentions:
                 names += sum(self._is_left(body) for _, body in made)
                 if [body for _, body in made] != [entry.body for entry in entries]:
                     bodies[record.seq] = journal.encode(made)
-                    sealer.take(head.key, record)
+                    digests.add(head.key, record)
         return bodies, self._texts, names
 
     async def _write(
