@@ -196,8 +196,11 @@ class Appender:
         (record,) = decision.records
         self._guessed, self._version = self._version, None
         try:
-            insert = INSERT_ONE if note is None else INSERT_ONE_NOTED
-            self.connection.execute(insert, _row(before, record, before.head.size, note))
+            row = _row(before, record, before.head.size)
+            if note is None:
+                self.connection.execute(INSERT_ONE, row)
+            else:
+                self.connection.execute(INSERT_ONE_NOTED, (*row, note))
         except apsw.ConstraintError:  # overtaken, or the number is taken
             return None
         finally:
@@ -268,18 +271,20 @@ class Appender:
             )
         if head.labels != before.head.labels:
             self._set_labels(before.journal, before.head.labels, head.labels)
-        if head.note is not None:
-            self._without_note.discard(before.journal)
-        elif before.head.note is not None:
-            self._without_note.add(before.journal)
         self._heads[head.key] = Stored(head, before.journal, before.dropped)
         size = before.head.size
         for record in records:
-            note = head.note if record is records[-1] else None
-            self._records.append(_row(before, record, size, note))
+            self._records.append(_row(before, record, size))
             size += len(record.body)
             if record.id is not None:
                 self._ids[before.journal, record.id] = decision.answer
+        if head.note == before.head.note:
+            return
+        if head.note is None:
+            self._without_note.add(before.journal)
+        else:
+            self._records[-1] += (head.note,)
+            self._without_note.discard(before.journal)
 
     def _create(self, head: Head) -> int:
         """A new row; its number."""
@@ -470,13 +475,11 @@ def _changes(old: Head, decision: Decision) -> bool:
     )
 
 
-def _row(journal: Stored, record: Record, size: int, note: bytes | None) -> tuple[Any, ...]:
-    """The values of a *record*, and its *note* if it has one; the journal had *size* before it."""
+def _row(journal: Stored, record: Record, size: int) -> tuple[Any, ...]:
+    """The values of a *record*; the journal had so many bytes before it."""
     total = journal.dropped + size + len(record.body)
     id_, body = record.id, record.body
-    if note is None:
-        return (journal.journal, record.seq, record.count, record.at, total, id_, body)
-    return (journal.journal, record.seq, record.count, record.at, total, id_, body, note)
+    return (journal.journal, record.seq, record.count, record.at, total, id_, body)
 
 
 def _attributes(head: Head) -> tuple[Any, ...]:
