@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +313,24 @@ def copied(source: Store, target: Store) -> None:
     found = list(copy(source.backend, target.backend))
     assert found
     assert [one.why for one in found if not one.ok] == []
+
+
+@pytest.mark.parametrize("target", ["sqlite:new.db", "file:new"])
+def test_what_is_copied_without_keys_has_its_notes(target: str, keys: Keys) -> None:
+    """As a backup is made, journal by journal, where a store has no such moment; and goes on."""
+    with limpet.open("agents.db", keys=keys) as store:
+        use_every_model(store)
+        store.journal("note", "cut").append(*[("n", number) for number in range(40)])
+        store.journal("note", "cut").compact(41)
+    for number in range(2):
+        with closing(SqliteBackend("agents.db")) as raw, closing(connect(target)) as new:
+            found = list(copy(raw, new))
+            assert [one.why for one in found if not one.ok] == []
+        with limpet.open(target, keys=keys) as copied_store:
+            check_every_model(copied_store)
+            assert copied_store.journal("note", "cut").read() == []
+        with limpet.open("agents.db", keys=keys) as store:
+            store.journal("note", "more").append(("n", number))
 
 
 @pytest.mark.parametrize("target", ["sqlite:new.db", "file:new"])

@@ -214,6 +214,25 @@ def test_an_index_that_is_put_in_order_again_and_again_has_every_record(
         assert in_order(backend)
 
 
+def test_an_append_with_a_note_is_one_statement(path: str) -> None:
+    """Which commits by itself, as one without: that is what encryption costs the least with."""
+    with closing(SqliteBackend(path)) as backend:
+        for note in (None, b"first"):
+            backend.append(Append(key=KEY, body=b"x", count=1, note=note))
+        seen: list[str] = []
+
+        def trace(_: apsw.Cursor, sql: str, __: object) -> bool:
+            seen.append(sql)
+            return True
+
+        backend._database.writer().exec_trace = trace
+        backend.append(Append(key=KEY, body=b"x", count=1, note=b"second"))
+        assert [sql.split(" (")[0] for sql in seen] == ["INSERT INTO limpet_noted"]
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.note == b"second"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
