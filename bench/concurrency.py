@@ -33,7 +33,7 @@ from bench._measure import (
     slice_of_threads,
     timed,
 )
-from limpet.backends.sqlite.appender import QUERIES, RECENT
+from limpet.backends.sqlite.appender import QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,13 +53,13 @@ def measure(bench: Bench) -> list[Row]:
         closing(Raw(bench.path("raw"))) as raw,
         closing(_Bare(bench.path("bare"))) as bare,
         limpet.open(bench.path("threads")) as store,
-        closing(_Loop(bench.path("asyncio"))) as loop,
+        closing(Loop(bench.path("asyncio"))) as loop,
     ):
         ways: list[tuple[str, Callable[[float], list[int]]]] = [
             ("raw", partial(_raw_slice, raw)),
             ("bare", bare.slice),
             ("asyncio", loop.slice),
-            ("threads", partial(_thread_slice, store)),
+            ("threads", partial(thread_slice, store)),
         ]
         raw.settle()  # the other two do that while they warm up
         for _, way in ways:
@@ -226,9 +226,6 @@ class _Bare:
             ]
             execute("BEGIN IMMEDIATE")
             execute(self._insert, values)
-            if self._batch % (RECENT // APPENDERS) == 0:
-                execute(QUERIES["index_recent"])
-                execute(QUERIES["empty_recent"])
             execute("COMMIT")
             if perf_counter() > deadline:
                 return [done]
@@ -238,15 +235,16 @@ class _Bare:
         self._connection.close()
 
 
-class _Loop:
+class Loop:
     """An event loop with an async store, kept from slice to slice."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keys: limpet.Keys | None = None) -> None:
         self._runner = asyncio.Runner()
-        self._store = limpet.open_async(path)
+        self._store = limpet.open_async(path, keys=keys)
         self._chats = [self._store.conversation(f"chat-{n}") for n in range(APPENDERS)]
 
     def slice(self, seconds: float) -> list[int]:
+        """How often each was done in so many *seconds*."""
         return self._runner.run(self._slice(seconds))
 
     async def _slice(self, seconds: float) -> list[int]:
@@ -265,11 +263,13 @@ class _Loop:
             done += 1
 
     def close(self) -> None:
+        """Close the store, and then the loop."""
         self._runner.run(self._store.close())
         self._runner.close()
 
 
-def _thread_slice(store: limpet.Store, seconds: float) -> list[int]:
+def thread_slice(store: limpet.Store, seconds: float) -> list[int]:
+    """The same by threads."""
     chats = [store.conversation(f"chat-{number}") for number in range(APPENDERS)]
     return slice_of_threads(
         [partial(chat.append, *turn) for chat, turn in zip(chats, TURNS, strict=True)], seconds

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import statistics
+from contextlib import ExitStack, closing
 from functools import partial
+from operator import truediv
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import limpet
 from bench._measure import Bench, Contest, Row, make_turns, milliseconds, settle, timed
+from bench.concurrency import APPENDERS, Loop, thread_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -53,7 +57,43 @@ def measure(bench: Bench) -> list[Row]:
         _row("append a turn, encrypted", appends, at_most=1.1),
         _row("record a step, encrypted", steps, at_most=1.1),
         _row(f"load {2 * LENGTH:,} messages, encrypted", reads, at_most=None),
+        *_many_at_once(bench),
     ]
+
+
+def _many_at_once(bench: Bench) -> list[Row]:
+    """How many records 64 appenders write, in alternating slices of time."""
+    seconds = 0.3 if bench.quick else 0.7
+    rates: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        ways = []
+        for name, keys in (("plain", None), ("encrypted", KEYS)):
+            loop = stack.enter_context(closing(Loop(bench.path(f"{name}-tasks"), keys)))
+            store = stack.enter_context(limpet.open(bench.path(f"{name}-threads"), keys=keys))
+            ways += [(f"{name} tasks", loop.slice)]
+            ways += [(f"{name} threads", partial(thread_slice, store))]
+        for _, way in ways:
+            way(0.5)
+        for _ in range(2 if bench.quick else 6):
+            for name, way in ways:
+                began = process_time()
+                done = sum(way(seconds))
+                rates.setdefault(name, []).append(done / seconds)
+                cpu.setdefault(name, []).append((process_time() - began) / max(1, done))
+            ways.append(ways.pop(0))
+
+    def row(what: str) -> Row:
+        ours, theirs = f"encrypted {what}", f"plain {what}"
+        one, other = statistics.median(rates[ours]), statistics.median(rates[theirs])
+        takes, took = (statistics.median(cpu[name]) * 1e6 for name in (ours, theirs))
+        return Row(
+            name=f"{APPENDERS} {what}, encrypted, appends a second",
+            value=statistics.median(map(truediv, rates[ours], rates[theirs])),
+            note=f"{one:,.0f}, plain {other:,.0f}; CPU {takes:.1f} µs an append to {took:.1f}",
+        )
+
+    return [row("tasks"), row("threads")]
 
 
 def _timed(call: Callable[[str], object], names: dict[str, Any]) -> dict[str, Any]:

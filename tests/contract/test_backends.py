@@ -14,11 +14,12 @@ from unittest import mock
 import pytest
 
 from limpet.backends.memory import MemoryBackend
-from limpet.backends.sqlite import appender
+from limpet.backends.sqlite import database
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.testing.conformance import BackendContract
 from limpet.testing.machine import contract_machine
 from tests.support.paths import ROOT
+from tests.support.sqlite_index import migrations_with_an_index_moved_every
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +63,8 @@ class TestMemory(BackendContract):
 @contextmanager
 def a_file() -> Iterator[Callable[[], Backend]]:
     """A place for SQLite, where the index is put in order after every third record."""
-    with TemporaryDirectory() as directory, mock.patch.object(appender, "RECENT", 3):
+    migrations = migrations_with_an_index_moved_every(3)
+    with TemporaryDirectory() as directory, mock.patch.object(database, "migrations", migrations):
         yield lambda: SqliteBackend(f"{directory}/agents.db")
 
 

@@ -47,6 +47,7 @@ class TestSealedSqlite(BackendContract):
     """SQLite, in a file."""
 
     backend = sealed(SqliteBackend)
+    notes = False
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -59,6 +60,7 @@ class TestSealedFile(BackendContract):
     """A directory of files, in each line of which is a head."""
 
     backend = sealed(FileBackend)
+    notes = False
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -72,6 +74,7 @@ class TestSealedPostgresql(BackendContract):
     """A server, whose transactions see what others commit."""
 
     backend = sealed(PostgresBackend)
+    notes = False
 
     @pytest.fixture
     def url(self, postgresql_server: Server) -> str:
@@ -85,6 +88,7 @@ class TestSealedRedis(BackendContract):
     """A server, whose changes are scripts."""
 
     backend = sealed(RedisBackend)
+    notes = False
 
     @pytest.fixture
     def url(self, redis_server: Server) -> str:
@@ -98,6 +102,7 @@ class TestSealedDynamodb(BackendContract):
     """A server, whose head has the newest records in it."""
 
     backend = sealed(DynamoBackend)
+    notes = False
 
     @pytest.fixture
     def url(self, dynamodb_server: Server) -> str:
@@ -107,6 +112,8 @@ class TestSealedDynamodb(BackendContract):
 
 class TestSealedMemory(BackendContract):
     """A dict."""
+
+    notes = False
 
     @pytest.fixture
     def url(self) -> str:
@@ -139,5 +146,5 @@ def a_dict() -> Iterator[Callable[[], Backend]]:
     yield lambda: Sealed(MemoryBackend(), KEYS)
 
 
-TestSealedSqliteMachine = pytest.mark.slow(contract_machine(a_file, examples=60))
-TestSealedMemoryMachine = pytest.mark.slow(contract_machine(a_dict, reopen=False))
+TestSealedSqliteMachine = pytest.mark.slow(contract_machine(a_file, notes=False, examples=60))
+TestSealedMemoryMachine = pytest.mark.slow(contract_machine(a_dict, notes=False, reopen=False))

@@ -134,7 +134,7 @@ def test_what_was_cut_off_or_put_back_after_a_rewrite_is_noticed(store: Sealed) 
         elif change == "put the last back":
             records[-1] = with_body(records[-1], before[-1].body)
         else:
-            forged[KEY].labels = old[KEY].labels
+            forged[KEY].labels, forged[KEY].note = old[KEY].labels, old[KEY].note
         put_together(store.inner, forged)
         with pytest.raises(Tampered):
             Sealed(store.inner, KEYS).read(KEY)

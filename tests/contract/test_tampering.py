@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from base64 import urlsafe_b64encode
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 import limpet
 from limpet.backends.contract import Append, Expect, Key, Origin
 from limpet.backends.url import connect
+from limpet.crypto.envelope import DataKey
 from limpet.crypto.keys import Keys
 from limpet.crypto.sealed import CUT, END, WRAPPED, Sealed
 from limpet.errors import LimpetError, NotEncrypted, StoreCorrupt, StoreError, Tampered, Unreadable
@@ -45,6 +47,7 @@ class Journal:
     labels: dict[str, str]
     meta: bytes | None
     first: int
+    note: bytes | None
 
 
 Stored = dict[Key, Journal]
@@ -54,7 +57,12 @@ def taken_apart(backend: Backend) -> Stored:
     """All that is stored, as somebody sees it who has no keys."""
     return {
         head.key: Journal(
-            head, backend.read(head.key, limit=10_000), dict(head.labels), head.meta, head.first
+            head=head,
+            records=backend.read(head.key, limit=10_000),
+            labels=dict(head.labels),
+            meta=head.meta,
+            first=head.first,
+            note=head.note,
         )
         for tenant, kind in backend.kinds()
         for head in backend.heads(tenant, kind)
@@ -74,6 +82,7 @@ def put_together(backend: Backend, stored: Stored) -> None:
                 body=record.body,
                 count=record.count,
                 id=record.id,
+                note=journal.note if record is journal.records[-1] else None,
                 expect=Expect(None, seq if record is not journal.records[0] else 0),
                 origin=Origin(record.at, head.created, journal.first, head.incarnation),
             )
@@ -195,7 +204,7 @@ def move_with_key(stored: Stored, chance: random.Random) -> None:
     """All of a journal, its wrapped data key and its notes to another name."""
     one, other = chance.sample(list(stored.values()), 2)
     other.records, other.labels, other.first = one.records, one.labels, one.first
-    other.meta = one.meta
+    other.meta, other.note = one.meta, one.note
 
 
 def take_out(stored: Stored, chance: random.Random) -> None:
@@ -232,15 +241,29 @@ def write_plainly(stored: Stored, chance: random.Random) -> None:
 def swap_notes(stored: Stored, chance: random.Random) -> None:
     """A note, or the wrapped data key, of another journal."""
     one, other = chance.sample(list(stored.values()), 2)
-    name = chance.choice([END, WRAPPED])
-    other.labels[name] = one.labels[name]
+    if chance.random() < 0.5:
+        other.note = one.note
+    else:
+        other.labels[WRAPPED] = one.labels[WRAPPED]
 
 
 def drop_note(stored: Stored, chance: random.Random) -> None:
     """A note, or the wrapped data key; or what says how much was compacted away."""
     journal = chance.choice(list(stored.values()))
-    names = [name for name in journal.labels if name in (END, WRAPPED) or name.startswith(CUT)]
-    del journal.labels[chance.choice(names)]
+    names = [name for name in journal.labels if name == WRAPPED or name.startswith(CUT)]
+    if chance.random() < 0.5:
+        journal.note = None
+    else:
+        del journal.labels[chance.choice(names)]
+
+
+def change_note(stored: Stored, chance: random.Random) -> None:
+    """One bit of the note of the end; or a part of it."""
+    journal = chance.choice(list(stored.values()))
+    assert journal.note is not None
+    note = bytearray(journal.note)
+    note[chance.randrange(len(note))] ^= 1 << chance.randrange(8)
+    journal.note = chance.choice([bytes(note), journal.note[:-1], journal.note + b"\0", b""])
 
 
 def swap_meta(stored: Stored, chance: random.Random) -> None:
@@ -251,7 +274,7 @@ def swap_meta(stored: Stored, chance: random.Random) -> None:
 
 CHANGES = [
     *(flip, flip_carelessly, swap, move, move_with_key, take_out, replay, cut_front),
-    *(write_plainly, swap_notes, drop_note, swap_meta),
+    *(write_plainly, swap_notes, drop_note, change_note, swap_meta),
 ]
 
 
@@ -320,15 +343,66 @@ def test_a_note_of_an_earlier_end_does_not_hide_a_cut(where: Where) -> None:
     journal = Key("default", "note", "one")
     with closing(Sealed(connect(where.url), KEYS)) as store:
         store.append(Append(key=journal, body=b"0", count=1))
-        early = taken_apart(store.inner)[journal].labels
+        early = taken_apart(store.inner)[journal].note
         for number in range(1, 5):
             store.append(Append(key=journal, body=b"%d" % number, count=1))
         stored = taken_apart(store.inner)
         del stored[journal].records[3:]
-        stored[journal].labels = early
+        stored[journal].note = early
         put_together(store.inner, stored)
     with closing(Sealed(connect(where.url), KEYS)) as store, pytest.raises(Tampered):
         store.read(journal)
+
+
+def test_an_older_state_of_a_whole_journal_is_what_was_once_true(where: Where) -> None:
+    """Its note with its records: nothing in a store can tell that, and the guide says so."""
+    journal = Key("default", "note", "one")
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        for number in range(4):
+            store.append(Append(key=journal, body=b"%d" % number, count=1))
+        old = taken_apart(store.inner)
+        store.append(Append(key=journal, body=b"4", count=1))
+        put_together(store.inner, old)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        assert [record.body for record in store.read(journal)] == [b"0", b"1", b"2", b"3"]
+
+
+def end_label(key: Key, journal: Journal, note: bytes) -> str:
+    """What *note* was, where it was among the labels."""
+    data = DataKey.unwrapped(journal.labels[WRAPPED], KEYS, key)
+    return urlsafe_b64encode(note[:24] + data._mac(b"limpet/1 end", note[:24])).decode()
+
+
+def test_a_note_among_the_labels_goes_no_further_than_an_older_state(where: Where) -> None:
+    """There it lay in stores that were made before it went with the record."""
+    journal = Key("default", "note", "one")
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        for number in range(3):
+            store.append(Append(key=journal, body=b"%d" % number, count=1))
+        early = taken_apart(store.inner)[journal].note
+        store.append(Append(key=journal, body=b"3", count=1))
+        stored = taken_apart(store.inner)
+    assert early is not None
+    forged = deepcopy(stored)
+    forged[journal].note = None
+    forged[journal].labels[END] = end_label(journal, stored[journal], early)
+    cut = deepcopy(forged)
+    del cut[journal].records[2:]
+    with_both = deepcopy(forged)
+    with_both[journal].note = stored[journal].note
+    with_both_cut = deepcopy(with_both)
+    del with_both_cut[journal].records[3:]
+    for wrong in (forged, cut, with_both_cut):
+        with closing(connect(where.url)) as raw:
+            put_together(raw, wrong)
+        with closing(Sealed(connect(where.url), KEYS)) as store, pytest.raises(Tampered):
+            store.read(journal)
+    with closing(connect(where.url)) as raw:
+        put_together(raw, with_both)
+    with closing(Sealed(connect(where.url), KEYS)) as store:
+        store.append(Append(key=journal, body=b"4", count=1))
+        assert len(store.read(journal)) == 5
+        assert END not in taken_apart(store.inner)[journal].labels
 
 
 def test_a_record_of_another_history_is_noticed(where: Where) -> None:
@@ -369,7 +443,9 @@ def test_a_damaged_journal_does_not_hide_the_others_of_a_list(where: Where) -> N
     filled(where.url)
     key = Key("default", "conversation", "alice")
     with closing(connect(where.url)) as raw:
-        raw.append(Append(key=key, labels={END: None}))
+        stored = taken_apart(raw)
+        stored[key].note = None
+        put_together(raw, stored)
     with closing(Sealed(connect(where.url), KEYS)) as store:
         page = store.scan("default", "conversation")
         assert [head.key.id for head in page.heads] == ["bob"]

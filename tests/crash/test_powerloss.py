@@ -12,9 +12,11 @@ import pytest
 
 import limpet
 from limpet.backends.facts import Fact
+from limpet.backends.sqlite import database
 from limpet.backends.sqlite.backend import SqliteBackend
 from limpet.testing.crash import PLAN, TALK, result_of, seeded, soak, steps_of, turn, turns_of
 from limpet.testing.powerloss import Ack, CrashState, Event, Recorder, Sync, Write, crash_states
+from tests.support.sqlite_index import migrations_with_an_index_moved_every
 
 STATES = 1000
 
@@ -29,7 +31,7 @@ BULK = 40
 @pytest.fixture(autouse=True)
 def a_small_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that new entries of the index are moved to the others many times in a small test."""
-    monkeypatch.setattr("limpet.backends.sqlite.appender.RECENT", 16)
+    monkeypatch.setattr(database, "migrations", migrations_with_an_index_moved_every(16))
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,9 @@ from limpet.errors import (
 from limpet.transfer.backup import backup, restore
 from limpet.transfer.copy import copy
 from limpet.transfer.salvage import salvage
+from tests.support import releases
 from tests.support.commands import run
+from tests.support.paths import DATA
 
 if TYPE_CHECKING:
     from limpet import Keys, Store
@@ -255,10 +259,50 @@ def test_a_changed_marker_is_noticed(keys: Keys) -> None:
     """It is sealed as everything else."""
     limpet.open("agents.db", keys=keys).close()
     raw = SqliteBackend("agents.db")
-    raw.append(Append(key=MARKER, labels={END: "AAAA"}))
+    head = raw.head(MARKER)
+    assert head is not None
+    raw.rewrite(MARKER, {}, expect=head.expect, note=b"another")
     raw.close()
     with pytest.raises(KeyMissing):
         limpet.open("agents.db", keys=keys)
+
+
+@pytest.mark.parametrize("release", sorted(DATA.glob("encrypted-*.db")))
+def test_what_an_older_release_encrypted_can_be_read(release: Path) -> None:
+    """With its notes where they were then; what is added has them where they are now."""
+    shutil.copy(release, "agents.db")
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        chat = store.conversation("alice")
+        assert [message["role"] for message in chat.messages()] == [
+            *("system", "user", "assistant", "tool")
+        ]
+        assert [entry.body for entry in store.journal("note", "cut").read()] == list(range(10, 40))
+        assert store.task("done-1").checkpoint().results == {"only": "result"}
+        assert chat.append({"role": "user", "content": "more"}) == 5
+        key = Key("acme", "conversation", "alice")
+        backend: Any = store.backend
+        head = backend.inner.head(key)
+        assert (END in head.labels, head.note is None) == (False, False)
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        assert len(store.conversation("alice").messages()) == 5
+        store.conversation("alice").append({"role": "user", "content": "and more"})
+
+
+@pytest.mark.parametrize("release", sorted(DATA.glob("encrypted-*.db")))
+def test_a_cut_in_what_an_older_release_encrypted_is_noticed(release: Path) -> None:
+    """As ever."""
+    shutil.copy(release, "agents.db")
+    SqliteBackend("agents.db").close()  # which brings it up to date
+    database = sqlite3.connect("agents.db")
+    database.execute("DELETE FROM limpet_index WHERE seq = 40")
+    database.execute("DELETE FROM limpet_index_recent WHERE seq = 40")
+    database.execute("DELETE FROM limpet_records WHERE seq = 40")
+    database.commit()
+    database.close()
+    with limpet.open("agents.db", tenant="acme", keys=releases.KEYS) as store:
+        with pytest.raises(Tampered, match="ends at 39, and was at 40"):
+            store.journal("note", "cut").read()
+        assert len(store.conversation("alice").messages()) == 4
 
 
 # -- whole stores ----------------------------------------------------------------------------------
@@ -269,6 +313,24 @@ def copied(source: Store, target: Store) -> None:
     found = list(copy(source.backend, target.backend))
     assert found
     assert [one.why for one in found if not one.ok] == []
+
+
+@pytest.mark.parametrize("target", ["sqlite:new.db", "file:new"])
+def test_what_is_copied_without_keys_has_its_notes(target: str, keys: Keys) -> None:
+    """As a backup is made, journal by journal, where a store has no such moment; and goes on."""
+    with limpet.open("agents.db", keys=keys) as store:
+        use_every_model(store)
+        store.journal("note", "cut").append(*[("n", number) for number in range(40)])
+        store.journal("note", "cut").compact(41)
+    for number in range(2):
+        with closing(SqliteBackend("agents.db")) as raw, closing(connect(target)) as new:
+            found = list(copy(raw, new))
+            assert [one.why for one in found if not one.ok] == []
+        with limpet.open(target, keys=keys) as copied_store:
+            check_every_model(copied_store)
+            assert copied_store.journal("note", "cut").read() == []
+        with limpet.open("agents.db", keys=keys) as store:
+            store.journal("note", "more").append(("n", number))
 
 
 @pytest.mark.parametrize("target", ["sqlite:new.db", "file:new"])
@@ -363,12 +425,13 @@ def test_an_export_needs_the_keys(keys: Keys, monkeypatch: pytest.MonkeyPatch) -
 def damage(seq: int) -> None:
     """Change one byte of a record of alice's, as a disk might."""
     database = sqlite3.connect("agents.db")
-    database.execute(
-        "UPDATE limpet_records SET body = CAST(substr(body, 1, 40) || x'00' || substr(body, 42)"
-        " AS BLOB) WHERE seq = ? AND journal ="
-        " (SELECT journal FROM limpet_journals WHERE kind = 'conversation')",
+    ((record, body),) = database.execute(
+        "SELECT record, body FROM limpet_records WHERE seq = ? AND journal ="
+        " (SELECT journal FROM limpet_journals WHERE id = 'alice')",
         (seq,),
     )
+    changed = body[:40] + bytes([body[40] ^ 1]) + body[41:]
+    database.execute("UPDATE limpet_records SET body = ? WHERE record = ?", (changed, record))
     database.commit()
     database.close()
 
@@ -407,6 +470,26 @@ def test_what_is_left_of_a_damaged_store_is_salvaged(damaged: None) -> None:
         assert texts == ["Number 1", "Number 2", "Number 4", "Number 5"]
         assert isinstance(new.backend, Sealed)
     assert files_with("Number", Path("new.db").parent) == []
+
+
+@pytest.mark.parametrize("note", ["NULL", "x''"])
+def test_what_has_lost_its_notes_is_salvaged(damaged: None, note: str) -> None:
+    """They say that nothing is missing; what is there is authentic without them."""
+    database = sqlite3.connect("agents.db")
+    database.execute(
+        f"UPDATE limpet_index_recent SET note = {note} WHERE record = 0 AND journal IN"  # noqa: S608
+        " (SELECT journal FROM limpet_journals WHERE kind = 'conversation')"
+    )
+    database.commit()
+    database.close()
+    with limpet.open("agents.db") as store, pytest.raises(Tampered, match="note"):
+        store.conversation("bob").messages()
+    with limpet.open("new.db") as new:
+        found = {one.key.id: one for one in salvage("agents.db", new)}
+        assert found["alice"].lost == ((3, 3),)
+        texts = [message["content"] for message in new.conversation("alice").messages()]
+        assert texts == ["Number 1", "Number 2", "Number 4", "Number 5"]
+        assert len(new.conversation("bob").messages()) == 1
 
 
 def test_salvage_without_keys_is_refused(damaged: None, monkeypatch: pytest.MonkeyPatch) -> None:

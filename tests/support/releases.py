@@ -18,6 +18,9 @@ from tests.support.paths import DATA
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: What the encrypted store is written with.
+KEYS = limpet.Keys({1: b"1" * 32})
+
 
 def write_models(store: limpet.Store) -> None:
     """A conversation, an open task and a finished one."""
@@ -65,12 +68,20 @@ def write_notes(backend: FileBackend, root: Path) -> None:
 
 
 def main(release: str) -> None:
-    """Write tests/data/store-RELEASE.db and tests/data/files-RELEASE."""
+    """Write tests/data/store-RELEASE.db, encrypted-RELEASE.db and files-RELEASE."""
     file, directory = DATA / f"store-{release}.db", DATA / f"files-{release}"
+    encrypted = DATA / f"encrypted-{release}.db"
     file.unlink(missing_ok=True)
+    encrypted.unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
     with limpet.open(file, tenant="acme") as store:
         write_models(store)
+    with limpet.open(encrypted, tenant="acme", keys=KEYS) as store:
+        write_models(store)
+        cut = store.journal("note", "cut")
+        for number in range(40):
+            cut.append(("n", number))
+        cut.compact(11)
     with limpet.open(f"file:{directory}", tenant="acme") as store:
         write_models(store)
         assert isinstance(store.backend, FileBackend)

@@ -47,7 +47,7 @@ def test_the_published_vectors_are_what_is_written(vector: dict[str, Any]) -> No
             )
         assert body.hex() == record["sealed"]
         chain = tag_of(body)
-    assert data.end_note(record["seq"], chain) == vector["end"]
+    assert data.end_note(record["seq"], chain).hex() == vector["end"]
     assert data.cut_note(vector["cut_at"]) == vector["cut"]
     meta = vector["meta"]
     with mock.patch("limpet.crypto.envelope.os.urandom", return_value=bytes.fromhex(meta["nonce"])):
@@ -67,7 +67,7 @@ def test_the_published_vectors_are_read(vector: dict[str, Any]) -> None:
         opened = data.open(sealed, seq=record["seq"], count=record["count"])
         assert opened.hex() == record["body"]
         chain = tag_of(sealed)
-    assert data.read_end(vector["end"]) == (record["seq"], chain)
+    assert data.read_end(bytes.fromhex(vector["end"])) == (record["seq"], chain)
     assert data.read_cut(vector["cut"]) == vector["cut_at"]
     meta = vector["meta"]
     assert data.open_meta(meta["sealed"].encode(), record["seq"]).decode() == meta["meta"]
@@ -129,10 +129,9 @@ def test_keys_are_told_apart() -> None:
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_changed_note_is_noticed(data: st.DataObject) -> None:
-    """Of the end, of a cut, and the wrapped key."""
+    """Of a cut, the wrapped key, and meta."""
     made = DataKey(b"d" * 32, KEY)
     read: list[tuple[str, Any]] = [
-        (made.end_note(5, b"t" * 16), made.read_end),
         (made.cut_note(5), made.read_cut),
         (made.wrapped(KEYS), lambda text: DataKey.unwrapped(text, KEYS, KEY)),
         (made.seal_meta(b"{}", 3).decode(), lambda text: made.open_meta(text.encode(), 3)),
@@ -148,6 +147,18 @@ def test_a_changed_note_is_noticed(data: st.DataObject) -> None:
     except (Forged, KeyMissing):
         return
     assert found == how(text)  # the bits of base64 that mean nothing
+
+
+@given(st.integers(0, 40), st.integers(0, 255))
+def test_a_changed_note_of_the_end_is_noticed(at: int, other: int) -> None:
+    """Every byte of it, and its length."""
+    made = DataKey(b"d" * 32, KEY)
+    note = made.end_note(5, b"t" * 16)
+    assert len(note) == 40
+    for changed in (note[:at] + bytes([other]) + note[at + 1 :], note[:at], note + b"\0"):
+        if changed != note:
+            with pytest.raises(Forged):
+                made.read_end(changed)
 
 
 def test_meta_that_is_ahead_of_its_journal_is_noticed() -> None:

@@ -29,6 +29,10 @@ that wraps another one: it is in the head like any, and `scan` need not find by 
 model's own: what it wants to know of a journal without reading it. It is small, it is JSON, and the
 backend returns it as it was given.
 
+*Note.* A few bytes that go with the newest record alone (``note``): each append that adds records
+replaces it, and without one it is gone. Nothing else changes it but `rewrite`. A backend that wraps
+another one keeps there what it is to find again at the end of a journal.
+
 *Expiry.* A journal with a ``ttl`` expires that many seconds after its last append (or after the ttl
 was set, if that is later), but not while a lease on it is valid. From that moment it does not
 exist: reads are empty, an append begins a new journal at 1. `sweep` frees the room.
@@ -155,6 +159,7 @@ class Head(Struct, frozen=True):
     labels: dict[str, str] = {}
     meta: bytes | None = None
     lease: Lease | None = None  # the newest one while it is valid
+    note: bytes | None = None  # that of the newest record
 
     @property
     def expect(self) -> Expect:
@@ -194,6 +199,7 @@ class Append(Struct, frozen=True, kw_only=True):
     status: str | UnsetType | None = UNSET
     labels: Mapping[str, str | None] | UnsetType = UNSET  # merged; None removes
     meta: bytes | UnsetType | None = UNSET
+    note: bytes | None = None  # of the record; the one before it goes with the record before
     ttl: float | UnsetType | None = UNSET  # None: never expires
     default_ttl: float | None = None  # of a journal that this append begins, if it sets no ttl
     origin: Origin | None = None  # for a copy: its times are kept, not the clock's
@@ -428,13 +434,14 @@ class Backend(ABC):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         """Put *bodies* in the place of those of the records with these numbers; how many it were.
 
         All or none, and none where the journal is not as *expect* says. Its incarnation is
         *renewed* to another if one is given: whoever remembers what there was learns so that it is
-        not that any more. *labels* are set in the same act. Records that are gone are passed over;
-        numbers, times and ids stay.
+        not that any more. *labels* are set in the same act, and so is the *note*, if one is given.
+        Records that are gone are passed over; numbers, times and ids stay.
         """
         msg = f"{self.url} cannot change what is stored: it only appends, compacts and deletes."
         raise NotImplementedError(msg)

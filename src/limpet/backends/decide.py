@@ -82,7 +82,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
 
     incarnation, seq, first, size = head.incarnation, head.seq, head.first, head.size
     created, updated, ttl, expires = head.created, head.updated, head.ttl, head.expires
-    status, labels, meta = head.status, head.labels, head.meta
+    status, labels, meta, note = head.status, head.labels, head.meta, head.note
     origin, at = request.origin, now
     if origin is not None:
         at = origin.at
@@ -108,7 +108,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
 
     records: tuple[Record, ...] = ()
     if request.count:
-        updated = at
+        updated, note = at, request.note
         for count, body in request.earlier:
             seq += count
             size += len(body)
@@ -130,6 +130,7 @@ def decide(  # noqa: C901, PLR0912 - all the rules, in their order, at one sitti
         labels,
         meta,
         head.lease,
+        note,
     )
     return Decision(Appended(seq, updated, incarnation), head, records)
 

@@ -172,6 +172,7 @@ class MemoryBackend(Backend):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         self.check_writable()
         with self._lock:
@@ -193,6 +194,7 @@ class MemoryBackend(Backend):
                 size=size,
                 incarnation=renewed or journal.head.incarnation,
                 labels={**journal.head.labels, **(labels or {})},
+                note=journal.head.note if note is None else note,
             )
             return count
 

@@ -47,7 +47,7 @@ class Act(Struct, frozen=True, omit_defaults=True, kw_only=True):
     previous: str = ""
     hash: str = ""
 
-    def sealed(self) -> str:
+    def computed_hash(self) -> str:
         """What its hash is to be."""
         plain = msgspec.structs.replace(self, hash="")
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
@@ -99,7 +99,7 @@ async def _append(scope: Scope, act: Act) -> None:
         head = await journal.head()
         before = "" if head is None else (await _last(journal)).hash
         chained = msgspec.structs.replace(act, previous=before)
-        chained = msgspec.structs.replace(chained, hash=chained.sealed())
+        chained = msgspec.structs.replace(chained, hash=chained.computed_hash())
         try:
             await journal.append(
                 (ACT, msgspec.to_builtins(chained)), expect=0 if head is None else head.expect
@@ -146,7 +146,7 @@ async def verify(scope: Scope, *, last: str | None = None) -> Verified:
                 act = msgspec.convert(entry.body, Act)
                 if act.previous != previous:
                     problem = f"Act {entry.seq:,} does not follow from the one before it."
-                elif act.hash != act.sealed():
+                elif act.hash != act.computed_hash():
                     problem = f"Act {entry.seq:,} is not what was recorded."
                 if problem is not None:
                     return Verified(count, previous, problem)

@@ -2,14 +2,14 @@
 
 Bodies and meta go in sealed and come out as they were; ids, labels, status and times are stored as
 they are. Beside a journal's labels, in its head, lie some of ours, which nobody is shown: its
-wrapped data key, a note of where it ends, and notes of what was compacted away. They are written in
-one act with the first record, so there is no moment at which a journal is without its key.
+wrapped data key, and notes of what was compacted away. The key is written in one act with the first
+record, so there is no moment at which a journal is without it.
 
 A record is sealed for its number, behind the tag of the one before it. So every append is
 conditional on the head that it was sealed for; where another writer was first, it is sealed again.
 A journal that begins anew has a new data key: by that, what belongs to an earlier one is known.
 
-The note of the end goes with every record: what was cut off at the end is known by that.
+With every record goes a note of the end: what was cut off at the end is known by that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CUT", "END", "WRAPPED", "Sealed"]
 
-#: Our labels. No label of a user's begins so.
+#: Our labels. No label of a user's begins so. END is where the note of the end was before backends
+#: kept one with the record; it is read where there is none, and goes with the next record.
 WRAPPED = HIDDEN + "key"
 END = HIDDEN + "end"
 CUT = HIDDEN + "cut-"
@@ -90,10 +91,8 @@ LOCKS = 256
 # the backend says what comes before that (a known id, a lease that was lost), and writes nothing.
 _NOWHERE = Expect("", (1 << 53) - 1)
 
-_PASSED_ON = (
-    *("blocks", "splits", "concurrency", "readable", "wakes", "transactional", "transactions"),
-    *("beside", "rewrites"),
-)
+#: What a backend says of itself that is not what the inner one says.
+_OF_OUR_OWN = {"private", "overhead", "keeps", "append_async"}
 
 #: What a receipt says beside what it says of the place itself.
 _KEEPS = (
@@ -120,7 +119,8 @@ class _Journal:
         self.wrapped = wrapped
         self.key = key
         #: The newest note of its end that was seen, and the number in it.
-        self.note = ("", 0)
+        self.note: tuple[bytes | str | None, int] = (None, 0)
+        self.has_end_label = False
         self.tags: dict[int, bytes] = {}  # of the records that end at these numbers
 
     def know(self, seq: int, tag: bytes) -> None:
@@ -163,13 +163,14 @@ class Sealed(Backend):
 
     private = True
 
-    def __init__(self, inner: Backend, keys: Keys) -> None:
+    def __init__(self, inner: Backend, keys: Keys, *, damaged: bool = False) -> None:
         super().__init__(inner.url, readonly=inner.readonly)
+        self._damaged = damaged  # what is missing is not refused: each record is looked at
         self.inner = inner
         self.keys = keys
         self.path = getattr(inner, "path", None)
         self.overhead = inner.overhead + OVERHEAD
-        for name in _PASSED_ON:
+        for name in Backend.__annotations__.keys() - _OF_OUR_OWN:
             setattr(self, name, getattr(inner, name))
         vars(self)["keeps"] = (*inner.keeps, _KEEPS)
         if inner.append_async is not None:
@@ -280,7 +281,8 @@ class Sealed(Backend):
     def _next(self, request: Append, place: _Place) -> _Next:
         """*request*, sealed for a journal that stands at *place*."""
         key, origin, journal = request.key, request.origin, place.journal
-        seq, tag, ours = place.seq, place.tag, dict[str, str | None]()
+        seq, tag = place.seq, place.tag
+        ours: dict[str, str | None] = {}
         expect = place.expect if place.fits(request.expect) else _NOWHERE
         if journal is None:
             if not request.count:
@@ -306,8 +308,11 @@ class Sealed(Backend):
         meta = request.meta
         if meta is not UNSET and meta is not None:
             meta = data.seal_meta(meta, seq)
+        note = None
         if request.count:
-            ours[END] = data.end_note(seq, tag)
+            note = data.end_note(seq, tag)
+            if journal.has_end_label:
+                ours[END] = None
         labels: Mapping[str, str | None] | Any = request.labels
         if ours:
             labels = ours if labels is UNSET else {**labels, **ours}
@@ -317,6 +322,7 @@ class Sealed(Backend):
             earlier=earlier,
             meta=meta,
             labels=labels,
+            note=note,
             expect=expect,
         )
         return _Next(sealed_request, _Place(seq, tag, journal))
@@ -344,10 +350,10 @@ class Sealed(Backend):
         if not journal.incarnation:
             journal.incarnation = done.incarnation
             self._remember(key, journal)
-        labels = following.request.labels
-        note = None if labels is UNSET else labels.get(END)
+        note = following.request.note
         if note is not None and place.seq >= journal.note[1]:
             journal.note = note, place.seq
+            journal.has_end_label = False
         journal.know(place.seq, place.tag)
         if len(self._places) > MOST_JOURNALS:
             self._places.clear()
@@ -470,6 +476,7 @@ class Sealed(Backend):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         if not self.rewrites:
             return self.inner.rewrite(key, bodies, expect=expect)  # which refuses it
@@ -479,7 +486,7 @@ class Sealed(Backend):
                 head = self.inner.head(key)
                 if head is None or Expect(_shown(head.incarnation), head.seq) != expect:
                     return 0
-                made, notes = self._sealed_anew(self._journal_of(head), head, bodies)
+                made, note = self._sealed_anew(self._journal_of(head), head, bodies)
                 if made and max(made) != head.seq:
                     return 0  # somebody compacts it
                 count = self.inner.rewrite(
@@ -489,7 +496,8 @@ class Sealed(Backend):
                     # Always another journal to the inner backend: places that anybody remembers in
                     # it are behind a record that has another tag now.
                     renewed=renewed or f"{expect.incarnation}{AGAIN}{os.urandom(8).hex()}",
-                    labels={**(labels or {}), **notes},
+                    labels=labels,
+                    note=note,
                 )
             finally:
                 self._forget(key)
@@ -499,7 +507,7 @@ class Sealed(Backend):
 
     def _sealed_anew(
         self, journal: _Journal, head: Head, bodies: Mapping[int, bytes]
-    ) -> tuple[dict[int, bytes], dict[str, str]]:
+    ) -> tuple[dict[int, bytes], bytes | None]:
         """The records from the first of *bodies* on, sealed behind each other; and a note of that.
 
         What stands behind a record is sealed for its tag, so one that changes, changes all of them.
@@ -521,8 +529,8 @@ class Sealed(Backend):
                     tag = tag_of(made[record.seq])
             after = page[-1].seq
         if tag is None:
-            return {}, {}
-        return made, {END: journal.key.end_note(head.seq, tag)}
+            return {}, None
+        return made, journal.key.end_note(head.seq, tag)
 
     def rewrap(self, head: Head) -> bool:
         """Wrap the data key of a journal, whose *head* the inner backend gave, by the current key.
@@ -680,7 +688,9 @@ class Sealed(Backend):
             except Forged as why:
                 raise self._error(head.key, why) from None
         labels = {name: text for name, text in head.labels.items() if name[:1] != HIDDEN}
-        return structs.replace(head, labels=labels, meta=meta, incarnation=_shown(head.incarnation))
+        return structs.replace(
+            head, labels=labels, meta=meta, note=None, incarnation=_shown(head.incarnation)
+        )
 
     def _journal_of(self, head: Head) -> _Journal:
         """What there is to know of the journal with this *head*, whose notes are checked."""
@@ -697,18 +707,23 @@ class Sealed(Backend):
                 data = DataKey.unwrapped(wrapped, self.keys, head.key)
                 journal = _Journal(head.incarnation, wrapped, data)
                 self._remember(head.key, journal)
-            self._check_notes(head, journal)
+            if not self._damaged:
+                self._check_notes(head, journal)
         except Forged as why:
             raise self._error(head.key, why) from None
         return journal
 
     def _check_notes(self, head: Head, journal: _Journal) -> None:
-        end = head.labels.get(END)
+        label = head.labels.get(END)
+        end = label if head.note is None else head.note
         if end is None:
+            self._check_is_sealed(journal, head, after=head.seq - 1)
             raise Forged("the note of its end is missing.")
+        journal.has_end_label = label is not None
         known, noted = journal.note
         if end != known:
-            noted, tag = journal.key.read_end(end)
+            key = journal.key
+            noted, tag = key.read_end_label(end) if isinstance(end, str) else key.read_end(end)
             if journal.tags.get(noted, tag) != tag:
                 self._forget(head.key)  # an older store was put in its place, and has gone on
                 raise Forged(f"another record stood at {noted}.")
@@ -720,11 +735,15 @@ class Sealed(Backend):
             raise Forged(f"it ends at {head.seq}, and was at {noted} already.")
         if head.seq > noted:
             self._forget(head.key)
-            for record in self.inner.read(head.key, after=noted, limit=1):
-                self._body(journal, record)  # which says so, if it is not encrypted
+            self._check_is_sealed(journal, head, after=noted)
             raise Forged(f"it ends at {head.seq}, and nobody with its key has written that.")
         if head.first > 1 and head.first - 1 > max(self._cuts(head, journal).values(), default=0):
             raise Forged(f"entries before {head.first} are gone, and nobody has compacted them.")
+
+    def _check_is_sealed(self, journal: _Journal, head: Head, *, after: int) -> None:
+        """Raise what is to be said of the record behind *after*, if somebody wrote it plainly."""
+        for record in self.inner.read(head.key, after=after, limit=1):
+            self._body(journal, record)
 
     def _cuts(self, head: Head, journal: _Journal) -> dict[str, int]:
         """The names of the notes of what was compacted away, and how far they go."""

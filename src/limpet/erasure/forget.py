@@ -23,7 +23,7 @@ from limpet.core.ids import OWN, written_out
 from limpet.core.leases import is_dead
 from limpet.core.text_index import forget_journal
 from limpet.erasure.mentions import UNREADABLE, Mentions
-from limpet.erasure.receipt import Erasure, Gone, Mention, Sealer
+from limpet.erasure.receipt import Digests, Erasure, Gone, Mention
 from limpet.errors import LeaseHeld, LimpetError, StoreCorrupt, Unreadable
 from limpet.memory.forget import same_name
 from limpet.memory.memory import KIND as MEMORY
@@ -101,7 +101,7 @@ async def forget(
 ) -> Erasure:
     """Forget all that the *rule* says of *value*; with *dry_run*, say what that would be."""
     call, backend = scope.runtime.call, scope.backend
-    sealer = Sealer()
+    digests = Digests()
     damaged: list[Key] = []
     heads = await all_heads(scope, damaged)
     chosen = [] if rule == "source" else await _choose(scope, heads, rule, value, forks=forks)
@@ -110,7 +110,7 @@ async def forget(
     memories = await _memories(scope, heads, chosen, (rule, value), damaged, dry_run=dry_run)
     for ids in memories.values():
         for id_ in ids:
-            sealer.take_name(id_)
+            digests.add_name(id_)
     mentions = [Mention(*key[1:], 1, UNREADABLE) for key in damaged]
     if rule == "subject":
         finder = Mentions(scope, value)
@@ -119,14 +119,14 @@ async def forget(
             if head.key not in passed:
                 mentions += await finder.replace(
                     head,
-                    sealer,
+                    digests,
                     dry_run=dry_run,
                     held=holder_of(head) is not None,
                     gone=memories.get(head.key.id, ()),
                 )
     gone = []
     for one in reversed(chosen):  # what is named comes last
-        await _seal(scope, one.head, sealer)
+        await _add_records(scope, one.head, digests)
         if not dry_run:
             await delete_journal(scope, one.head)
         entries = one.head.seq - (one.head.first - 1)
@@ -140,9 +140,9 @@ async def forget(
         mentions=tuple(mentions),
         scrubbed=scrubbed,
         remains=(*backend.keeps, *_INDEXES),
-        salt=sealer.salt,
-        named=sealer.of(value),
-        digest=sealer.digest,
+        salt=digests.salt,
+        named=digests.of(value),
+        digest=digests.digest,
         store=backend.url.partition(":")[0],
         tenant=scope.tenant,
         by=by,
@@ -310,13 +310,13 @@ async def _memories(
     return found
 
 
-async def _seal(scope: Scope, head: Head, sealer: Sealer) -> None:
+async def _add_records(scope: Scope, head: Head, digests: Digests) -> None:
     """Let the receipt's digest be of every record that goes, as far as it can be read."""
     call, after = scope.runtime.call, head.first - 1
     with suppress(StoreCorrupt, Unreadable):
         while page := await call(scope.backend.read, head.key, after=after, limit=PAGE):
             for record in page:
-                sealer.take(head.key, record)
+                digests.add(head.key, record)
             after = page[-1].seq
 
 

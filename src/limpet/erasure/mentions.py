@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from limpet.backends.contract import Head, Record
     from limpet.core.journal import AsyncJournal, Entry
     from limpet.core.scope import Scope
-    from limpet.erasure.receipt import Sealer
+    from limpet.erasure.receipt import Digests
 
 __all__ = ["Mentions"]
 
@@ -109,7 +109,7 @@ class Mentions:
     async def replace(
         self,
         head: Head,
-        sealer: Sealer,
+        digests: Digests,
         *,
         dry_run: bool,
         held: bool,
@@ -124,11 +124,11 @@ class Mentions:
         elif head.key.kind == MEMORY:
             found = await self._in_memory(head, gone)
         else:
-            found = await self._in_texts(head, sealer, dry_run=dry_run, held=held)
+            found = await self._in_texts(head, digests, dry_run=dry_run, held=held)
         return [Mention(*head.key[1:], texts, why) for texts, why in found]
 
     async def _in_texts(
-        self, head: Head, sealer: Sealer, *, dry_run: bool, held: bool
+        self, head: Head, digests: Digests, *, dry_run: bool, held: bool
     ) -> list[tuple[int, str | None]]:
         journal = self._scope.journal(head.key.kind, head.key.id, redactor=None)
         why = IN_USE if held else None if self._scope.backend.rewrites else CANNOT
@@ -147,7 +147,7 @@ class Mentions:
                 return [*stays, (texts, why)]
             if dry_run or await self._write(journal, head, bodies, meta):
                 for record in found:
-                    sealer.take(head.key, record)
+                    digests.add(head.key, record)
                 return [*stays, (texts, None)]
             now = await journal.head()
             if now is None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from limpet.backends.contract import Key, Record
 
-__all__ = ["Erasure", "Gone", "Mention", "Sealer"]
+__all__ = ["Digests", "Erasure", "Gone", "Mention"]
 
 
 class Gone(Struct, frozen=True):
@@ -118,20 +118,20 @@ def _digest(salt: str, value: str) -> str:
     return hashlib.sha256(f"{salt}\0{value}".encode(errors="surrogatepass")).hexdigest()
 
 
-class Sealer:
+class Digests:
     """Makes the digests of a receipt."""
 
     def __init__(self) -> None:
         self.salt = os.urandom(16).hex()
         self._all = hashlib.sha256(self.salt.encode())
 
-    def take(self, key: Key, record: Record) -> None:
+    def add(self, key: Key, record: Record) -> None:
         """Add a *record* that goes, or whose texts are replaced."""
         place = "\0".join([key.kind, key.id, str(record.seq)]).encode(errors="surrogatepass")
         self._all.update(len(place).to_bytes(8) + place)
         self._all.update(len(record.body).to_bytes(8) + record.body)
 
-    def take_name(self, name: str) -> None:
+    def add_name(self, name: str) -> None:
         """Add what goes and is named by a digest of itself."""
         self._all.update(name.encode(errors="surrogatepass"))
 
@@ -141,5 +141,5 @@ class Sealer:
 
     @property
     def digest(self) -> str:
-        """That of all that was taken."""
+        """That of all that was added."""
         return self._all.hexdigest()

@@ -88,6 +88,8 @@ class BackendContract:
 
     #: The class to test.
     backend: type[Backend]
+    #: False for one that wraps another backend and keeps something of its own in the note.
+    notes = True
 
     @pytest.fixture
     def url(self) -> str:
@@ -481,6 +483,166 @@ class BackendContract:
         )
         store.append(body=b"", count=0, status=None)
         assert store.head(KEY).status is None
+
+    # -- notes ---------------------------------------------------------------------------------
+
+    def test_a_note_goes_with_the_newest_record_alone(self, store: Caller) -> None:
+        """The next record replaces it or takes it away, and nothing else does."""
+        self.skip_without_notes()
+        note, other = bytes(range(0, 256, 3)), b"\xff\x00\xfe" * 13
+        store.append(note=note)
+        assert store.head(KEY).note == store.scan("acme", "note").heads[0].note == note
+        store.append(note=other)
+        with pytest.raises(Conflict):
+            store.append(note=note, expect=7)
+        for change in ({"status": "x"}, {"labels": {"a": "b"}}, {"meta": b"{}"}, {"ttl": 60}):
+            store.append(body=b"", count=0, **change)
+        lease = store.acquire(KEY, "me", 60)
+        store.renew(KEY, lease, 60)
+        store.release(KEY, lease)
+        head = store.head(KEY)
+        assert (head.seq, head.note, head.status, head.labels) == (2, other, "x", {"a": "b"})
+        store.append(status="y", note=note, ttl=None)
+        assert (store.head(KEY).note, store.head(KEY).status) == (note, "y")
+        store.append(count=2)
+        assert store.head(KEY).note is store.scan("acme", "note").heads[0].note is None
+        store.append()
+        store.append(note=note)
+        assert store.head(KEY).note == note
+
+    def test_a_note_is_not_that_of_a_journal_before(self, store: Caller) -> None:
+        """Deleted, expired, or only leased until now."""
+        self.skip_without_notes()
+        store.append(note=b"deleted")
+        store.delete(KEY)
+        store.append()
+        assert store.head(KEY).note is None
+        store.append(note=b"expires", ttl=0.001)
+        time.sleep(0.01)
+        lease = store.acquire(KEY, "me", 60)
+        store.append(body=b"", count=0, note=b"of no record", labels={"a": "b"})
+        assert store.append(epoch=lease.epoch).seq == 1
+        assert (store.head(KEY).note, store.head(KEY).labels) == (None, {"a": "b"})
+        store.delete(KEY)
+        lease = store.acquire(KEY, "me", 60)
+        store.append(epoch=lease.epoch, note=b"leased")
+        assert store.head(KEY).note == b"leased"
+
+    def test_a_note_stays_when_what_is_before_is_compacted(self, store: Caller) -> None:
+        """And when all is."""
+        self.skip_without_notes()
+        for number in range(4):
+            store.append(note=b"%d" % number)
+        assert store.compact(KEY, 3) == 2
+        assert store.head(KEY).note == b"3"
+        store.compact(KEY, 5)
+        assert (store.seqs(), store.head(KEY).note) == ([], b"3")
+        store.append(note=b"4")
+        assert store.head(KEY).note == b"4"
+
+    def test_a_repeated_append_leaves_the_note_of_a_later_one(self, store: Caller) -> None:
+        """It was replaced, and what replaced it was acknowledged."""
+        self.skip_without_notes()
+        store.append(id="a", note=b"a")
+        store.append(id="b", note=b"b")
+        assert store.append(id="a", note=b"a").repeated
+        assert store.head(KEY).note == b"b"
+
+    def test_the_records_of_one_append_have_one_note(self, store: Caller) -> None:
+        """That of the last of them."""
+        self.skip_without_notes()
+        if not store.backend.splits:
+            pytest.skip("An append to this backend is one record.")
+        several: dict[str, Any] = {"earlier": [(2, b"first"), (1, b"second")]}
+        store.append(note=b"one", **several)
+        assert (store.head(KEY).seq, store.head(KEY).note) == (4, b"one")
+        store.append(note=b"two", labels={"a": "b"}, **several)
+        assert store.head(KEY).note == b"two"
+        store.append(**several)
+        assert store.head(KEY).note is None
+
+    def test_a_copy_has_a_note(self, store: Caller) -> None:
+        """As any append."""
+        self.skip_without_notes()
+        origin = Origin(at=2_000_000, created=1_000_000, first=8, incarnation="abc")
+        store.append(note=b"copied", origin=origin)
+        store.append(body=b"", count=0, labels={"a": "b"}, origin=origin)
+        assert store.head(KEY).note == b"copied"
+
+    def test_a_note_is_set_where_records_are_rewritten(self, store: Caller) -> None:
+        """Or stays, if none is given."""
+        self.skip_without_notes()
+        if not store.backend.rewrites:
+            pytest.skip("This backend only appends.")
+        head = store.append(note=b"before").expect
+        assert store.rewrite(KEY, {1: b"x"}, expect=head) == 1
+        assert store.head(KEY).note == b"before"
+        assert store.rewrite(KEY, {1: b"y"}, expect=head, note=b"after", renewed="anew") == 1
+        assert (store.head(KEY).note, store.head(KEY).incarnation) == (b"after", "anew")
+        assert store.append(expect=Expect("anew", 1)).seq == 2
+        assert store.head(KEY).note is None
+        assert store.rewrite(KEY, {2: b"z"}, expect=Expect("anew", 2), note=b"again") == 1
+        assert store.head(KEY).note == b"again"
+
+    def test_of_appends_that_are_one_act_the_last_has_the_note(self, store: Caller) -> None:
+        """In each journal; in a transaction, too."""
+        self.skip_without_notes()
+        if not store.backend.transactional:
+            pytest.skip("This backend commits one journal at a time.")
+        store.append(note=b"before")
+        store.append_all([_add(note=b"1"), _add(OTHER, note=b"2"), _add(note=b"3"), _add(OTHER)])
+        assert (store.head(KEY).note, store.head(OTHER).note) == (b"3", None)
+        with store.backend.transaction() as block:
+            block.append(_add(note=b"4"))
+        assert store.head(KEY).note == b"4"
+        with store.backend.transaction() as block:
+            block.append(_add())
+        assert store.head(KEY).note is None
+
+    def test_many_at_once_leave_the_note_of_the_last_record(
+        self, store: Caller, opened: Callable[[], Backend]
+    ) -> None:
+        """To one journal and to several, from two connections, with notes and without."""
+        self.skip_without_notes()
+        keys = [KEY._replace(id=f"n{number}") for number in range(3)]
+        other = opened()
+
+        def write(writer: int) -> None:
+            for number in range(21):
+                text = b"%d:%d" % (writer, number)
+                note = None if number % 7 == 6 else text
+                backend = other if writer % 4 == 3 else store.backend
+                backend.append(Append(key=keys[number % 3], body=text, count=1, note=note))
+
+        async def write_async(number: int) -> None:
+            text = b"async %d" % number
+            await store.runtime.append(Append(key=keys[number % 3], body=text, count=1, note=text))
+
+        async def many() -> None:
+            await asyncio.gather(*map(write_async, range(50)))
+
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(write, range(8)))
+            for key in keys:
+                self.check_note(store, key)
+            asyncio.run(many())
+            for key in keys:
+                self.check_note(store, key)
+                assert other.head(key) == store.head(key)
+        finally:
+            other.close()
+
+    def skip_without_notes(self) -> None:
+        """Skip a test where the note is taken."""
+        if not self.notes:
+            pytest.skip("This backend keeps something of its own in the note.")
+
+    def check_note(self, store: Caller, key: Key) -> None:
+        """The note of a journal is the body of its last record, or there is none."""
+        (last,) = store.read(key, reverse=True, limit=1)
+        number = int(last.body.rpartition(b":")[2]) if b":" in last.body else 0
+        assert store.head(key).note == (None if number % 7 == 6 else last.body)
 
     # -- keys ----------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Model:
         self.first = 1
         self.incarnation = ""
         self.meta: bytes | None = None
+        self.note: bytes | None = None
         self.status: str | None = None
         self.labels: dict[str, str] = {}
         self.lease: Lease | None = None
@@ -58,6 +59,7 @@ class ContractMachine(RuleBasedStateMachine):
 
     place: Place
     reopens: bool
+    notes: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,6 +83,7 @@ class ContractMachine(RuleBasedStateMachine):
         expect=st.one_of(st.none(), st.none(), numbers),
         incarnation=st.sampled_from(["any", "this", "another"]),
         meta=st.sampled_from([UNSET, UNSET, None, b"{}", b'{"a":1}']),
+        note=st.sampled_from([None, b"note", b"\xff\x00"]),
         under=st.sampled_from(["nothing", "nothing", "lease", "stale"]),
         status=st.sampled_from([None, "open", "done"]),
         labels=st.dictionaries(st.sampled_from("pq"), st.sampled_from([None, "1", "2"])),
@@ -95,6 +98,7 @@ class ContractMachine(RuleBasedStateMachine):
         expect: int | None,
         incarnation: str,
         meta: bytes | UnsetType | None,
+        note: bytes | None,
         under: str,
         status: str | None,
         labels: dict[str, str | None],
@@ -117,6 +121,7 @@ class ContractMachine(RuleBasedStateMachine):
             status=status,
             labels=labels,
             meta=meta,
+            note=note if self.notes else None,
         )
         if request.id in model.ids:
             done = self.backend.append(request)
@@ -164,6 +169,8 @@ class ContractMachine(RuleBasedStateMachine):
         assert done.incarnation == model.incarnation
         if request.meta is not UNSET:
             model.meta = request.meta
+        if request.count:
+            model.note = request.note
         if request.id:
             model.ids[request.id] = model.seq
         model.status = request.status  # type: ignore[assignment]  # the machine always gives one
@@ -288,7 +295,7 @@ class ContractMachine(RuleBasedStateMachine):
             assert head is not None
             assert (head.incarnation, head.seq) == (model.incarnation, model.seq)
             assert (head.first, head.status, head.meta) == (model.first, model.status, model.meta)
-            assert head.labels == model.labels
+            assert (head.labels, head.note) == (model.labels, model.note)
             assert head.size == sum(
                 len(body) + self.backend.overhead for _, _, body in model.records
             )
@@ -296,13 +303,20 @@ class ContractMachine(RuleBasedStateMachine):
 
 
 def contract_machine(
-    place: Place, *, reopen: bool = True, examples: int = 100, steps: int = 40
+    place: Place,
+    *,
+    reopen: bool = True,
+    notes: bool = True,
+    examples: int = 100,
+    steps: int = 40,
 ) -> type[TestCase]:
     """A test case that runs the machine over *place*, an empty one for each run.
 
-    With *reopen* it is closed and opened again at times, and must be as it was.
+    With *reopen* it is closed and opened again at times, and must be as it was. *notes*: as in
+    `BackendContract`.
     """
-    made = type("Machine", (ContractMachine,), {"place": staticmethod(place), "reopens": reopen})
+    settled = {"place": staticmethod(place), "reopens": reopen, "notes": notes}
+    made = type("Machine", (ContractMachine,), settled)
     case: type[TestCase] = made.TestCase  # type: ignore[attr-defined]
     case.settings = settings(  # type: ignore[attr-defined]
         max_examples=examples,

@@ -455,6 +455,7 @@ class _JournalCopy:
                 body=body,
                 count=record.count,
                 id=record.id,
+                note=head.note if record.seq == head.seq else None,
                 expect=Expect(head.incarnation, expect),
                 origin=Origin(record.at, head.created, first, head.incarnation),
             )

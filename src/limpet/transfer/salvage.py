@@ -61,7 +61,7 @@ def salvage(source: str | os.PathLike[str], target: Store) -> Iterator[Copied]:
 def _as_encrypted(old: Backend, target: Store) -> Backend:
     """What is damaged, with the keys of *target*: it was encrypted under them, or not at all."""
     if isinstance(target.backend, Sealed):
-        return Sealed(old, target.backend.keys)
+        return Sealed(old, target.backend.keys, damaged=True)
     check_plain(old)
     return old
 

@@ -254,7 +254,8 @@ def test_migrating_step_by_step_gives_the_tables_of_a_new_store(
     with monkeypatch.context() as patch:
         for count in range(1, len(steps) + 1):
             patch.setattr(tables, "migrations", lambda count=count: steps[:count])
-            write(old)
+            PostgresBackend.from_url(old).close()
+    write(old)
     write(new)
     assert _tables(own, schema_of(old)) == _tables(own, schema_of(new))
     assert len(_tables(own, schema_of(new))) > 20

@@ -21,9 +21,10 @@ import pytest
 
 import limpet
 from limpet.backends.contract import Append, Expect, Key
-from limpet.backends.sqlite import SqliteBackend, appender, database
+from limpet.backends.sqlite import SqliteBackend, database
 from limpet.testing.crash import Program, ack, run
 from tests.support.paths import DATA
+from tests.support.sqlite_index import migrations_with_an_index_moved_every
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +187,7 @@ def test_an_index_that_is_put_in_order_again_and_again_has_every_record(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was in the small part of it: journals, read, shortened, deleted and begun anew."""
-    monkeypatch.setattr(appender, "RECENT", 7)
+    monkeypatch.setattr(database, "migrations", migrations_with_an_index_moved_every(7))
     draw = random.Random(1)
     with closing(SqliteBackend(path)) as backend, closing(SqliteBackend(path)) as other:
         said: dict[str, list[bytes]] = {}
@@ -198,8 +199,12 @@ def test_an_index_that_is_put_in_order_again_and_again_has_every_record(
                 said.pop(id_, None)
                 continue
             body = b"%d" % number
-            writer.append(Append(key=key, body=body, count=1))
+            note = draw.choice([None, body])
+            writer.append(Append(key=key, body=body, count=1, note=note))
             said.setdefault(id_, []).append(body)
+            head = other.head(key)
+            assert head is not None
+            assert head.note == note
             assert [body for _, body in other.bodies(key)] == said[id_]
             last = [record.body for record in backend.read(key, reverse=True, limit=3)]
             assert last == said[id_][:-4:-1]
@@ -209,12 +214,31 @@ def test_an_index_that_is_put_in_order_again_and_again_has_every_record(
         assert in_order(backend)
 
 
+def test_an_append_with_a_note_is_one_statement(path: str) -> None:
+    """Which commits by itself, as one without: that is what encryption costs the least with."""
+    with closing(SqliteBackend(path)) as backend:
+        for note in (None, b"first"):
+            backend.append(Append(key=KEY, body=b"x", count=1, note=note))
+        seen: list[str] = []
+
+        def trace(_: apsw.Cursor, sql: str, __: object) -> bool:
+            seen.append(sql)
+            return True
+
+        backend._database.writer().exec_trace = trace
+        backend.append(Append(key=KEY, body=b"x", count=1, note=b"second"))
+        assert [sql.split(" (")[0] for sql in seen] == ["INSERT INTO limpet_noted"]
+        head = backend.head(KEY)
+        assert head is not None
+        assert head.note == b"second"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         "DELETE FROM limpet_index_recent",
         "DELETE FROM limpet_records WHERE record = 1",
-        "INSERT INTO limpet_index SELECT * FROM limpet_index_recent",
+        "INSERT INTO limpet_index SELECT journal, seq, record FROM limpet_index_recent",
         "UPDATE limpet_index_recent SET record = record + 10",
     ],
 )
@@ -247,7 +271,7 @@ def test_a_store_of_a_newer_release_is_refused(filled: str) -> None:
     own = apsw.Connection(filled)
     own.execute("UPDATE limpet_schema SET version = 99")
     own.close()
-    with pytest.raises(limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to 2(?s:.*)Upgrade"):
+    with pytest.raises(limpet.errors.SchemaTooNew, match=r"schema 99.*reads up to 3(?s:.*)Upgrade"):
         limpet.open(filled)
 
 

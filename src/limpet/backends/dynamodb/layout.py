@@ -266,6 +266,7 @@ def stored_head(key: Key, item: Item) -> Stored:
             labels={name: value["S"] for name, value in labels.items()},
             meta=get("meta"),
             lease=lease,
+            note=get("note"),
         )
     return Stored(
         rev=get("rev", ""),
@@ -313,6 +314,7 @@ def _attributes(stored: Stored) -> Item:
             "status": head.status,
             "labels": head.labels or None,
             "meta": head.meta,
+            "note": head.note,
         }
         if head.lease is not None:
             values |= {
@@ -327,7 +329,7 @@ def _attributes(stored: Stored) -> Item:
 #: that nothing can be written on the ground of what is not whole.
 _LISTED = (
     *("pk", "generation", "incarnation", "seq", "first", "size", "created", "updated", "ttl"),
-    *("expires", "status", "labels", "meta", "holder", "epoch", "until"),
+    *("expires", "status", "labels", "meta", "note", "holder", "epoch", "until"),
     *(REMOVE_AFTER, "uploads", "garbage"),
 )
 WITHOUT_TAIL: Item = {

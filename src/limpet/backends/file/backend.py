@@ -150,9 +150,17 @@ class FileBackend(Backend):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         return self._write(
-            key, Stripe.change, key, bodies, expect=expect, renewed=renewed, labels=labels or {}
+            key,
+            Stripe.change,
+            key,
+            bodies,
+            expect=expect,
+            renewed=renewed,
+            labels=labels or {},
+            note=note,
         )
 
     def acquire(self, key: Key, holder: str, ttl: float, *, over: int | None = None) -> Lease:

@@ -32,6 +32,7 @@ count                             how many entries it adds; 0: only attributes h
 at                                when that was
 id                                the append's id, where its caller gave one
 status, labels, meta              the journal's attributes from here on, where they are set
+record_note                       the note that goes with the newest record, in base64
 ttl, expires                      seconds to live after an append; when that will be over
 total_bytes                       bytes of all bodies so far, also of those that are gone
 updated                           when the last entry was added, in a line that adds none
@@ -133,6 +134,7 @@ class Line(Struct, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     meta: Raw | UnsetType = UNSET
     meta_base64: bytes | None = None
+    record_note: bytes | None = None
     ttl: float | None = None
     expires: datetime | None = None
     total_bytes: int
@@ -228,7 +230,7 @@ def _set_body(line: Line, body: bytes) -> None:
 def changed_line(line: Line, head: Head, total: int, body: bytes | None) -> Line:
     """*line* with another *body*, if there is one, of a journal with this *head* in the end."""
     made = structs.replace(line, total_bytes=total, status=head.status, labels=head.labels)
-    made.meta, made.meta_base64 = UNSET, None
+    made.meta, made.meta_base64, made.record_note = UNSET, None, head.note
     _set_meta(made, head.meta)
     if body is not None:
         made.body, made.body_base64 = UNSET, None
@@ -253,6 +255,7 @@ def _line(head: Head, dropped: int, count: int, at: int) -> Line:
         at=from_micros(at),
         status=head.status,
         labels=head.labels,
+        record_note=head.note,
         ttl=None if head.ttl is None else head.ttl / 1e6,
         expires=None if head.expires is None else from_micros(head.expires),
         total_bytes=dropped + head.size,
@@ -276,6 +279,7 @@ def head_of(header: Header, last: Line) -> Head:
         last.status,
         last.labels,
         _meta(last),
+        note=last.record_note,
     )
 
 

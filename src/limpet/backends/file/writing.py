@@ -325,6 +325,7 @@ class Stripe:
         expect: Expect,
         renewed: str | None,
         labels: Mapping[str, str],
+        note: bytes | None,
     ) -> int:
         """`Backend.rewrite`."""
         journal = self._live(paths, key, disk.now())
@@ -334,6 +335,7 @@ class Stripe:
             journal.head,
             incarnation=renewed or expect.incarnation,
             labels={**journal.head.labels, **labels},
+            note=journal.head.note if note is None else note,
         )
         count, text = journal.changed(bodies, head)
         self.rewrite(paths, text)

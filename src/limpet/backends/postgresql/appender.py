@@ -101,6 +101,7 @@ class Write:
             "at": None if origin is None else origin.at,
             "count": request.count,
             "body": request.body,
+            "note": request.note,
             "total": request.count,
             "size": len(request.body),
         }
@@ -159,7 +160,7 @@ class Stored(Struct, frozen=True):
 
 def head_of(tenant: str, kind: str, row: Sequence[Any]) -> Head:
     """The head that the columns of a *row* tell of, as it is stored."""
-    *columns, status, labels, meta, holder, epoch, until = row
+    *columns, status, labels, meta, holder, epoch, until, note = row
     id_, incarnation, seq, first, size, created, updated, ttl, expires = columns
     return Head(
         Key(tenant, kind, id_),
@@ -175,6 +176,7 @@ def head_of(tenant: str, kind: str, row: Sequence[Any]) -> Head:
         labels or {},
         meta,
         None if epoch is None else Lease(holder, epoch, until),
+        note,
     )
 
 

@@ -282,6 +282,7 @@ class PostgresBackend(TransactionalBackend):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         self.check_writable()
 
@@ -302,6 +303,7 @@ class PostgresBackend(TransactionalBackend):
                     "grown": grown,
                     "renewed": renewed or expect.incarnation,
                     "labels": msgspec.json.encode(labels or {}).decode(),
+                    "note": note,
                 }
                 connection.run(self._queries["set_rewritten"], **values)
                 return count

@@ -34,7 +34,7 @@ j.tenant = %(tenant)s AND j.kind = %(kind)s AND j.id = %(id)s
 
 -- name: head
 j.id, j.incarnation, j.seq, j.first, j.size, j.created, j.updated, j.ttl, j.expires,
-j.status, j.labels, j.meta, j.holder, j.epoch, j.until
+j.status, j.labels, j.meta, j.holder, j.epoch, j.until, j.note
 
 -- == appends ==
 
@@ -68,7 +68,7 @@ greatest(j.updated, coalesce(%(at)s::bigint, {began}))
 -- name: append
 WITH head AS (
     UPDATE {journals} AS j
-    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at},
+    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at}, note = %(note)s::bytea,
         expires = {at} + j.ttl, due = ({at} + j.ttl) / {hour}
     WHERE {key} AND j.seq > 0 AND {allowed}
     RETURNING j.journal, j.seq, j.updated, j.incarnation
@@ -78,7 +78,7 @@ WITH head AS (
 -- name: append_and_change
 WITH head AS (
     UPDATE {journals} AS j
-    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at},
+    SET seq = j.seq + %(total)s, size = j.size + %(size)s, updated = {at}, note = %(note)s::bytea,
         ttl = {ttl}, expires = {at} + {ttl}, due = ({at} + {ttl}) / {hour}, {attributes}
     WHERE {key} AND j.seq > 0 AND {allowed}
     RETURNING j.journal, j.seq, j.updated, j.incarnation
@@ -107,7 +107,7 @@ WITH leased AS (
     UPDATE {journals} AS j
     SET incarnation = %(new_incarnation)s, seq = %(first)s - 1 + %(total)s, first = %(first)s,
         size = %(size)s, created = coalesce(%(created)s, {began}),
-        updated = {new_at}, ttl = %(new_ttl)s, expires = {new_at} + %(new_ttl)s,
+        updated = {new_at}, note = %(note)s::bytea, ttl = %(new_ttl)s, expires = {new_at} + %(new_ttl)s,
         due = ({new_at} + %(new_ttl)s) / {hour}, {attributes}
     WHERE {key} AND j.seq = 0 AND {live}
       AND (%(epoch)s::bigint IS NULL OR j.epoch = %(epoch)s)
@@ -115,12 +115,13 @@ WITH leased AS (
 ), begun AS (
     INSERT INTO {journals}
         (tenant, kind, id, journal, incarnation, seq, first, size, created, updated,
-         ttl, expires, due, status, labels, meta)
+         ttl, expires, due, status, labels, meta, note)
     SELECT %(tenant)s, %(kind)s, %(id)s, %(journal)s::uuid, %(new_incarnation)s,
            %(first)s::bigint - 1 + %(total)s, %(first)s::bigint, %(size)s,
            coalesce(%(created)s, {began}), {new_at},
            %(new_ttl)s::bigint, {new_at} + %(new_ttl)s, ({new_at} + %(new_ttl)s) / {hour},
-           %(status)s, nullif(jsonb_strip_nulls(%(labels)s::jsonb), '{}'), %(meta)s::bytea
+           %(status)s, nullif(jsonb_strip_nulls(%(labels)s::jsonb), '{}'), %(meta)s::bytea,
+           %(note)s::bytea
     WHERE %(epoch)s::bigint IS NULL AND NOT EXISTS (SELECT 1 FROM leased)
     ON CONFLICT DO NOTHING
     RETURNING journal, seq, updated, incarnation
@@ -249,6 +250,7 @@ WHERE r.journal = old.journal AND r.seq = old.seq RETURNING old.size
 -- name: set_rewritten
 UPDATE {journals} AS j
 SET incarnation = %(renewed)s, size = j.size + %(grown)s,
+    note = coalesce(%(note)s::bytea, j.note),
     labels = nullif(coalesce(j.labels, jsonb_build_object()) || %(labels)s::jsonb, jsonb_build_object())
 WHERE {key}
 

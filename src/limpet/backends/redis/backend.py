@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from limpet.errors import (
@@ -490,6 +491,8 @@ def _arguments(request: Append) -> list[Word]:
         origin = request.origin
         args += ("at", origin.at, "created", origin.created)
         args += ("first", origin.first, "origin", origin.incarnation)
+    if request.note is not None:
+        args += ("note", b2a_base64(request.note, newline=False))
     for name, value in _changes(request):
         args += (f"no-{name}", "") if value is None else (name, value)
     return args

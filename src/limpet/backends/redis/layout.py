@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from binascii import a2b_base64
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -118,6 +119,7 @@ class _StoredHead(msgspec.Struct):
     status: str | None = None
     labels: dict[str, str] = {}
     meta: str | None = None
+    note: str | None = None  # in base64: the scripts' texts are read as UTF-8
     holder: str = ""
     epoch: int | None = None
     until: int = 0
@@ -144,6 +146,7 @@ def decoded_head(key: Key, stored: bytes, now: int) -> Head | None:
             head.labels,
             None if head.meta is None else head.meta.encode(),
             None if head.epoch is None else Lease(head.holder, head.epoch, head.until),
+            None if head.note is None else a2b_base64(head.note),
         ),
         now,
     )

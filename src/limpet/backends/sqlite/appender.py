@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
@@ -38,9 +39,6 @@ MOST_HEADS = 10_000
 #: Rows to a statement. Few sizes, so that all of them stay in the cache of prepared statements.
 SIZES = (64, 16, 4, 1)
 
-#: Entries that gather in limpet_index_recent.
-RECENT = 1024
-
 #: Over every number.
 END = 1 << 62
 
@@ -64,7 +62,7 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
     A number of 0 means that there is only a lease.
     """
     journal, id_, incarnation, created, dropped_seq, dropped_at, dropped, ttl, ttl_from, *rest = row
-    status, meta, labels, holder, epoch, until, last, seq, at, total = rest
+    status, meta, labels, holder, epoch, until, note, last, seq, at, total = rest
     if last is None:  # all of its records were compacted away
         seq, at, total = dropped_seq, dropped_at, dropped
     elif seq is None:
@@ -83,6 +81,7 @@ def stored(tenant: str, kind: str, row: tuple[Any, ...]) -> Stored:
         {} if labels is None else msgspec.json.decode(labels),
         meta,
         None if epoch is None else Lease(holder, epoch, until),
+        note,
     )
     return Stored(head, journal, dropped)
 
@@ -116,6 +115,7 @@ class Appender:
         self._version: int | None = None  # of the file after our last commit
         self._records: list[tuple[Any, ...]] = []  # to be inserted
         self._ids: dict[tuple[int, str], Appended] = {}  # of those
+        self._without_note: set[int] = set()  # journals that have had one until now
         self._guessed: int | None = None  # the version that `append_one` takes the file to be of
 
     def transact(self, work: Callable[[Appender, int], T]) -> T:
@@ -148,6 +148,7 @@ class Appender:
             self._heads.clear()
             self._records.clear()
             self._ids.clear()
+            self._without_note.clear()
         self._version = None
 
     def commit(self) -> None:
@@ -188,22 +189,24 @@ class Appender:
             decision = decide.decide(before.head, request, now())
         except LimpetError:  # by a head that may be an old one
             return None
-        if decision.head is None or _changes(before.head, decision):
+        note = request.note
+        goes = note is None and before.head.note is not None
+        if decision.head is None or goes or _changes(before.head, decision):
             return None
         (record,) = decision.records
         self._guessed, self._version = self._version, None
         try:
-            self.connection.execute(INSERT_ONE, _row(before, record, before.head.size))
+            row = _row(before, record, before.head.size)
+            if note is None:
+                self.connection.execute(INSERT_ONE, row)
+            else:
+                self.connection.execute(INSERT_ONE_NOTED, (*row, note))
         except apsw.ConstraintError:  # overtaken, or the number is taken
             return None
         finally:
             self._guessed = None
         self._heads[request.key] = Stored(decision.head, before.journal, before.dropped)
         self._version = self.connection.data_version()
-        if self.connection.last_insert_rowid() % RECENT == 0:
-            self.begin()
-            self._index_recent()
-            self.commit()
         return decision.answer
 
     def is_overtaken(self) -> bool:
@@ -275,6 +278,13 @@ class Appender:
             size += len(record.body)
             if record.id is not None:
                 self._ids[before.journal, record.id] = decision.answer
+        if head.note == before.head.note:
+            return
+        if head.note is None:
+            self._without_note.add(before.journal)
+        else:
+            self._records[-1] += (head.note,)
+            self._without_note.discard(before.journal)
 
     def _create(self, head: Head) -> int:
         """A new row; its number."""
@@ -305,22 +315,23 @@ class Appender:
                 self.connection.execute(QUERIES["set_label"], (journal, name, value))
 
     def flush(self) -> None:
-        """Write the records that were appended."""
-        rows, execute = self._records, self.connection.execute
-        if len(rows) == 1:  # a lone caller's, and worth not going round
-            execute(INSERT_ONE, rows[0])
-        else:
-            for some in _portions(rows):
-                execute(_insert(len(some)), [value for row in some for value in row])
-        # Whoever adds a record with a round number sees to the index.
-        if self.connection.last_insert_rowid() % RECENT < len(rows):
-            self._index_recent()
-        rows.clear()
+        """Write the records that were appended, and their notes."""
+        execute = self.connection.execute
+        # In their order: what is in the large index already has lower numbers.
+        for columns, rows in groupby(self._records, len):
+            insert = "insert_records" if columns == COLUMNS else "insert_noted"
+            for some in _portions(list(rows)):
+                values = some[0] if len(some) == 1 else [value for row in some for value in row]
+                execute(_insert(insert, columns, len(some)), values)
+        for journal in self._without_note:
+            self._delete_note(journal)
+        self._without_note.clear()
+        self._records.clear()
         self._ids.clear()
 
-    def _index_recent(self) -> None:
-        self.connection.execute(QUERIES["index_recent"])
-        self.connection.execute(QUERIES["empty_recent"])
+    def _delete_note(self, journal: int) -> None:
+        for query in ("delete_recent_note", "delete_note"):
+            self.connection.execute(QUERIES[query], (journal,))
 
     # -- other changes -----------------------------------------------------------------------
 
@@ -360,6 +371,7 @@ class Appender:
 
     def _remove(self, key: Key, journal: int) -> None:
         self._drop(journal, END)
+        self._delete_note(journal)
         for query in ("delete_labels", "delete_journal"):
             self.connection.execute(QUERIES[query], (journal,))
         self._heads[key] = None
@@ -399,6 +411,7 @@ class Appender:
         expect: Expect,
         renewed: str | None,
         labels: Mapping[str, str],
+        note: bytes | None,
     ) -> int:
         """`Backend.rewrite`."""
         found = self.live(key, at)
@@ -421,6 +434,9 @@ class Appender:
         encoded = msgspec.json.encode(all_labels).decode() if all_labels else None
         values = (renewed or head.incarnation, encoded, found.journal)
         self.connection.execute(QUERIES["set_rewritten"], values)
+        if note is not None:
+            self._delete_note(found.journal)
+            self.connection.execute(QUERIES["set_note"], (found.journal, note))
         self._heads.pop(key, None)
         return count
 
@@ -485,9 +501,13 @@ def _portions(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 @cache
-def _insert(rows: int) -> str:
-    values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
-    return QUERIES["insert_records"] + values
+def _insert(query: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return QUERIES[query] + ", ".join([row] * rows)
 
 
-INSERT_ONE = _insert(1)
+#: Columns of a record, without its note.
+COLUMNS = 7
+
+INSERT_ONE = _insert("insert_records", COLUMNS, 1)
+INSERT_ONE_NOTED = _insert("insert_noted", COLUMNS + 1, 1)

@@ -135,10 +135,11 @@ class SqliteBackend(TransactionalBackend):
         expect: Expect,
         renewed: str | None = None,
         labels: Mapping[str, str] | None = None,
+        note: bytes | None = None,
     ) -> int:
         return self._write(
             lambda appender, at: appender.rewrite(
-                key, bodies, at, expect=expect, renewed=renewed, labels=labels or {}
+                key, bodies, at, expect=expect, renewed=renewed, labels=labels or {}, note=note
             )
         )
 

@@ -3,7 +3,7 @@
 -- A journal as it is stored: its row, and then its last record, if it has one.
 -- name: stored
 j.journal, j.id, incarnation, created, dropped_seq, dropped_at, dropped_total, ttl, ttl_from,
-status, meta, labels, holder, epoch, until
+status, meta, labels, holder, epoch, until, note
 
 -- name: stored_head
 SELECT {stored}, last_record, last_seq, last_at, last_total
@@ -15,7 +15,7 @@ SELECT 1 FROM limpet_journals WHERE tenant = ? AND kind = ? AND id = ?
 -- By the index, of a journal whose last record is missing.
 -- name: last_number
 SELECT max(seq) FROM (SELECT max(seq) AS seq FROM limpet_index WHERE journal = ?1 UNION ALL
-                      SELECT max(seq) FROM limpet_index_recent WHERE journal = ?1)
+                      SELECT max(seq) FROM limpet_index_recent WHERE journal = ?1 AND record > 0)
 
 -- name: scan
 SELECT {stored}, last_record, last_seq, last_at, last_total FROM limpet_heads j
@@ -77,9 +77,16 @@ ORDER BY 1 LIMIT ?6
 -- name: known
 SELECT seq, at FROM limpet_records WHERE journal = ? AND id = ?
 
--- As many rows as there are records to add. A trigger adds their entries to limpet_index_recent.
+-- As many rows as there are records to add: without a note, and with one. Triggers see to the index.
 -- name: insert_records
 INSERT INTO limpet_records (journal, seq, count, at, total, id, body) VALUES
+
+-- name: insert_noted
+INSERT INTO limpet_noted (journal, seq, count, at, total, id, body, note) VALUES
+
+-- One that was in limpet_index_recent is deleted before.
+-- name: set_note
+INSERT INTO limpet_notes VALUES (?, ?) ON CONFLICT DO UPDATE SET note = excluded.note
 
 -- name: create_journal
 INSERT INTO limpet_journals
@@ -102,13 +109,6 @@ INSERT INTO limpet_labels VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = exc
 -- name: remove_label
 DELETE FROM limpet_labels WHERE journal = ? AND name = ?
 
--- Where the entries of limpet_index_recent go when there are many.
--- name: index_recent
-INSERT INTO limpet_index SELECT * FROM limpet_index_recent ORDER BY journal, seq
-
--- name: empty_recent
-DELETE FROM limpet_index_recent
-
 -- Records numbered under ?2.
 -- name: delete_records
 DELETE FROM limpet_records WHERE record IN (
@@ -120,6 +120,12 @@ DELETE FROM limpet_index WHERE journal = ? AND seq < ?
 
 -- name: delete_recent
 DELETE FROM limpet_index_recent WHERE journal = ? AND seq < ?
+
+-- name: delete_recent_note
+DELETE FROM limpet_index_recent WHERE journal = ? AND seq = 1 << 62
+
+-- name: delete_note
+DELETE FROM limpet_notes WHERE journal = ?
 
 -- name: delete_labels
 DELETE FROM limpet_labels WHERE journal = ?
@@ -165,7 +171,8 @@ LIMIT ?2
 
 -- Records that the index does not have as they are, and entries of it that no record belongs to.
 -- name: index_faults
-WITH i AS (SELECT * FROM limpet_index UNION ALL SELECT * FROM limpet_index_recent)
+WITH i AS (SELECT * FROM limpet_index UNION ALL
+           SELECT journal, seq, record FROM limpet_index_recent WHERE record > 0)
 SELECT count(*) FILTER (WHERE i.record IS NULL), count(*) FILTER (WHERE r.record IS NULL),
        (SELECT count(*) - count(DISTINCT record) FROM i)
 FROM i FULL JOIN limpet_records r

@@ -287,8 +287,10 @@ _is_journal = _fits(
     *(_MAYBE_INT, _MAYBE_INT, _MAYBE_TEXT, _MAYBE_BLOB, _MAYBE_TEXT),
     *(_MAYBE_TEXT, _MAYBE_INT, _MAYBE_INT),
 )
+_is_note = _fits((_NONE,), _BLOB)  # a user's row may be of that shape; then it is no journal's
 _is_schema = _fits(_TEXT, _TEXT, _TEXT, _INT, _MAYBE_TEXT)
 _is_indexed = _fits(_INT, _INT, _INT)
+_is_recent_note = _fits(_INT, _INT, _INT, _BLOB)
 _is_named = _fits(_TEXT, _TEXT, _TEXT, _INT)
 
 
@@ -299,6 +301,8 @@ def _fill(new: str, pages: Pages) -> None:
     try:
         connection.execute("PRAGMA synchronous = OFF")  # it is gone when it was copied
         connection.execute("BEGIN")
+        # Records come in any order here, and what is moved comes before what is not.
+        connection.execute("DROP TRIGGER limpet_records_gathered")
         roots: dict[str, int] = {}
         for number, row in pages.rows():
             if _is_record(row):
@@ -307,12 +311,17 @@ def _fill(new: str, pages: Pages) -> None:
                 marks = ", ".join("?" * len(row))
                 sql = f"INSERT OR IGNORE INTO limpet_journals VALUES ({marks})"  # noqa: S608 - marks
                 connection.execute(sql, (number, *row[1:]))
+            elif _is_note(row):
+                connection.execute(
+                    "INSERT OR IGNORE INTO limpet_notes VALUES (?, ?)", (number, row[1])
+                )
             elif _is_schema(row):
                 roots[row[1]] = row[3]
         if connection.execute("SELECT count(*) FROM limpet_records").get == 0:
             msg = "Nothing of a Limpet store can be read in this file. Nothing was changed."
             raise NotAStore(msg)
         ends, whole = _ends(pages, roots)
+        _add_recent_notes(connection, pages, roots)
         _add_nameless(connection, pages, roots)
         _add_lost(connection, ends, whole=whole)
         connection.execute(
@@ -335,6 +344,15 @@ def _add_record(connection: apsw.Connection, number: int, row: Row) -> None:
         connection.execute(sql, (number, *row[1:]))
 
 
+def _add_recent_notes(connection: apsw.Connection, pages: Pages, roots: dict[str, int]) -> None:
+    """Add the notes that lie in the small index."""
+    root = roots.get("limpet_index_recent")
+    for row in pages.tree(root) if root else ():
+        if row is not None and _is_recent_note(row):
+            sql = "INSERT OR REPLACE INTO limpet_notes VALUES (?, ?)"
+            connection.execute(sql, (row[0], row[3]))
+
+
 def _ends(pages: Pages, roots: dict[str, int]) -> tuple[dict[int, int], bool]:
     """The last number of each journal, by the index; and whether all of that can be read."""
     ends: dict[int, int] = {}
@@ -343,7 +361,7 @@ def _ends(pages: Pages, roots: dict[str, int]) -> tuple[dict[int, int], bool]:
         for row in pages.tree(roots[name]) if name in roots else ():
             if row is None:
                 whole = False
-            elif _is_indexed(row):
+            elif _is_indexed(row[:3]) and row[2]:
                 ends[row[0]] = max(row[1], ends.get(row[0], 0))
     return ends, whole
 

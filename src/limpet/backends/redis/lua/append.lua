@@ -4,7 +4,7 @@
 -- ARGV 5 count  6 body  7 how many records come before this one, then count and body of each; then
 --      names and values of what else the request has: id, expect,
 --      expect-incarnation, epoch, ttl, no-ttl, default-ttl, status, no-status, meta, no-meta,
---      label:NAME, no-label:NAME; of a copy at, created, first, origin (its incarnation);
+--      note, label:NAME, no-label:NAME; of a copy at, created, first, origin (its incarnation);
 --      and with all three keys, for a journal that begins: index and kinds (the members that are to
 --      be in them), incarnation.
 -- Answers done SEQ AT INCARNATION, known SEQ AT INCARNATION, lost, conflict SEQ; or absent: the
@@ -93,6 +93,7 @@ if count > 0 then
   end
   record(count, ARGV[6], request.id and 1 or 0)
   head.updated = at
+  head.note = request.note
   if request.id then
     add(fields, 'id:' .. head.seq, request.id)
     add(fields, 'by:' .. request.id, head.seq)

@@ -2,8 +2,8 @@
 --
 -- A journal is one hash, so that a call about it is about one key:
 --   head        MessagePack: incarnation, seq, first, size, created, updated; where they apply ttl,
---               expires, status, labels, meta, holder, epoch, until; writers. Without a seq there
---               is no journal, only a lease, or what is remembered of calls.
+--               expires, status, labels, meta, note (in base64), holder, epoch, until; writers.
+--               Without a seq there is no journal, only a lease, or what is remembered of calls.
 --   NUMBER      the record whose last entry has that number: time (8 bytes), count (4), whether it
 --               has an id (1), body
 --   id:NUMBER   the id of that record, where its caller gave one
