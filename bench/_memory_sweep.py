@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 #: What is set to what; the value that is used is among them.
 VALUES: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
-    (ranking, "MEANING", (0.5, 0.75, 1.0)),
-    (ranking, "RARE", (0.4, 0.5, 0.6)),
+    (ranking, "MEANING", (0.75, 1.0, 1.25)),
+    (ranking, "RARE", (0.5, 0.6, 0.7)),
     (ranking, "WORD_BY_WORD", (0.0, 0.5, 0.75, 1.0)),
-    (ranking, "SPEAKER", (0.0, 0.2, 0.3, 0.4)),
+    (ranking, "SPEAKER", (0.0, 0.25, 0.35, 0.45)),
+    (ranking, "INSTRUCTION", (0.0, 0.3, 0.5, 0.7)),
+    (ranking, "NEIGHBOUR", (0.0, 0.05, 0.1, 0.15)),
     (ranking, "CONTEXT", (0.0, 0.7, 0.85, 1.0)),
-    (recall, "LOOK_CLOSER", (25, 50, 100)),
+    (recall, "LOOK_CLOSER", (50, 100, 150)),
 )
 
 
