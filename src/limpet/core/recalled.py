@@ -12,10 +12,12 @@ from limpet.llm.quoting import SHORT, quoted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ABOUT_WISHES", "STANDING", "WISHES", "WISHES_SHARE", "Recalled", "origin"]
+__all__ = ["ABOUT_WISHES", "OF_TASKS", "STANDING", "WISHES", "WISHES_SHARE", "Recalled", "origin"]
 
 #: Kinds of memories that bear on whatever is done, though they share no word with it.
 STANDING = ("instruction", "preference")
+#: Kinds of those that a task leaves behind: what it came to, what it decided, what it found out.
+OF_TASKS = ("outcome", "decision", "discovery")
 #: What they are called in front of a model, and what it is told of them; the share of the room that
 #: is theirs before all else.
 WISHES = "What the user wants, as recorded"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from limpet.backends.contract import from_micros
+from limpet.core.recalled import OF_TASKS
 from limpet.core.vocabulary import bare
 from limpet.core.words import indexed, phrases
 from limpet.memory import ranking
@@ -71,6 +72,7 @@ TOGETHER = 3_600_000_000
 #: What a shared tag and a shared source add to the words that two related memories have in common.
 TAG, SOURCE = 0.2, 0.1
 
+_OF_A_TASK = "IN ({})".format(", ".join(f"'{kind}'" for kind in OF_TASKS))
 _NEWEST = f"""
 WITH RECURSIVE line(found, n, next, depth) AS (
     SELECT m.n, m.n, m.superseded, 0 FROM memory m WHERE m.n {ONE_OF}
@@ -79,7 +81,8 @@ WITH RECURSIVE line(found, n, next, depth) AS (
     WHERE depth < 1000
 )
 SELECT line.found, m.n, m.at, (SELECT group_concat(u.at) FROM used u WHERE u.n = m.n),
-       f.speaker, f.first, CASE WHEN f.standing THEN coalesce(f.trust, 1) END, f.said
+       f.speaker, f.first, CASE WHEN f.standing THEN coalesce(f.trust, 1) END, f.said,
+       CASE WHEN f.kind {_OF_A_TASK} THEN f.source END
 FROM line JOIN memory m ON m.n = line.n JOIN memory f ON f.n = line.found
 WHERE line.next IS NULL AND {LIVE} ORDER BY line.found
 """  # noqa: S608 - all of it is ours
@@ -147,6 +150,7 @@ class _Row(Struct, frozen=True, gc=False):
     first: float
     standing: float | None
     said: int
+    task: str | None  # that it is from, if a task has written it
 
     def activation(self, now: int) -> float:
         """How active it is."""
@@ -259,13 +263,18 @@ def _score(index: Index, query: Query) -> tuple[list[_Scored], bool]:
 
 
 def _neighbours(rows: Sequence[_Row]) -> list[list[int]]:
-    """The places among *rows* of what was remembered right before and after each, and soon."""
+    """The places among *rows* of what was remembered right before and after each, and soon.
+
+    What one task has found out belongs to nothing that another one has.
+    """
     places = {row.found: at for at, row in enumerate(rows)}
     return [
         [
             at
             for n in (row.found - 1, row.found + 1)
-            if (at := places.get(n)) is not None and abs(rows[at].said - row.said) <= TOGETHER
+            if (at := places.get(n)) is not None
+            and abs(rows[at].said - row.said) <= TOGETHER
+            and rows[at].task == row.task
         ]
         for row in rows
     ]

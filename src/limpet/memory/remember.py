@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, structs
 
+from limpet.core.recalled import OF_TASKS
 from limpet.errors import IdReused
 from limpet.memory.entries import (
     CONTRADICTED,
@@ -54,7 +55,7 @@ PORTION = 100
 #: Why an outcome gives way to another.
 REPLACED = "the task went back, and came to another outcome"
 
-OUTCOME, DECISION, DISCOVERY = "outcome", "decision", "discovery"
+OUTCOME, DECISION, DISCOVERY = OF_TASKS
 
 
 def remember_keyed(

@@ -189,6 +189,17 @@ def test_what_was_said_an_hour_later_is_no_neighbour(store: Store) -> None:
     assert [hit.why.neighbour for hit in memory.recall("anchor, storm and lamp")] == [None, None]
 
 
+def test_what_another_task_found_out_is_no_neighbour(store: Store) -> None:
+    """Two tasks may end one right after the other, and have nothing to do with each other."""
+    memory = store.memory("one")
+    for task, text in (("a", "storm, anchor and lamp"), ("b", "The lamp is old")):
+        memory.remember(text, kind="discovery", source=task)
+    memory.remember("The lamp is new", kind="discovery", source="b")
+    found = {hit.text: hit.why.neighbour for hit in memory.recall("anchor, storm and lamp")}
+    assert found["storm, anchor and lamp"] is None
+    assert found["The lamp is old"] == pytest.approx(found["The lamp is new"])
+
+
 # -- who speaks ------------------------------------------------------------------------------------
 
 
