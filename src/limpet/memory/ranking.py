@@ -54,6 +54,9 @@ NEIGHBOUR = 0.1
 #: How rare the words of a query must be on average for words to weigh that much, where a word that
 #: one text has is 1. Of common ones, many texts have as many, and meaning decides.
 RARE = 0.6
+#: How much of a query the best text must have for words to weigh that much, where there is meaning:
+#: if it has less, the question was put in other words.
+SAID = 0.35
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What the time weighs, where a question asks about one.
@@ -120,6 +123,8 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
     >>> (found.words, found.activation)
     (0.95, 0.025)
     """
+    if any(one.meaning is not None for one in found):
+        words *= min(max(*(one.words for one in found), _NOTHING) / SAID, 1.0)
     scales = (
         _Scale([one.words for one in found], 0.0, words),
         _Scale([one.meaning for one in found], usual.meaning, MEANING),
@@ -141,7 +146,7 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
     said = [SPEAKER * one.speaker if one.speaker else 0.0 for one in found]
     # An instruction counts for as much as it is near to the query: by meaning, or else by words.
     nearness = [
-        (in_words or 0.0) / words if meaning is None else min(meaning / MEANING, 1.0)
+        min((in_words or 0.0) / words if meaning is None else meaning / MEANING, 1.0)
         for in_words, meaning, _ in each
     ]
     told = [

@@ -425,6 +425,14 @@ def test_of_common_words_meaning_decides() -> None:
     assert score(common[0]) < score(common[1])
 
 
+def test_where_no_text_has_much_of_a_query_meaning_decides() -> None:
+    """The question was put in other words; what has one of them says little."""
+    much = shares([Parts(0.6, 0.2), Parts(0.0, 0.7)], Usual())
+    little = shares([Parts(0.1, 0.2), Parts(0.0, 0.7)], Usual())
+    assert score(much[0]) > score(much[1])
+    assert score(little[0]) < score(little[1])
+
+
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=5), st.floats(0, 1e9))
 def test_each_use_raises_activation(ages: list[float], more: float) -> None:
     """It fades with time, and never goes over 1."""
