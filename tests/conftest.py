@@ -35,6 +35,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: The marks of tests that take long.
 TAKE_TIME = ("server", "slow", "soak")
 
+#: The fixtures behind which is something that `tools/servers` installs.
+TO_INSTALL = {*SHARED, "browser"}
+
 #: Where every test takes its time: processes are killed, networks cut.
 SLOW_DIRECTORIES = {"crash", "network"}
 
@@ -45,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Begun last, one process would be alone with it at the end.
     """
     for item in items:
-        if not SHARED.keys().isdisjoint(_asks_for(item)):
+        if not TO_INSTALL.isdisjoint(_asks_for(item)):
             item.add_marker(pytest.mark.server)
         if item.path.parent.name in SLOW_DIRECTORIES:
             item.add_marker(pytest.mark.slow)
