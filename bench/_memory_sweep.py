@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 VALUES: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
     (ranking, "MEANING", (0.75, 1.0, 1.25)),
     (ranking, "RARE", (0.5, 0.6, 0.7)),
-    (ranking, "SAID", (0.001, 0.2, 0.35, 0.5)),
+    (ranking, "WELL_COVERED", (0.001, 0.2, 0.35, 0.5)),
     (ranking, "WORD_BY_WORD", (0.0, 0.5, 0.75, 1.0)),
     (ranking, "SPEAKER", (0.0, 0.25, 0.35, 0.45)),
     (ranking, "INSTRUCTION", (0.0, 0.3, 0.5, 0.7)),

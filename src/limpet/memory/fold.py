@@ -264,7 +264,7 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
     body = entry.body
     tags, older = body.get("tags"), body.get("supersedes")
     begins, ttl = body.get("from"), body.get("ttl")
-    told = instructs(body["text"])
+    is_instruction = instructs(body["text"])
     return (
         n,
         body["id"],
@@ -278,8 +278,8 @@ def _row(n: int, entry: MemoryEntry) -> tuple[Any, ...]:
         speaker_of(body["text"], body.get("by")),
         max(map(first_person, passages(body["text"]))),
         _said(entry),
-        body["kind"] in STANDING or told,
-        about_what(body["text"]) if told else None,
+        body["kind"] in STANDING or is_instruction,
+        about_what(body["text"]) if is_instruction else None,
         body.get("key"),
         entry.at,
         None if begins is None else to_micros(datetime.fromisoformat(begins)),

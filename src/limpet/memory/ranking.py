@@ -56,7 +56,7 @@ NEIGHBOUR = 0.1
 RARE = 0.6
 #: How much of a query the best text must have for words to weigh that much, where there is meaning:
 #: if it has less, the question was put in other words.
-SAID = 0.35
+WELL_COVERED = 0.35
 #: What use and recency weigh: enough to decide between equals, too little to bury a good match.
 ACTIVATION = 0.05
 #: What the time weighs, where a question asks about one.
@@ -124,7 +124,7 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
     (0.95, 0.025)
     """
     if any(one.meaning is not None for one in found):
-        words *= min(max(*(one.words for one in found), _NOTHING) / SAID, 1.0)
+        words *= min(max(*(one.words for one in found), _NOTHING) / WELL_COVERED, 1.0)
     scales = (
         _Scale([one.words for one in found], 0.0, words),
         _Scale([one.meaning for one in found], usual.meaning, MEANING),
@@ -143,17 +143,17 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
         each = [(scales[0](one.words), None, None) for one in found]
     best = max((sum(filter(None, line)) for line in each), default=0.0)
     top = max(map(_quality, found), default=0.0)
-    said = [SPEAKER * one.speaker if one.speaker else 0.0 for one in found]
+    of_speakers = [SPEAKER * one.speaker if one.speaker else 0.0 for one in found]
     # An instruction counts for as much as it is near to the query: by meaning, or else by words.
     nearness = [
         min((in_words or 0.0) / words if meaning is None else meaning / MEANING, 1.0)
         for in_words, meaning, _ in each
     ]
-    told = [
+    of_instructions = [
         INSTRUCTION * one.standing * near if one.standing else 0.0
         for one, near in zip(found, nearness, strict=True)
     ]
-    most = max(map(sum, zip(said, told, strict=True)), default=0.0)
+    most = max(map(sum, zip(of_speakers, of_instructions, strict=True)), default=0.0)
     rest = 1.0 if all(one.time is None for one in found) else 1 - TIME
     unit = rest * (1 - ACTIVATION) * top / (1 + most)
     fit = unit / best if best else 0.0
@@ -168,7 +168,7 @@ def shares(found: Sequence[Parts], usual: Usual, words: float = WORDS) -> list[P
             None if one.standing is None else by_standing * unit,
         )
         for one, (in_words, meaning, near), by_speaker, by_standing in zip(
-            found, each, said, told, strict=True
+            found, each, of_speakers, of_instructions, strict=True
         )
     ]
 
@@ -211,8 +211,8 @@ def with_neighbours(
 def score(parts: Parts) -> float:
     """The sum of `shares`."""
     fit = parts.words + (parts.meaning or 0.0) + (parts.word_by_word or 0.0)
-    said = (parts.speaker or 0.0) + (parts.standing or 0.0) + (parts.neighbour or 0.0)
-    return fit + said + parts.activation + (parts.time or 0.0)
+    more = (parts.speaker or 0.0) + (parts.standing or 0.0) + (parts.neighbour or 0.0)
+    return fit + more + parts.activation + (parts.time or 0.0)
 
 
 class _Scale:

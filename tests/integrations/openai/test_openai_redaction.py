@@ -17,6 +17,8 @@ from tests.support.openai_server import Answer, Request, Server, Trouble
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from limpet.integrations.openai import Tool
+
 rig = openai_rig.rig
 
 
@@ -59,9 +61,8 @@ def test_the_same_words_again_go_on_though_they_are_stored_as_others(rig: Rig) -
     assert [message["content"] for message in said] == ["Write to [redacted: e-mail]."]
 
 
-def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> None:
-    """The process that had them is gone: the model is told, and may call again."""
-    sent: list[str] = []
+def cut_short(sent: list[str]) -> Tool:
+    """A tool that notes to whom it has written; the process dies in its first call for `MAIL`."""
 
     def mail(to: str) -> str:
         """Write to somebody."""
@@ -70,7 +71,13 @@ def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> Non
         sent.append(to)
         return "sent"
 
-    idempotent = tool(mail, idempotent=True)
+    return tool(mail, idempotent=True)
+
+
+def test_a_call_whose_arguments_nobody_has_any_more_is_not_made(rig: Rig) -> None:
+    """The process that had them is gone: the model is told, and may call again."""
+    sent: list[str] = []
+    idempotent = cut_short(sent)
     with Server(brain=mailing) as server:
         with pytest.raises(Cut):
             rig.chat(server, tools=[idempotent]).send("Write to them.")
@@ -85,15 +92,7 @@ def test_a_call_that_was_cut_short_is_not_made_with_what_was_forgotten(
     """Nobody writes to "[forgotten]"."""
     monkeypatch.delenv("LIMPET_REDACT")
     sent: list[str] = []
-
-    def mail(to: str) -> str:
-        """Write to somebody."""
-        if not sent and to == MAIL:
-            raise Cut
-        sent.append(to)
-        return "sent"
-
-    idempotent = tool(mail, idempotent=True)
+    idempotent = cut_short(sent)
     with Server(brain=mailing) as server:
         with pytest.raises(Cut):
             rig.chat(server, tools=[idempotent]).send("Write to them.")
